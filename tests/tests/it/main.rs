@@ -19,6 +19,7 @@ mod attach_often;
 mod attach_outside;
 mod attach_resources;
 mod attach_several;
+mod attach_sleepers;
 mod branches_outside;
 mod buffers;
 mod calls;

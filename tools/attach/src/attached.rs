@@ -294,7 +294,7 @@ impl Attached {
     }
 
     /// Lets threads go that have stopped after all.
-    fn let_late_go(&mut self) {
+    pub(crate) fn let_late_go(&mut self) {
         let_late_go(&mut self.late);
     }
 }
@@ -318,8 +318,8 @@ fn give_all_back(parts: &mut Parts<'_>, thread: &mut Borrowed<'_>) -> Result<()>
     let branches = Branches::prepared(process, library)?;
     let mut has_branches = branches.are_there(process);
     for _ in 0..TRIES {
-        let world = World::stop(process, thread.thread, late)?;
-        if has_branches && world.is_whole && late.is_empty() {
+        let mut world = World::stop(process, thread.thread, late)?;
+        if world.settle(process, thread.thread, late) && has_branches {
             branches.restore_in(process)?;
             has_branches = false;
         }

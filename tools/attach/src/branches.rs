@@ -1,11 +1,12 @@
 //! Branches at functions' beginnings, and hooks in XRay's sleds: written into a process, and taken away again, while all its threads are stopped.
 //!
 //! The library in the process has prepared them, or this process where there is none (`stubs`), with nobody stopped: what a branch leads to is there. Here is the pass that changes code. A
-//! thread that stands within the bytes of a branch goes on in the copy of the instructions that were there.
+//! thread that stands within the bytes of a branch goes on in the copy of the instructions that were there. Of one that sleeps where it cannot be stopped
+//! (`sleepers`) the function stays as it is.
 //!
 //! Not here: which functions can have a branch, and how a copy is made (`rftrace-frontend`).
 //!
-//! **Invariant**: code is changed only while all threads are stopped, and no byte before each thread stands where it may.
+//! **Invariant**: code is changed only while all threads are stopped or asleep, and no byte before each thread stands where it may.
 //!
 //! **Invariant**: only bytes are changed that are what the branch was prepared for, in a module that was there then; or the branch itself.
 //!
@@ -16,7 +17,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::libc::{pid_t, user_regs_struct};
@@ -26,15 +27,14 @@ use super::borrowed::Borrowed;
 use super::library::Library;
 use super::process::{Map, Process};
 use super::sys::{self, words};
-use super::world::{self, World};
+use super::world::World;
 
 /// More functions than any program has.
 const MOST_BRANCHES: u64 = 1 << 24;
 const PAGE_BYTES: u64 = 4096;
+const SYSCALL_BYTES: u64 = 2;
 /// The part of a stack that is looked at: what a signal's handler has interrupted lies near.
 const STACK_BYTES: u64 = 64 << 20;
-/// How long threads that cannot be stopped are waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Why a function has no branch, though one was prepared.
@@ -44,6 +44,8 @@ pub enum NoBranch {
     Changed,
     /// A signal's handler has interrupted its first instructions, and does not come back.
     Interrupted,
+    /// A thread that cannot be stopped goes on there.
+    Asleep,
     /// There is no memory for what it would lead to.
     Unreachable,
 }
@@ -53,6 +55,7 @@ impl std::fmt::Display for NoBranch {
         f.write_str(match self {
             Self::Changed => "changed by somebody else",
             Self::Interrupted => "a thread was interrupted in its first instructions all the time",
+            Self::Asleep => "a thread that sleeps in the system goes on in its first instructions",
             Self::Unreachable => "no executable memory within reach",
         })
     }
@@ -160,20 +163,21 @@ impl Branches {
 
         let mut written = Written::default();
         for n_tries in 1.. {
-            let world = whole_world(process, borrowed.thread, late)?;
+            let world = World::still(process, borrowed.thread, late)?;
             let maps = process.maps()?;
             let mut threads = Vec::new();
-            for &thread in &world.threads {
+            for thread in world.stopped() {
                 threads.push((thread, sys::registers(thread)?));
             }
             threads.push((borrowed.thread, borrowed.registers));
-            let in_use = self.in_use(process, &threads, &maps);
-            if !in_use.blocked.is_empty() && n_tries < TRIES {
+            let in_use = self.in_use(process, &threads, &world.sleepers, &maps);
+            if !in_use.blocked.is_subset(&in_use.asleep) && n_tries < TRIES {
                 drop(world);
                 thread::sleep(PAUSE);
                 continue;
             }
             let pages = self.pages(process, |branch, state| match state {
+                _ if in_use.asleep.contains(&branch.function) => Err(Some(NoBranch::Asleep)),
                 _ if in_use.blocked.contains(&branch.function) => Err(Some(NoBranch::Interrupted)),
                 _ if !is_same_module(before, &maps, branch) => Err(Some(NoBranch::Changed)),
                 State::Displaced => Ok(branch.branched()),
@@ -214,28 +218,47 @@ impl Branches {
         if !self.are_there(process) {
             return Ok(());
         }
-        let _world = whole_world(process, stopped.unwrap_or(0), late)?;
+        let _world = World::still(process, stopped.unwrap_or(0), late)?;
         self.restore_in(process)
     }
 
     /// Which threads have to be moved, and which functions must stay as they are.
-    fn in_use(&self, process: &Process, threads: &[(pid_t, user_regs_struct)], maps: &[Map]) -> InUse {
-        let mut in_use = InUse { moved: Vec::new(), blocked: BTreeSet::new() };
-        let Some((first, last)) = self.0.first().zip(self.0.last()) else { return in_use };
-        let all = first.function..last.function + BRANCH_BYTES as u64;
+    fn in_use(
+        &self,
+        process: &Process,
+        threads: &[(pid_t, user_regs_struct)],
+        sleepers: &[user_regs_struct],
+        maps: &[Map],
+    ) -> InUse {
+        let mut in_use = InUse { moved: Vec::new(), blocked: BTreeSet::new(), asleep: BTreeSet::new() };
         for &(thread, registers) in threads {
             match self.around(registers.rip).map(|branch| (branch, branch.moved(registers.rip).flatten())) {
                 None => {}
                 Some((_, Some(copy))) => in_use.moved.push((thread, user_regs_struct { rip: copy, ..registers })),
                 Some((branch, None)) => _ = in_use.blocked.insert(branch.function),
             }
-            let map = maps.iter().find(|map| map.range.contains(&registers.rsp));
-            let n_bytes = map.map_or(0, |map| (map.range.end - registers.rsp).min(STACK_BYTES));
-            let stack = process.bytes(registers.rsp, n_bytes);
-            let suspects = words(&stack).filter(|word| all.contains(word)).filter_map(|word| self.around(word));
-            in_use.blocked.extend(suspects.map(|branch| branch.function));
+            in_use.blocked.extend(self.on_stack(process, &registers, maps));
+        }
+        for registers in sleepers {
+            // A system call that was interrupted begins again. What a `vfork` returns to may be in a register alone, as its child uses the stack too.
+            let places = [registers.rip, registers.rip.wrapping_sub(SYSCALL_BYTES)];
+            let told = [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
+            let suspects = places.into_iter().chain(told).filter_map(|word| self.around(word));
+            in_use.asleep.extend(suspects.map(|branch| branch.function));
+            in_use.asleep.extend(self.on_stack(process, registers, maps));
         }
         in_use
+    }
+
+    /// The functions within whose branches' bytes words of a thread's stack lead.
+    fn on_stack(&self, process: &Process, registers: &user_regs_struct, maps: &[Map]) -> Vec<u64> {
+        let Some((first, last)) = self.0.first().zip(self.0.last()) else { return Vec::new() };
+        let all = first.function..last.function + BRANCH_BYTES as u64;
+        let map = maps.iter().find(|map| map.range.contains(&registers.rsp));
+        let n_bytes = map.map_or(0, |map| (map.range.end - registers.rsp).min(STACK_BYTES));
+        let stack = process.bytes(registers.rsp, n_bytes);
+        let suspects = words(&stack).filter(|word| all.contains(word)).filter_map(|word| self.around(word));
+        suspects.map(|branch| branch.function).collect()
     }
 
     /// The pages that change. `becomes` says what a branch's bytes become, or why they stay.
@@ -306,6 +329,8 @@ struct InUse {
     moved: Vec<(pid_t, user_regs_struct)>,
     /// Functions that something may come back to there.
     blocked: BTreeSet<u64>,
+    /// The same of those that sleep.
+    asleep: BTreeSet<u64>,
 }
 
 /// A part of a page.
@@ -348,25 +373,4 @@ fn is_same_module(before: &[Map], now: &[Map], branch: &Branch) -> bool {
     let has = |map: &&Map| map.range.contains(&branch.function);
     let file = now.iter().find(has).map(Map::file);
     file.is_some() && before.iter().find(has).map(Map::file) == file
-}
-
-/// All threads but `except`, stopped, without exception.
-pub(crate) fn whole_world(process: &Process, except: pid_t, late: &mut Vec<pid_t>) -> Result<World> {
-    let begun = Instant::now();
-    loop {
-        world::let_late_go(late);
-        let world = World::stop(process, except, late)?;
-        if world.is_whole && late.is_empty() {
-            return Ok(world);
-        }
-        drop(world);
-        if begun.elapsed() > PATIENCE {
-            bail!(
-                "a thread of process {} waits in the system where it cannot be stopped (for a disk, or for a child of its that has not begun \
-                 its program): its code is not changed; try again",
-                process.pid
-            );
-        }
-        thread::sleep(PAUSE);
-    }
 }

@@ -14,11 +14,11 @@ use anyhow::{Context, Result, bail};
 use nix::libc::{self, pid_t};
 
 use super::borrowed::Borrowed;
-use super::branches::whole_world;
 use super::image::{self, Image};
 use super::process::{Map, Process};
 use super::stubs::Stubs;
 use super::sys::words;
+use super::world::World;
 
 /// A program header: type and flags, offset in the file, address twice, bytes in the file, bytes, alignment.
 type Header = [u64; 7];
@@ -121,7 +121,7 @@ impl Headers {
         thread.system_call(libc::SYS_mprotect, &[at, n_bytes, (libc::PROT_READ | libc::PROT_WRITE) as u64])?;
         process.write(at, &copy)?;
         thread.system_call(libc::SYS_mprotect, &[at, n_bytes, libc::PROT_READ as u64])?;
-        let world = whole_world(process, thread.thread, late)?;
+        let world = World::whole(process, thread.thread, late)?;
         process.write(self.told_at, &at.to_le_bytes())?;
         drop(world);
         stubs.iter().try_for_each(|stubs| stubs.note_told(process))

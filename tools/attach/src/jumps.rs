@@ -14,7 +14,6 @@ use nix::libc::{pid_t, user_regs_struct};
 use rftrace::abi::{JUMP_BYTES, Jump, MOST_JUMPS, Outside};
 
 use super::borrowed::Borrowed;
-use super::branches::whole_world;
 use super::image::Image;
 use super::process::{Map, Process};
 use super::sys::words;
@@ -121,7 +120,7 @@ pub(crate) fn write(
     let within = |address: u64| hooked.iter().any(|it| it.inside().contains(&address));
     let (begun, [mut pause, longest]) = (Instant::now(), PAUSES);
     while begun.elapsed() < PATIENCE {
-        let world = whole_world(process, thread.thread, late)?;
+        let world = World::whole(process, thread.thread, late)?;
         let mut is_blocked = false;
         let maps = process.maps()?;
         for (id, registers) in registers_of(&world, thread)? {

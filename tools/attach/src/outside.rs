@@ -35,7 +35,7 @@ use super::status;
 use super::stubs::{self, Entries};
 use super::unwinder::Unwinder;
 use super::wanted::Wanted;
-use super::world::World;
+use super::world::{World, let_late_go};
 
 /// Where things lie in the file of a bank, for who maps it as a whole.
 #[derive(Clone, Debug)]
@@ -226,9 +226,14 @@ impl Outside {
         self.process.maps().is_ok_and(|maps| modules(&maps) != self.modules)
     }
 
+    /// As of [`Attached`](super::attached::Attached).
+    pub(crate) fn let_late_go(&mut self) {
+        let_late_go(&mut self.late);
+    }
+
     /// Looks after the process. Libraries that have come call the program's `mcount`, and so the tracer.
     pub(crate) fn look(&mut self) -> State {
-        super::world::let_late_go(&mut self.late);
+        self.let_late_go();
         let maps = self.process.maps().unwrap_or_default();
         if maps.is_empty() {
             return State::Ended;
@@ -261,7 +266,7 @@ impl Outside {
 
     /// Ends recording. Everything is as it was before, but for the image, which stays.
     pub(crate) fn leave(mut self) -> Result<()> {
-        super::world::let_late_go(&mut self.late);
+        self.let_late_go();
         let Self { process, image, restorer, bank, late, .. } = &mut self;
         let places = Places::for_bare_tracer(process, image.texts(), *restorer, false)?;
         let mut thread = Borrowed::take(process, &places, &Needs::outside(), image.gadgets()?, late)?;
@@ -524,8 +529,8 @@ fn end_on(
     let take_away = || jumps::take_away(process, image).and_then(|()| branches.restore_in(process));
     let mut are_there = jumps::are_there(process, image)? || branches.are_there(process);
     for _ in 0..TRIES {
-        let world = World::stop(process, thread.thread, late)?;
-        if are_there && world.is_whole && late.is_empty() {
+        let mut world = World::stop(process, thread.thread, late)?;
+        if world.settle(process, thread.thread, late) && are_there {
             take_away()?;
             are_there = false;
         }
@@ -538,7 +543,7 @@ fn end_on(
         thread::sleep(PAUSE);
     }
     if are_there {
-        let _world = super::branches::whole_world(process, thread.thread, late)?;
+        let _world = World::still(process, thread.thread, late)?;
         take_away()?;
     }
     stubs::switch(process, false)?;

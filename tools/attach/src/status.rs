@@ -19,12 +19,25 @@ pub(crate) fn threads(process: pid_t) -> io::Result<Vec<pid_t>> {
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// What a thread calls itself, which is another number than here where it has a space of its own for these.
-pub(crate) fn own_number(thread: pid_t) -> Option<u32> {
+fn field(thread: pid_t, name: &str) -> Option<String> {
     let status = fs::read(format!("/proc/{thread}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    numbers.split_ascii_whitespace().next_back()?.parse().ok()
+    status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
+}
+
+/// Who is told of a process's end.
+pub(crate) fn parent(process: pid_t) -> Option<pid_t> {
+    field(process, "PPid:")?.parse().ok()
+}
+
+/// Whether a thread has memory of a program: it has not ended, and is none of the kernel.
+pub(crate) fn has_memory(thread: pid_t) -> bool {
+    field(thread, "VmSize:").is_some()
+}
+
+/// What a thread calls itself, which is another number than here where it has a space of its own for these.
+pub(crate) fn own_number(thread: pid_t) -> Option<u32> {
+    field(thread, "NSpid:")?.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -106,6 +106,12 @@ pub(crate) fn registers(thread: pid_t) -> io::Result<user_regs_struct> {
     Ok(unsafe { registers.assume_init() })
 }
 
+/// Registers of which nothing is known.
+pub(crate) fn no_registers() -> user_regs_struct {
+    // SAFETY: zero is a value of each field.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
 pub(crate) fn set_registers(thread: pid_t, registers: &user_regs_struct) -> io::Result<()> {
     ptrace(libc::PTRACE_SETREGS, thread, 0, ptr::from_ref(registers) as usize)
 }
@@ -221,6 +227,16 @@ fn is_child(thread: pid_t) -> bool {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<pid_t>().ok());
     field("Tgid:") == Some(thread) && field("PPid:") == Some(std::process::id().cast_signed())
+}
+
+/// Whether two threads, of whatever processes, have the same memory. Of two that have ended that is so, too.
+pub(crate) fn has_same_memory(one: pid_t, other: pid_t) -> io::Result<bool> {
+    const KCMP_VM: c_int = 1;
+    // SAFETY: the call takes no pointer.
+    match unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0usize, 0usize) } {
+        ..0 => Err(io::Error::last_os_error()),
+        order => Ok(order == 0),
+    }
 }
 
 /// Sends a thread a signal.

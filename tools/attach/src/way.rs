@@ -105,6 +105,14 @@ impl Attached {
         }
     }
 
+    /// Lets threads go that slept where they could not be stopped, and have stopped since. They wait for that.
+    pub fn let_late_go(&mut self) {
+        match &mut self.0 {
+            Way::Library(library) => library.let_late_go(),
+            Way::Outside(outside) => outside.let_late_go(),
+        }
+    }
+
     /// Looks after the process: libraries that were loaded since are redirected too.
     ///
     /// # Errors

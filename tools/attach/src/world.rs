@@ -1,23 +1,32 @@
-//! All threads of a process but one, stopped.
+//! All threads of a process but one, stopped, or asleep where they cannot be.
 
 use std::collections::HashSet;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use nix::libc::{pid_t, user_regs_struct};
 
 use super::call;
 use super::process::Process;
-use super::status::Status;
+use super::sleepers::{self, Doubt};
 use super::stop::{Stopped, wait_until_stopped};
 use super::sys;
+
+/// How long threads that cannot be stopped are waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// They go on when this is dropped.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) threads: Vec<pid_t>,
-    /// Whether there is no thread that lives and was not stopped, but the excepted one and those that are late.
-    pub(crate) is_whole: bool,
+    /// Threads of others in its memory: of children of a `vfork`.
+    guests: Vec<pid_t>,
+    /// What is known of the registers of those that are asleep.
+    pub(crate) sleepers: Vec<user_regs_struct>,
+    /// Why there may be a thread that runs, but the excepted one and those that are late.
+    doubt: Option<Doubt>,
     /// When the first one was told to stop.
     pub(crate) since: Instant,
 }
@@ -26,7 +35,8 @@ impl World {
     /// Stops all threads but `except`, also those that are started meanwhile. `late` get those that sleep for a disk or for a
     /// child of theirs in their memory: they stop before they run.
     pub(crate) fn stop(process: &Process, except: pid_t, late: &mut Vec<pid_t>) -> Result<Self> {
-        let mut world = Self { threads: Vec::new(), is_whole: true, since: Instant::now() };
+        let mut world =
+            Self { threads: Vec::new(), guests: Vec::new(), sleepers: Vec::new(), doubt: None, since: Instant::now() };
         let mut known = HashSet::from([except]);
         known.extend(late.iter().copied());
         loop {
@@ -37,7 +47,9 @@ impl World {
             // All are told before one is waited for.
             let (told, not_told): (Vec<pid_t>, Vec<pid_t>) =
                 new.into_iter().partition(|&thread| sys::seize(thread).and_then(|()| sys::interrupt(thread)).is_ok());
-            world.is_whole &= !not_told.into_iter().any(lives);
+            if not_told.into_iter().any(sleepers::lives) {
+                world.doubt = Some(Doubt::Awake);
+            }
             for thread in told {
                 match wait_until_stopped(thread)? {
                     Stopped::Yes => world.threads.push(thread),
@@ -48,15 +60,104 @@ impl World {
         }
     }
 
-    /// Their registers.
+    /// All threads but `except`, stopped, without exception.
+    ///
+    /// # Errors
+    ///
+    /// One cannot be, in a sentence.
+    pub(crate) fn whole(process: &Process, except: pid_t, late: &mut Vec<pid_t>) -> Result<Self> {
+        Self::wait_for(process, except, late, |world, late| {
+            if !late.is_empty() {
+                world.doubt = world.doubt.or(Some(Doubt::Awake));
+            }
+        })
+    }
+
+    /// All threads but `except`, stopped or asleep, and those of guests.
+    ///
+    /// # Errors
+    ///
+    /// One is neither, in a sentence.
+    pub(crate) fn still(process: &Process, except: pid_t, late: &mut Vec<pid_t>) -> Result<Self> {
+        Self::wait_for(process, except, late, |world, late| _ = world.settle(process, except, late))
+    }
+
+    fn wait_for(
+        process: &Process,
+        except: pid_t,
+        late: &mut Vec<pid_t>,
+        settle: impl Fn(&mut Self, &mut Vec<pid_t>),
+    ) -> Result<Self> {
+        let begun = Instant::now();
+        loop {
+            let_late_go(late);
+            let mut world = Self::stop(process, except, late)?;
+            settle(&mut world, late);
+            let Some(doubt) = world.doubt else { return Ok(world) };
+            drop(world);
+            if begun.elapsed() > PATIENCE {
+                bail!("a thread of process {} {doubt}: its code is not changed; try again", process.pid);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Looks where the late ones sleep, and stops guests. Returns whether no thread runs code of the process then, but `except`.
+    pub(crate) fn settle(&mut self, process: &Process, except: pid_t, late: &mut Vec<pid_t>) -> bool {
+        if self.doubt.is_none() && !late.is_empty() {
+            self.doubt = self.find_sleepers(process, except, late).err();
+        }
+        self.doubt.is_none()
+    }
+
+    fn find_sleepers(&mut self, process: &Process, except: pid_t, late: &mut Vec<pid_t>) -> Result<(), Doubt> {
+        let mut known: HashSet<pid_t> = self.threads.iter().chain(&*late).copied().chain([except]).collect();
+        let stopped = Some(except).filter(|&thread| thread != 0).or(self.threads.first().copied());
+        let Some(one) = stopped.or(late.first().copied()) else { return Ok(()) };
+        loop {
+            self.sleepers = late.iter().map(|&thread| sleepers::asleep(process, thread)).collect::<Result<_, _>>()?;
+            // Who sleeps makes no other one any more, and who is stopped neither.
+            let new = sleepers::guests(process, one, &known)?;
+            if new.is_empty() {
+                return Ok(());
+            }
+            known.extend(&new);
+            let told: Vec<Result<(), Doubt>> = new.iter().map(|&guest| sleepers::tell(guest)).collect();
+            for (&guest, _) in new.iter().zip(&told).filter(|(_, told)| told.is_ok()) {
+                match wait_until_stopped(guest) {
+                    Ok(Stopped::Yes) => self.guests.push(guest),
+                    Ok(Stopped::Gone) => {}
+                    Ok(Stopped::Late) | Err(_) => late.push(guest),
+                }
+            }
+            told.into_iter().collect::<Result<(), _>>()?;
+            // It may have begun its program meanwhile.
+            let (guests, others) =
+                self.guests.iter().partition(|&&guest| sys::has_same_memory(one, guest).unwrap_or(false));
+            self.guests = guests;
+            others.into_iter().for_each(|other: pid_t| let_go(other));
+        }
+    }
+
+    /// Those that are stopped.
+    pub(crate) fn stopped(&self) -> impl Iterator<Item = pid_t> {
+        self.threads.iter().chain(&self.guests).copied()
+    }
+
+    /// What is known of the registers of all.
     pub(crate) fn registers(&self) -> Result<Vec<user_regs_struct>> {
-        self.threads.iter().map(|&thread| Ok(sys::registers(thread)?)).collect()
+        let stopped: Result<Vec<_>> = self.stopped().map(|thread| Ok(sys::registers(thread)?)).collect();
+        stopped.map(|registers| registers.into_iter().chain(self.sleepers.iter().copied()).collect())
     }
 }
 
-/// Whether a thread may run code of its program still.
-fn lives(thread: pid_t) -> bool {
-    Status::of(thread).is_some_and(|status| !"ZX".contains(status.state))
+/// Lets a guest go. Of one that was killed meanwhile its parent hears when this process has.
+fn let_go(guest: pid_t) {
+    const END: Duration = Duration::from_secs(1);
+
+    if sys::detach(guest, 0).is_err() {
+        let _ = sys::wait(guest, END);
+    }
 }
 
 /// Lets threads go that have stopped after all.
@@ -76,5 +177,6 @@ impl Drop for World {
             // One that was killed meanwhile is none any more.
             let _ = sys::detach(thread, 0);
         }
+        self.guests.iter().for_each(|&guest| let_go(guest));
     }
 }

@@ -453,6 +453,7 @@ pub(crate) fn attend(
         }
         for it in &mut processes {
             let Ok(process) = it else { continue };
+            process.attached.let_late_go();
             let ended = if process.has_ended() {
                 Some(Reason::Ended)
             } else if is_due {
