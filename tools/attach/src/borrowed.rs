@@ -98,9 +98,10 @@ impl<'a> Borrowed<'a> {
         late: &mut Vec<pid_t>,
     ) -> Result<Self> {
         const LIMIT: Duration = Duration::from_secs(30);
-        const PAUSE: Duration = Duration::from_micros(200);
+        /// Between two looks, at first and at the most. Threads that get no processor between stand where they stood.
+        const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(20)];
 
-        let start = Instant::now();
+        let (start, [mut pause, longest]) = (Instant::now(), PAUSES);
         loop {
             let mut confined = None;
             let mut denied = None;
@@ -149,7 +150,8 @@ impl<'a> Borrowed<'a> {
             if start.elapsed() > LIMIT {
                 bail!("no thread of {} was at a place where it can be borrowed; try again", process.pid);
             }
-            thread::sleep(PAUSE);
+            thread::sleep(pause);
+            pause = (pause + pause / 8).min(longest);
         }
     }
 
