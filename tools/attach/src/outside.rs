@@ -255,7 +255,7 @@ impl Outside {
 
     /// Switches recording on or off, or to the other one.
     pub(crate) fn switch(&mut self, to: Option<bool>) -> Result<()> {
-        super::world::let_late_go(&mut self.late);
+        self.let_late_go();
         let Self { process, image, restorer, late, .. } = self;
         let places = Places::for_bare_tracer(process, image.texts(), *restorer, false)?;
         let mut thread = Borrowed::take(process, &places, &Needs::outside(), image.gadgets()?, late)?;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// How to record.
-#[derive(Clone, Debug)]
+/// How to record. By default all calls of the tracer are, and nothing else.
+#[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// The file of the library that is loaded.
     pub library: PathBuf,

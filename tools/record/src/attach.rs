@@ -300,8 +300,18 @@ pub fn record(
     check_numbers(&options.pids, of_resources.is_some())?;
     // First: who ends this process ends it in order.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
-    let Options { library, filter, has_library_calls, is_disabled, branches, exceptions, within, .. } = options.clone();
-    let Options { is_patched, types, .. } = options.clone();
+    let Options {
+        library,
+        filter,
+        has_library_calls,
+        is_disabled,
+        branches,
+        exceptions,
+        within,
+        is_patched,
+        types,
+        ..
+    } = options.clone();
     let resources = of_resources.map(|resources| resources.wanted.clone());
     let wanted = Wanted {
         library,

@@ -62,18 +62,7 @@ pub fn run<W: Watch>(
 ) -> Result<(W, Reason)> {
     let Options { pid, buffer_bytes, on_full, every, .. } = *options;
     let Options { library, filter, has_library_calls, branches, .. } = options.clone();
-    let wanted = Wanted {
-        library,
-        filter,
-        has_library_calls,
-        branches,
-        exceptions: Vec::new(),
-        within: None,
-        is_disabled: false,
-        is_patched: false,
-        types: None,
-        resources: None,
-    };
+    let wanted = Wanted { library, filter, has_library_calls, branches, ..Wanted::default() };
     let mut live = None;
     let process = Attended::begin(pid, &wanted, |files: Files| {
         let mut bank = Live::new(files.banks, buffer_bytes, on_full.patience()).context(NO_MEMORY)?;

@@ -86,14 +86,11 @@ impl Way for Outside<'_> {
         let wanted = Wanted {
             library: PathBuf::new(),
             filter: self.choice.rules.0.to_owned(),
-            has_library_calls: false,
             branches: self.choice.branches.to_vec(),
             exceptions: self.choice.exceptions.to_vec(),
             within: self.choice.within.map(Path::to_owned),
             is_disabled: self.choice.is_disabled,
-            is_patched: false,
-            types: None,
-            resources: None,
+            ..Wanted::default()
         };
         let [cannot_run, cannot_record] =
             ["run", "record"].map(|what| format!("cannot {what} {}", Path::new(command.get_program()).display()));

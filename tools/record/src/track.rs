@@ -119,14 +119,8 @@ fn attach(options: &Options<'_>) -> Result<(Vec<Attended>, Vec<BankRecorder>, Re
         library: library.clone(),
         // The program may call the tracer; its calls are not wanted.
         filter: "exclude=*".to_owned(),
-        has_library_calls: false,
-        branches: Vec::new(),
-        exceptions: Vec::new(),
-        within: None,
-        is_disabled: false,
-        is_patched: false,
-        types: None,
         resources: Some(resources.wanted.clone()),
+        ..Wanted::default()
     };
     /// Of a bank for calls, of which none are recorded.
     const BANK_BYTES: usize = 64 << 10;

@@ -70,8 +70,8 @@ struct Looked<'a> {
 
 impl OutsideBranches {
     /// Looks for functions in the process whose folder in `/proc` this is, by patterns as of [`Config::entry_branches`](crate::Config::entry_branches), but
-    /// for those with one of the symbols `exceptions`. `hooks`: its functions that others call at their beginning, by their names; `linker`: an address of its dynamic linker, or 0; `known`: branches that
-    /// another recorder has prepared there, none of which is in the code.
+    /// for those with one of the symbols `exceptions`. `hooks`: its functions that others call at their beginning, by their names; `linker`: an address of its
+    /// dynamic linker, or 0; `known`: branches that another recorder has prepared there, none of which is in the code.
     ///
     /// # Errors
     ///
