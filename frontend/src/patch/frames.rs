@@ -17,6 +17,8 @@ pub(super) struct Range {
     pub(super) end: usize,
     /// Whether it is a function, and not a part of one.
     pub(super) is_function: bool,
+    /// Whether something is to be called where an exception passes (a personality routine).
+    pub(super) has_routine: bool,
 }
 
 /// DWARF's numbers of the stack pointer and of the return address; what a call has pushed, and where it has left the return address; letters of
@@ -99,7 +101,7 @@ fn described(image: &Image<'_>, at: usize) -> Option<Range> {
     let mut first = Row::default();
     let is_known = first.apply(Reader(common.instructions)).is_some() && first.apply(reader).is_some();
     let is_function = is_known && !common.is_signal_frame && first.is_of_a_beginning();
-    Some(Range { start, end: start.checked_add(size)?, is_function })
+    Some(Range { start, end: start.checked_add(size)?, is_function, has_routine: common.has_routine })
 }
 
 /// A CIE or an FDE: what is behind its length and its id.
@@ -124,6 +126,7 @@ struct Common<'a> {
     /// Whether descriptions have augmentation data.
     has_data: bool,
     is_signal_frame: bool,
+    has_routine: bool,
     instructions: &'a [u8],
 }
 
@@ -140,7 +143,8 @@ impl<'a> Common<'a> {
         if return_address != RETURN_ADDRESS {
             return None;
         }
-        let mut common = Self { encoding: 0, has_data: false, is_signal_frame: false, instructions: &[] };
+        let mut common =
+            Self { encoding: 0, has_data: false, is_signal_frame: false, has_routine: false, instructions: &[] };
         if augmentation.first() == Some(&b'z') {
             common.has_data = true;
             let data_bytes = usize::try_from(reader.unsigned()?).ok()?;
@@ -155,6 +159,7 @@ impl<'a> Common<'a> {
                     b'P' => {
                         let encoding = data.byte()?;
                         data.pointer(encoding & 0x0f, 0)?;
+                        common.has_routine = true;
                     }
                     _ => return None,
                 }

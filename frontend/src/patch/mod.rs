@@ -110,7 +110,8 @@ pub(crate) use self::entry::{
 };
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use self::entry::{
-    Lead, OutsideArea, OutsideBranches, OutsideStubs, lead_functions, prepare_branches, prepared_branches,
+    Lead, Libgcc, OutsideArea, OutsideBranches, OutsideStubs, Unnamed, UnnamedUnwinder, lead_functions,
+    prepare_branches, prepared_branches,
 };
 #[cfg(target_os = "linux")]
 pub(crate) use self::entry_outcome::EntryWay;

@@ -126,6 +126,28 @@ impl<'a> Image<'a> {
         Some(image)
     }
 
+    /// A module as its `file` has it, as if it were mapped from `start` on: what nobody has changed, and nobody has relocated.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn of_file(file: &[u8], start: usize) -> Option<Self> {
+        let headers = elf::FileHeader64::<LittleEndian>::parse(file).ok()?.program_headers(ENDIAN, file).ok()?;
+        let places: Vec<(usize, usize)> = headers
+            .iter()
+            .filter(|header| header.p_type(ENDIAN).0 == libc::PT_LOAD)
+            .map(|header| (header.p_vaddr(ENDIAN) as usize, header.p_offset(ENDIAN) as usize))
+            .collect();
+        let linked = Self::of_process(file, 0, c"", |_| Vec::new())?.base;
+        let base = start.wrapping_add(linked);
+        let read = |range: Range<usize>| {
+            let own = range.start.wrapping_sub(base);
+            // One that begins at another multiple of a page than it does in memory is none that is mapped.
+            let place = places.iter().rfind(|&&(address, _)| address - address % COPY_ALIGN <= own);
+            let offset = place.and_then(|&(address, offset)| (offset + own).checked_sub(address));
+            let bytes = offset.and_then(|offset| file.get(offset..offset + range.len()));
+            bytes.unwrap_or_default().to_vec()
+        };
+        Self::of_process(file, start, c"", read)
+    }
+
     fn of(base: usize, headers: impl Iterator<Item = Header>, name: &'a CStr) -> Option<Self> {
         let mut image = Self {
             base,
@@ -328,6 +350,12 @@ impl<'a> Image<'a> {
     /// All unwind information, where no table says what is in it.
     pub(super) fn unlisted_frames(&self) -> Option<Range<usize>> {
         self.frames.clone()
+    }
+
+    /// Where a section lies, by the module's `file`.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn section(&self, file: &[u8], name: &[u8]) -> Option<Range<usize>> {
+        section(file, name, self.base)
     }
 
     /// The beginning of the function around `address`, by the unwind information.

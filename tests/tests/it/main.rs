@@ -21,6 +21,7 @@ mod attach_resources;
 mod attach_several;
 mod attach_sleepers;
 mod branches_outside;
+mod branches_unnamed;
 mod buffers;
 mod calls;
 mod cargo_rftrace;

@@ -16,6 +16,7 @@ use rftrace::abi::{
     ThreadBlock, init,
 };
 use rftrace_frontend::Filter;
+use rftrace_frontend::patch::{Unnamed, UnnamedUnwinder};
 
 use super::attached::{Files, State, modules};
 use super::borrowed::{Borrowed, Gadgets};
@@ -131,8 +132,8 @@ impl Outside {
         if let Some(before) = Self::find(Process::open(process.pid)?)? {
             before.leave()?;
         }
-        let borrow = |texts, gadgets: Gadgets, registers, late: &mut Vec<pid_t>| {
-            let places = Places::for_bare_tracer(&process, texts, gadgets.restorer, registers)?;
+        let borrow = |texts, gadgets: Gadgets, unwinder: &Unwinder, late: &mut Vec<pid_t>| {
+            let places = Places::for_bare_tracer(&process, texts, gadgets.restorer, Some(unwinder))?;
             Borrowed::take(&process, &places, &Needs::outside(), gadgets, late)
         };
         let make = |thread: &mut Borrowed<'_>| {
@@ -162,7 +163,7 @@ impl Outside {
             return Ok(None);
         }
         let mut late = Vec::new();
-        let borrow = |_, gadgets, _, _: &mut Vec<pid_t>| Borrowed::held(&process, gadgets, pid);
+        let borrow = |_, gadgets, _: &Unwinder, _: &mut Vec<pid_t>| Borrowed::held(&process, gadgets, pid);
         let open = |thread: &mut Borrowed<'_>| {
             let path = thread.string(path)?;
             let flags = libc::O_RDWR | libc::O_CLOEXEC;
@@ -257,7 +258,7 @@ impl Outside {
     pub(crate) fn switch(&mut self, to: Option<bool>) -> Result<()> {
         self.let_late_go();
         let Self { process, image, restorer, late, .. } = self;
-        let places = Places::for_bare_tracer(process, image.texts(), *restorer, false)?;
+        let places = Places::for_bare_tracer(process, image.texts(), *restorer, None)?;
         let mut thread = Borrowed::take(process, &places, &Needs::outside(), image.gadgets()?, late)?;
         let is_on = to.unwrap_or_else(|| !image.is_on(process));
         let switched = switch_on(&mut thread, process, image, is_on);
@@ -268,7 +269,7 @@ impl Outside {
     pub(crate) fn leave(mut self) -> Result<()> {
         self.let_late_go();
         let Self { process, image, restorer, bank, late, .. } = &mut self;
-        let places = Places::for_bare_tracer(process, image.texts(), *restorer, false)?;
+        let places = Places::for_bare_tracer(process, image.texts(), *restorer, None)?;
         let mut thread = Borrowed::take(process, &places, &Needs::outside(), image.gadgets()?, late)?;
         let left = end_on(&mut thread, process, image, bank, late);
         left.and(thread.give_back())
@@ -292,7 +293,7 @@ fn put_into<'a>(
     process: &'a Process,
     wanted: &Wanted,
     late: &mut Vec<pid_t>,
-    borrow: impl FnOnce(Vec<Range<u64>>, Gadgets, bool, &mut Vec<pid_t>) -> Result<Borrowed<'a>>,
+    borrow: impl FnOnce(Vec<Range<u64>>, Gadgets, &Unwinder, &mut Vec<pid_t>) -> Result<Borrowed<'a>>,
     open: impl FnOnce(&mut Borrowed<'_>) -> Result<(u64, BankPlaces)>,
 ) -> Result<Put> {
     let pid = process.pid;
@@ -302,18 +303,18 @@ fn put_into<'a>(
     if hooked.is_empty() && wanted.branches.is_empty() {
         bail!(
             "process {pid} is linked statically, or uses musl as its C library, and has no function mcount or __fentry__ that is known by name: \
-             build it with -pg or -mfentry, and with a symbol table (without -s and strip), or name functions by -P: `-P '*'` needs the \
-             symbol table alone"
+             build it with -pg or -mfentry, and with a symbol table (without -s and strip), or name functions by -P, such as by `-P '*'`"
         );
     }
-    let entries = Entries::look_up(process, &maps, wanted, &hooked)?;
+    let unnamed = unnamed(process, &maps)?;
+    let unwinder = Unwinder::of(process, &maps, unnamed.as_ref())?;
+    let entries = Entries::look_up(process, &maps, wanted, &hooked, unnamed.as_ref())?;
     let chosen = Chosen::look_up(&wanted.filter, process, image.as_ref(), (&hooked, &entries))?;
-    let unwinder = Unwinder::of(process, &maps)?;
     let gadgets = Gadgets::anywhere(process, &maps)?;
     // The borrowed thread stays where it is until all is written.
     let mut texts = image.as_ref().map_or_else(Vec::new, Image::texts);
     texts.extend(hooked.iter().map(Hooked::inside));
-    let mut thread = borrow(texts, gadgets, unwinder.registrar().is_some(), late)?;
+    let mut thread = borrow(texts, gadgets, &unwinder, late)?;
     let is_disabled = wanted.is_disabled;
     let what = What { hooked: &hooked, entries: &entries, chosen: &chosen, maps: &maps, is_disabled };
     let begun = begin_on(&mut thread, process, image, &what, &unwinder, late, open);
@@ -321,6 +322,14 @@ fn put_into<'a>(
     let (image, bank, branches) = begun?;
     given_back?;
     Ok(Put { image, bank, chosen, branches, restorer: gadgets.restorer })
+}
+
+/// What is known of the functions of a program without symbol table.
+fn unnamed(process: &Process, maps: &[Map]) -> Result<Option<Unnamed>> {
+    if process.program(maps)?.has_symbols() {
+        return Ok(None);
+    }
+    Ok(Some(Unnamed::look_up(&process.file(""))?))
 }
 
 fn stacks<'a>(process: &'a Process, image: &Image) -> Stacks<'a> {
@@ -333,8 +342,13 @@ fn stacks<'a>(process: &'a Process, image: &Image) -> Stacks<'a> {
         "_Unwind_Backtrace",
     ];
 
-    let modules = process.maps().map(|maps| process.modules(&maps)).unwrap_or_default();
-    let unwinder = modules.iter().flat_map(|module| module.definitions(&OF_UNWINDER)).collect();
+    let maps = process.maps().unwrap_or_default();
+    let modules = process.modules(&maps);
+    let unnamed = unnamed(process, &maps).unwrap_or_default();
+    let mut unwinder: Vec<Range<u64>> = modules.iter().flat_map(|module| module.definitions(&OF_UNWINDER)).collect();
+    if let Some(UnnamedUnwinder::Libgcc(libgcc)) = unnamed.as_ref().map(Unnamed::unwinder) {
+        unwinder.push(libgcc.code.clone());
+    }
     Stacks::new(process, image.control(process), image.texts()).with_unwinder(unwinder)
 }
 

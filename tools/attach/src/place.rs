@@ -13,6 +13,7 @@ use super::frame::{RIP_AT, RSP_AT};
 use super::names;
 use super::process::{Map, Module, Process};
 use super::sys::words;
+use super::unwinder::Unwinder;
 
 /// Code in which a thread is not to be borrowed, and what else is to be known of a process for that.
 #[derive(Debug)]
@@ -163,17 +164,21 @@ impl Places {
         Ok(Self { maps, callers, locked, within: texts, harmless: trampolines, restorer })
     }
 
-    /// Where the tracer can be called that takes no lock, as nothing else of the frontend is there. `registers`: an unwinder is told of it. No
+    /// Where the tracer can be called that takes no lock, as nothing else of the frontend is there. `unwinder`: the one that is told of it. No
     /// thread in the tracer's code does that, but what lies on stacks does not matter.
     pub(crate) fn for_bare_tracer(
         process: &Process,
         texts: Vec<Range<u64>>,
         restorer: u64,
-        registers: bool,
+        unwinder: Option<&Unwinder>,
     ) -> Result<Self> {
         let maps = process.maps()?;
         let callers = Callers::new(process, &maps);
-        let locked = if registers { registrars(process, &maps, true) } else { Vec::new() };
+        let mut locked = Vec::new();
+        if let Some(unwinder) = unwinder.filter(|unwinder| unwinder.registrar().is_some()) {
+            locked = registrars(process, &maps, true);
+            locked.extend(unwinder.locking());
+        }
         Ok(Self { maps, callers, locked, within: texts, harmless: Vec::new(), restorer })
     }
 

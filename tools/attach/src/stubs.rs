@@ -15,11 +15,11 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use nix::libc::{self, pid_t};
 use rftrace::abi::REGISTRATION_WORDS;
 use rftrace_format::branches::{Branch, ENTRY_BYTES};
-use rftrace_frontend::patch::{OutsideArea, OutsideBranches};
+use rftrace_frontend::patch::{OutsideArea, OutsideBranches, Unnamed};
 
 use super::borrowed::Borrowed;
 use super::branches::{Branches, NoBranch, OwnBranches, Written};
@@ -228,28 +228,27 @@ fn rows(section: &[u8]) -> Vec<(u64, u64)> {
 pub(crate) struct Entries(Option<OutsideBranches>);
 
 impl Entries {
-    /// Looks for those that are wanted, none of which has its branch. Nothing changes yet.
+    /// Looks for those that are wanted, none of which has its branch. Nothing changes yet. `unnamed`: what is known of a program without symbol table.
     ///
     /// # Errors
     ///
-    /// Sentences: a pattern is none, or it cannot be known what functions do.
-    pub(crate) fn look_up(process: &Process, maps: &[Map], wanted: &Wanted, hooked: &[Hooked]) -> Result<Self> {
+    /// Sentences: a pattern is none.
+    pub(crate) fn look_up(
+        process: &Process,
+        maps: &[Map],
+        wanted: &Wanted,
+        hooked: &[Hooked],
+        unnamed: Option<&Unnamed>,
+    ) -> Result<Self> {
         if wanted.branches.is_empty() {
             return Ok(Self(None));
-        }
-        if !process.program(maps)?.has_symbols() {
-            bail!(
-                "process {} is linked statically, or uses musl as its C library, and its program has no symbol table: without names it is not known \
-                 which functions return twice or throw exceptions, so -P needs it (no -s and strip)",
-                process.pid
-            );
         }
         let known: Vec<Branch> = Stubs::all(process, maps)?.into_iter().flat_map(|stubs| stubs.branches).collect();
         let hooks: Vec<(&'static str, u64)> = hooked.iter().map(|it| (it.hook, it.range.start)).collect();
         let folder = PathBuf::from(format!("/proc/{}", process.pid));
         let named = (&wanted.branches[..], &wanted.exceptions[..]);
         let linker = process.auxiliary(libc::AT_BASE).unwrap_or(0);
-        Ok(Self(Some(OutsideBranches::look_up(&folder, named, &hooks, linker, &known)?)))
+        Ok(Self(Some(OutsideBranches::look_up(&folder, named, &hooks, linker, &known, unnamed)?)))
     }
 
     /// All of them.

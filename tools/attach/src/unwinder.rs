@@ -6,6 +6,7 @@ use std::ops::Range;
 use anyhow::{Context, Result, bail};
 use nix::libc::{self, pid_t};
 use rftrace::abi::Outside as Told;
+use rftrace_frontend::patch::{Libgcc, Unnamed, UnnamedUnwinder};
 
 use super::borrowed::Borrowed;
 use super::headers::Headers;
@@ -19,7 +20,12 @@ pub(crate) struct Unwinder {
     knows: Knows,
     /// What T's landing pad calls.
     functions: [(&'static str, u64); 3],
+    /// What takes its lock, if that has no names.
+    locking: Option<Range<u64>>,
 }
+
+/// What T's landing pad calls.
+const CALLED: [&str; 3] = ["_Unwind_Resume", "_Unwind_SetGR", "_Unwind_SetIP"];
 
 /// How an unwinder comes to know of code.
 #[derive(Debug)]
@@ -33,13 +39,12 @@ enum Knows {
 }
 
 impl Unwinder {
-    /// The one of a process.
+    /// The one of a process. `unnamed`: what is known of a program without symbol table.
     ///
     /// # Errors
     ///
     /// It cannot know of the tracer's code, which exceptions could not pass then.
-    pub(crate) fn of(process: &Process, maps: &[Map]) -> Result<Self> {
-        const CALLED: [&str; 3] = ["_Unwind_Resume", "_Unwind_SetGR", "_Unwind_SetIP"];
+    pub(crate) fn of(process: &Process, maps: &[Map], unnamed: Option<&Unnamed>) -> Result<Self> {
         const REGISTRAR: &str = "__register_frame_info";
         const OF_LLVM: [&str; 2] = ["__unw_add_dynamic_fde", "__unw_step"];
         const OF_ANY: [&str; 2] = ["_Unwind_RaiseException", "_Unwind_Backtrace"];
@@ -51,6 +56,17 @@ impl Unwinder {
         let functions = CALLED.map(|name| (name, find(name).unwrap_or(0)));
         let [has_other, has_any] = [OF_LLVM, OF_ANY].map(|names| names.into_iter().any(|name| find(name).is_some()));
         let is_static = process.auxiliary(libc::AT_BASE).unwrap_or(0) == 0;
+        match unnamed.map(Unnamed::unwinder) {
+            None | Some(UnnamedUnwinder::Nothing) => {}
+            Some(UnnamedUnwinder::Libgcc(libgcc)) if is_static => return Ok(Self::libgcc(libgcc)),
+            Some(_) => {
+                bail!(
+                    "process {} has no symbol table, and can throw exceptions: without names its unwinder is only known if it is libgcc's in a program that is \
+                     linked statically at a fixed place; others need the symbol table (no -s and strip)",
+                    process.pid
+                );
+            }
+        }
         let knows = match find(REGISTRAR).filter(|_| !has_other) {
             Some(registrar) => Knows::ByRegistrar(registrar),
             None if !has_any => Knows::Nothing,
@@ -63,7 +79,23 @@ impl Unwinder {
                 );
             }
         };
-        Ok(Self { knows, functions })
+        Ok(Self { knows, functions, locking: None })
+    }
+
+    /// libgcc's without names.
+    fn libgcc(libgcc: &Libgcc) -> Self {
+        let Libgcc { resume, set_register, set_address, registrar, locking, .. } = libgcc.clone();
+        let [resumes, sets_register, sets_address] = CALLED;
+        Self {
+            knows: Knows::ByRegistrar(registrar),
+            functions: [(resumes, resume), (sets_register, set_register), (sets_address, set_address)],
+            locking: Some(locking),
+        }
+    }
+
+    /// What takes its lock, if that has no names.
+    pub(crate) fn locking(&self) -> Option<Range<u64>> {
+        self.locking.clone()
     }
 
     /// What it is told by, if it is told.

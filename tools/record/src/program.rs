@@ -129,8 +129,8 @@ pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
     }
     if linker.is_none() {
         let hooks = if cfg!(attaching) {
-            "if it is built with -pg or -mfentry, and has a symbol table (no -s and strip), its calls are recorded all the same; with such a table and -P '*' all its functions, \
-             however it is built. Or link it"
+            "if it is built with -pg or -mfentry, and has a symbol table (no -s and strip), its calls are recorded all the same; with -P '*' all its functions, however it is built. \
+             Or link it"
         } else {
             "link it"
         };

@@ -11,6 +11,7 @@ use super::functions::{BRANCH_BYTES, Functions, is_linkage};
 use super::rooms::Rooms;
 use super::sleds::Sleds;
 use super::stubs::{GoesOn, Wanted};
+use super::unnamed::Unnamed;
 use crate::elf::file::page_size;
 use crate::elf::table::SymbolTable;
 use crate::patch::entry_outcome::{EntryWay as Way, WholeReason};
@@ -27,6 +28,8 @@ pub(super) struct Asked<'a> {
     pub(super) call_sites: &'a [usize],
     /// Branches that are there from earlier, by address.
     pub(super) known: &'a BTreeMap<usize, Branch>,
+    /// What is known of functions without names, in the program.
+    pub(super) unnamed: Option<&'a Unnamed>,
 }
 
 /// The functions of a module that were chosen.
@@ -63,6 +66,7 @@ impl Asked<'_> {
             }
             let examined = match self.way {
                 Way::Outside if crosses_page(start, BRANCH_BYTES) => Err(WholeReason::Pages),
+                _ if self.is_special(module, start) => Err(WholeReason::Special),
                 _ => examine(module, &functions, &function, self.call_sites),
             };
             match examined {
@@ -74,6 +78,11 @@ impl Asked<'_> {
             }
         }
         chosen
+    }
+
+    /// Whether a function of the program can have no branch, which has no name that tells it.
+    fn is_special(&self, module: &Module<'_>, function: usize) -> bool {
+        module.is_program && self.unnamed.is_some_and(|unnamed| unnamed.is_special(function))
     }
 
     /// Whether a function is among those that were chosen.

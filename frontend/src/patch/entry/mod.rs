@@ -7,6 +7,7 @@
 //! - `leads` gives functions branches to somebody else's hook.
 //! - `sleds` are what compilers leave for XRay; functions that have them need neither stub nor copy.
 //! - `writing` makes what is led to, and writes code.
+//! - `unnamed` knows by what functions do (`conduct`) which can have no branch, where they have no names.
 //! - `outside` is for a process that cannot make it itself.
 //! - `rooms` are those functions in which a compiler has left room for one.
 //!
@@ -19,6 +20,7 @@
 //! **Invariant**: records and filters name a function by its own address, so nobody but this module knows of stubs.
 
 mod choosing;
+mod conduct;
 mod examine;
 mod functions;
 mod leads;
@@ -27,6 +29,7 @@ mod relocate;
 mod rooms;
 mod sleds;
 mod stubs;
+mod unnamed;
 mod writing;
 
 use std::collections::BTreeMap;
@@ -41,6 +44,7 @@ pub use self::outside::{OutsideArea, OutsideBranches, OutsideStubs};
 use self::rooms::Rooms;
 use self::sleds::{SLED_BYTES, Sleds, Thunks};
 use self::stubs::{Area, GoesOn, Wanted};
+pub use self::unnamed::{Libgcc, Unnamed, UnnamedUnwinder};
 use self::writing::{Made, lead_sleds, make, make_stubs, make_thunks};
 use super::control;
 use super::entry_outcome::{EntryBranches, EntryWay as Way, WholeReason};
@@ -284,7 +288,7 @@ impl Pass<'_> {
             _ => Rooms::default(),
         };
         let Now { choice, way, .. } = &*self.now;
-        let asked = Asked { choice, way: *way, call_sites: &self.call_sites, known: &self.known };
+        let asked = Asked { choice, way: *way, call_sites: &self.call_sites, known: &self.known, unnamed: None };
         let Chosen { functions: chosen, wanted, known, left_out } = asked.of(module, &rooms, sleds);
         for (_, branch) in known {
             self.now.wanted.push((branch.function, branch.stub));

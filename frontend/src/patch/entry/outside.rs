@@ -17,6 +17,7 @@ use super::relocate;
 use super::rooms::Rooms;
 use super::sleds::Sleds;
 use super::stubs::{GoesOn, Stubs, Wanted, most_bytes};
+use super::unnamed::Unnamed;
 use crate::Error;
 use crate::elf::file::{map_file, page_size};
 use crate::host::linux::modules::{self, Module as Loaded};
@@ -66,12 +67,14 @@ struct Looked<'a> {
     choice: &'a Choice,
     hooks: &'a [(&'static str, u64)],
     known: &'a BTreeMap<usize, Branch>,
+    unnamed: Option<&'a Unnamed>,
 }
 
 impl OutsideBranches {
     /// Looks for functions in the process whose folder in `/proc` this is, by patterns as of [`Config::entry_branches`](crate::Config::entry_branches), but
     /// for those with one of the symbols `exceptions`. `hooks`: its functions that others call at their beginning, by their names; `linker`: an address of its
-    /// dynamic linker, or 0; `known`: branches that another recorder has prepared there, none of which is in the code.
+    /// dynamic linker, or 0; `known`: branches that another recorder has prepared there, none of which is in the code; `unnamed`: what is known of the
+    /// program's functions if it has no symbol table.
     ///
     /// # Errors
     ///
@@ -82,10 +85,11 @@ impl OutsideBranches {
         hooks: &[(&'static str, u64)],
         linker: u64,
         known: &[Branch],
+        unnamed: Option<&Unnamed>,
     ) -> Result<Self, Error> {
         let choice = Choice::parse(patterns.iter().map(String::as_str), exceptions.to_vec())?;
         let known = known.iter().map(|branch| (branch.function as usize, *branch)).collect();
-        let looked = Looked { choice: &choice, hooks, known: &known };
+        let looked = Looked { choice: &choice, hooks, known: &known, unnamed };
         let mut this = Self::default();
         this.go_through(process, linker, &looked).map_err(|source| Error::Read { path: process.to_owned(), source })?;
         Ok(this)
@@ -122,8 +126,13 @@ impl OutsideBranches {
         // They become jumps themselves.
         call_sites.extend(hooks.iter().map(|&(_, address)| address as usize));
         call_sites.sort_unstable();
-        let asked =
-            Asked { choice: looked.choice, way: EntryWay::Outside, call_sites: &call_sites, known: looked.known };
+        let asked = Asked {
+            choice: looked.choice,
+            way: EntryWay::Outside,
+            call_sites: &call_sites,
+            known: looked.known,
+            unnamed: looked.unnamed,
+        };
         let Chosen { functions, wanted, known, left_out } = asked.of(&module, &Rooms::default(), &Sleds::default());
         let outcome = &mut self.outcome;
         outcome.left_out.extend(left_out.iter().map(|(function, reason)| module.left_out(function, *reason)));

@@ -1,0 +1,289 @@
+//! A program that is linked statically and has no symbol table: which of its functions can have no branch, and where its unwinder is, by what they do.
+//!
+//! libgcc's unwinder is known by this: some functions read their return address, have another function note it with all registers, which reads its own, and go
+//! on at a stack pointer that they have computed (`__builtin_eh_return`). It is all that lies between the first and the last of these and of what they call
+//! nearby, which a linker takes from one file.
+//!
+//! Not here: what a single function does (`conduct`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+use iced_x86::{Code, Decoder, DecoderOptions, Register};
+
+use super::conduct::Conduct;
+use crate::Error;
+use crate::elf::file::map_file;
+use crate::host::linux::modules;
+use crate::patch::frames;
+use crate::patch::module::Image;
+
+/// What is known of the functions of such a program.
+#[derive(Clone, Debug, Default)]
+pub struct Unnamed {
+    /// Where those begin that return twice, go on on another stack, or ask who has called them.
+    special: BTreeSet<usize>,
+    unwinder: UnnamedUnwinder,
+}
+
+/// The unwinder of such a program.
+#[derive(Clone, Debug, Default)]
+pub enum UnnamedUnwinder {
+    /// There is none.
+    #[default]
+    Nothing,
+    /// libgcc's.
+    Libgcc(Libgcc),
+    /// Another one, or it is not known where its functions are.
+    Other,
+}
+
+/// Where functions of libgcc's unwinder are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Libgcc {
+    /// All that exceptions are thrown by.
+    pub code: Range<u64>,
+    /// `_Unwind_Resume`.
+    pub resume: u64,
+    /// `_Unwind_SetGR`.
+    pub set_register: u64,
+    /// `_Unwind_SetIP`.
+    pub set_address: u64,
+    /// `__register_frame_info`.
+    pub registrar: u64,
+    /// All that takes the lock of what it was told: from there to the end of `_Unwind_Find_FDE`.
+    pub locking: Range<u64>,
+}
+
+/// How far apart functions of one file of libgcc are at the most.
+const NEAR: usize = 0x6000;
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+
+impl Unnamed {
+    /// Looks at the program of the process whose folder in `/proc` this is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Read`] if it cannot be read.
+    pub fn look_up(process: &Path) -> Result<Self, Error> {
+        let look = || -> io::Result<Self> {
+            let all = modules::modules_of_process(process)?;
+            let program = all.iter().find(|module| module.is_main);
+            let program = program.ok_or_else(|| io::Error::other("no program is mapped"))?;
+            let path = program.file_in(process).ok_or_else(|| io::Error::other("its file cannot be opened"))?;
+            let file = map_file(&path)?;
+            // In memory there may be branches.
+            let image = Image::of_file(&file, program.start as usize);
+            let image = image.ok_or_else(|| io::Error::other("its file cannot be read"))?;
+            Ok(Self::of(&image, &file))
+        };
+        look().map_err(|source| Error::Read { path: process.to_owned(), source })
+    }
+
+    /// Its unwinder.
+    #[must_use]
+    pub fn unwinder(&self) -> &UnnamedUnwinder {
+        &self.unwinder
+    }
+
+    /// Whether a function can have no branch.
+    pub(super) fn is_special(&self, function: usize) -> bool {
+        self.special.contains(&function)
+    }
+
+    fn of(image: &Image<'_>, file: &[u8]) -> Self {
+        let mut ranges = frames::ranges(image);
+        ranges.retain(|range| image.text(range.start).is_some_and(|(_, code)| !code.is_empty()));
+        let parts: BTreeMap<usize, usize> =
+            ranges.iter().filter(|range| !range.is_function).map(|range| (range.start, range.end)).collect();
+        let is_part = |address: usize| parts.range(..=address).next_back().is_some_and(|(_, &end)| address < end);
+        let code_at = |address: usize| image.text(address).map(|(text, code)| &code[address - text..]);
+        let functions = ranges.iter().filter(|range| range.is_function).map(|range| range.start..range.end);
+        let conducts = functions.map(|range| (range.start, (Conduct::of(code_at, &range, is_part), range.end)));
+        let all = All(conducts.collect());
+        let mut special = all.special();
+        let has_routines = ranges.iter().any(|range| range.has_routine);
+        let unwinder = match all.unwinder(image, file) {
+            Some(libgcc) => UnnamedUnwinder::Libgcc(libgcc),
+            None if has_routines || all.asks_for_registers() || names_llvms(file) => UnnamedUnwinder::Other,
+            None => UnnamedUnwinder::Nothing,
+        };
+        if let UnnamedUnwinder::Libgcc(Libgcc { code, .. }) = &unwinder {
+            special.extend(all.0.range(code.start as usize..code.end as usize).map(|(&start, _)| start));
+        }
+        Self { special, unwinder }
+    }
+}
+
+/// What all functions do, by where they begin, and where they end.
+struct All(BTreeMap<usize, (Conduct, usize)>);
+
+impl All {
+    fn get(&self, function: usize) -> Option<&Conduct> {
+        self.0.get(&function).map(|(conduct, _)| conduct)
+    }
+
+    fn that(&self, is_it: impl Fn(&Conduct) -> bool) -> impl Iterator<Item = usize> {
+        self.0.iter().filter(move |(_, (conduct, _))| is_it(conduct)).map(|(&start, _)| start)
+    }
+
+    /// What can have no branch by itself, what goes on there or from there without a call, and what has its caller asked for by such a function, as hooks do
+    /// that compilers have called.
+    fn special(&self) -> BTreeSet<usize> {
+        let is_seed = |it: &Conduct| it.reads_return_address || it.changes_stack || it.returns_twice;
+        let mut found: BTreeSet<usize> = self.that(is_seed).collect();
+        let asks = |function: &usize| self.get(*function).is_some_and(|it| it.reads_return_address && it.reads_callers);
+        found.extend(self.that(|it| it.calls.iter().any(asks)));
+        let reading = self.that(|it| it.reads_return_address).filter_map(|it| self.get(it));
+        found.extend(reading.flat_map(|it| &it.goes_on_at).filter(|target| self.0.contains_key(target)));
+        loop {
+            let before = found.len();
+            let more: Vec<usize> = self.that(|it| it.goes_on_at.iter().any(|target| found.contains(target))).collect();
+            found.extend(more);
+            if found.len() == before {
+                return found;
+            }
+        }
+    }
+
+    /// Whether a function has another one note its return address, as what looks for callers does.
+    fn asks_for_registers(&self) -> bool {
+        self.that(|it| it.reads_return_address && !it.calls.is_empty() && !it.returns_twice).next().is_some()
+    }
+
+    /// libgcc's unwinder, if it is one that is known.
+    fn unwinder(&self, image: &Image<'_>, file: &[u8]) -> Option<Libgcc> {
+        let throws = |it: &Conduct| it.reads_return_address && it.changes_stack && !it.calls.is_empty();
+        let throwing: Vec<usize> = self.that(throws).collect();
+        let notes = |function: &usize| {
+            let it = self.get(*function)?;
+            (it.reads_return_address && !it.changes_stack && !it.calls.is_empty()).then_some(*function)
+        };
+        let mut noting: Vec<usize> = throwing
+            .iter()
+            .flat_map(|&it| self.get(it).into_iter().flat_map(|it| &it.calls))
+            .filter_map(notes)
+            .collect();
+        noting.sort_unstable();
+        noting.dedup();
+        let &[noting] = &*noting else { return None };
+        let throwing: Vec<usize> =
+            throwing.into_iter().filter(|&it| self.get(it).is_some_and(|it| it.calls.contains(&noting))).collect();
+        let mut resuming = throwing.iter().filter(|&&it| self.get(it).is_some_and(|it| !it.returns));
+        let (&resume, None) = (resuming.next()?, resuming.next()) else { return None };
+        let is_near = |&it: &usize| it.abs_diff(resume) < NEAR && self.0.contains_key(&it);
+        let called = throwing.iter().filter_map(|&it| self.get(it)).flat_map(|it| &it.calls).copied().filter(is_near);
+        let looking = self.that(|it| it.calls.contains(&noting));
+        let all: BTreeSet<usize> = called.chain(throwing.iter().copied()).chain(looking).collect();
+        let (&first, &last) = all.first().zip(all.last())?;
+        let code = first..self.0.get(&last)?.1;
+        if last - first > NEAR {
+            return None;
+        }
+        let registrar = registrar(image, file)?;
+        Some(Libgcc {
+            resume: resume as u64,
+            set_register: self.only(image, &code, sets_register)? as u64,
+            set_address: self.only(image, &code, sets_address)? as u64,
+            locking: registrar as u64..self.looks_up(&code, registrar)? as u64,
+            registrar: registrar as u64,
+            code: code.start as u64..code.end as u64,
+        })
+    }
+
+    /// Where the function ends that looks up what the registrar was told: the one that `code` calls behind that.
+    fn looks_up(&self, code: &Range<usize>, registrar: usize) -> Option<usize> {
+        let calls = self.0.range(code.clone()).flat_map(|(_, (it, _))| &it.calls);
+        let called: BTreeSet<usize> = calls.copied().filter(|it| (registrar..registrar + NEAR).contains(it)).collect();
+        match (called.first(), called.len()) {
+            (Some(one), 1) => Some(self.0.get(one)?.1),
+            _ => None,
+        }
+    }
+
+    /// The one function within `code` whose instructions are such.
+    fn only(&self, image: &Image<'_>, code: &Range<usize>, are_such: impl Fn(&[u8]) -> bool) -> Option<usize> {
+        let are_such = |start: usize, end: usize| {
+            let bytes = image.bytes(start..end).unwrap_or_default();
+            are_such(bytes.strip_prefix(&ENDBR64).unwrap_or(bytes))
+        };
+        let mut found = self.0.range(code.clone()).filter(|&(&start, &(_, end))| are_such(start, end));
+        match (found.next(), found.next()) {
+            (Some((&start, _)), None) => Some(start),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a file has messages of LLVM's unwinder, some of whose functions have no unwind information.
+fn names_llvms(file: &[u8]) -> bool {
+    const IN_ALL: &[u8] = b"libunwind: ";
+    file.windows(IN_ALL.len()).any(|bytes| bytes == IN_ALL)
+}
+
+/// `_Unwind_SetIP`: writes its second argument into its first one, and that is all.
+fn sets_address(code: &[u8]) -> bool {
+    code.starts_with(&[0x48, 0x89, 0xb7, 0x98, 0, 0, 0, 0xc3])
+}
+
+/// `_Unwind_SetGR`: compares its second argument with the number of registers, and writes its third one to the place of that register.
+fn sets_register(code: &[u8]) -> bool {
+    /// `cmp esi, 17`; `mov [rdi + 8 * rsi], rdx`.
+    const COMPARES: [u8; 3] = [0x83, 0xfe, 17];
+    const WRITES: [u8; 4] = [0x48, 0x89, 0x14, 0xf7];
+
+    code.starts_with(&COMPARES) && code.windows(WRITES.len()).any(|bytes| bytes == WRITES)
+}
+
+/// What libgcc is told of unwind information by: one of the first things that a program runs (`frame_dummy`) calls it with the program's own.
+fn registrar(image: &Image<'_>, file: &[u8]) -> Option<usize> {
+    let frames = image.section(file, b".eh_frame")?;
+    let initializers = image.bytes(image.section(file, b".init_array")?)?.as_chunks().0;
+    initializers.iter().find_map(|&word| called_with(image, u64::from_le_bytes(word) as usize, &frames))
+}
+
+/// What the function at `start` calls first, if it does so with an address in a range and another one.
+fn called_with(image: &Image<'_>, start: usize, told: &Range<usize>) -> Option<usize> {
+    const MOST_INSTRUCTIONS: usize = 16;
+
+    let (text, code) = image.text(start)?;
+    let mut is_told = [false; 2];
+    for instruction in
+        Decoder::with_ip(64, &code[start - text..], start as u64, DecoderOptions::NONE).iter().take(MOST_INSTRUCTIONS)
+    {
+        match instruction.code() {
+            Code::Mov_r32_imm32 => {
+                let address = instruction.immediate32() as usize;
+                match instruction.op0_register() {
+                    // Nothing may be left of it.
+                    Register::EDI => is_told[0] = (told.start..=told.end).contains(&address),
+                    Register::ESI => is_told[1] = image.contains(address),
+                    _ => {}
+                }
+            }
+            Code::Call_rel32_64 => {
+                return (is_told == [true; 2])
+                    .then(|| instruction.near_branch_target() as usize)
+                    .filter(|&it| image.text(it).is_some());
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_by_their_bytes() {
+        assert!(sets_address(&[0x48, 0x89, 0xb7, 0x98, 0, 0, 0, 0xc3, 0x90]));
+        assert!(!sets_address(&[0x48, 0x89, 0xb7, 0x90, 0, 0, 0, 0xc3]));
+        // `_Unwind_GetGR` compares too, and reads.
+        assert!(sets_register(&[0x83, 0xfe, 17, 0x7f, 0, 0x48, 0x89, 0x14, 0xf7, 0xc3]));
+        assert!(!sets_register(&[0x83, 0xfe, 17, 0x7f, 0, 0x48, 0x8b, 0x04, 0xf7, 0xc3]));
+    }
+}

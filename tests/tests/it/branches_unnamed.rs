@@ -1,0 +1,269 @@
+//! `-P` of programs that are linked statically and have no symbol table, as distributions have them: which functions can have no branch, and where the unwinder
+//! is, is known by what functions do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use rftrace_tests::{CProgram, Run, fixtures, require, tools};
+use tempfile::TempDir;
+
+use crate::attach::{Running, refused};
+use crate::attach_branches::{OWN, ask, check_code, recorded, stop};
+use crate::record::{build_plain_rust_for_musl, calls, calls_of, record};
+
+/// A program, and the same without names.
+struct Pair {
+    named: PathBuf,
+    stripped: PathBuf,
+    _folder: TempDir,
+}
+
+impl Pair {
+    fn of(folder: TempDir, named: PathBuf) -> Self {
+        let stripped = folder.path().join("stripped");
+        tools::run(Command::new("strip").arg("-o").arg(&stripped).arg(&named));
+        Self { named, stripped, _folder: folder }
+    }
+
+    /// One of the C fixtures.
+    fn build(source: &str, options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let named = folder.path().join("named");
+        let program = CProgram::new(&[source]).without_hooks().without_library();
+        program.with(&["-O1", "-Wno-infinite-recursion"]).with(options).with(&["-lpthread"]).build_as(&named);
+        Self::of(folder, named)
+    }
+
+    /// What the trace calls the functions of the stripped one, by their names.
+    fn names(&self) -> BTreeMap<String, String> {
+        self.addresses().into_iter().map(|(name, address)| (name, format!("<{address:x}>"))).collect()
+    }
+
+    /// What patterns and the list of what is left out call them.
+    fn unnamed(&self) -> BTreeMap<String, String> {
+        self.addresses().into_iter().map(|(name, address)| (name, format!("sub_{address:x}"))).collect()
+    }
+
+    fn addresses(&self) -> BTreeMap<String, u64> {
+        let symbols = Command::new("nm").arg(&self.named).output().unwrap();
+        let symbols = String::from_utf8(symbols.stdout).unwrap();
+        let function = |line: &str| {
+            let [address, kind, name] = line.split(' ').collect::<Vec<_>>().try_into().ok()?;
+            let address = u64::from_str_radix(address, 16).ok().filter(|_| "tTwW".contains(kind))?;
+            Some((name.to_owned(), address))
+        };
+        symbols.lines().filter_map(function).collect()
+    }
+}
+
+/// The program that does all of it.
+fn all() -> &'static Pair {
+    static BUILT: OnceLock<Pair> = OnceLock::new();
+    BUILT.get_or_init(|| Pair::build("unnamed.cpp", &["-static"]))
+}
+
+/// What it says after each round.
+const ROUND: &str = "20 20 20 24 210 42\n";
+/// Its functions, and how often each is called in a round.
+const COUNTS: [(&str, u64); 14] = [
+    ("round_of_all", 1),
+    ("by_jump", 1),
+    ("jumps_back", 210),
+    ("by_signal", 1),
+    ("handler", 20),
+    ("by_context", 1),
+    ("coroutine", 1),
+    ("step", 20),
+    ("by_process", 1),
+    ("by_throw", 20),
+    ("descend", 210),
+    ("thread", 6),
+    ("leaves", 36),
+    ("waits", 6),
+];
+
+/// The functions that are left out as they return twice and the like, by the names of the trace's list.
+fn special(trace: &Path) -> BTreeSet<String> {
+    let list = fs::read_to_string(trace.join("entry-branches.txt")).unwrap();
+    let special =
+        list.lines().filter(|line| line.ends_with("returns twice or on another stack, or asks who has called it"));
+    special.map(|line| line.split('\t').nth(2).unwrap_or_else(|| panic!("{line}")).to_owned()).collect()
+}
+
+fn right(run: &Run, program: &Path) {
+    assert_eq!((run.status.code(), &*run.stdout), (Some(5), ROUND), "{}: {}", program.display(), run.stderr);
+}
+
+/// As often as they are called, and as in the same program with names, of which as much is recorded.
+#[test]
+fn calls_are_those_of_the_program_with_names() {
+    if !require(&["g++", "strip", "nm"]) {
+        return;
+    }
+    let pair = all();
+    let [named, stripped] = [&pair.named, &pair.stripped].map(|program| {
+        let run = record(&["-P", "*"], program, &[]);
+        right(&run, program);
+        (calls(&run), special(&run.path("trace")))
+    });
+    let names = pair.names();
+    for (function, number) in COUNTS {
+        assert_eq!(named.0.get(function), Some(&number), "{function}");
+        assert_eq!(stripped.0.get(&names[function]), Some(&number), "{function}");
+    }
+    for function in ["malloc", "free", "raise", "fork", "__vfprintf_internal", "__cxa_throw", "__gxx_personality_v0"] {
+        let other = &names[function];
+        assert!(stripped.0.contains_key(other), "{function}: {:?}", stripped.0);
+    }
+    // These are C functions that go on to such, or are gone on to; they return once, as others do.
+    const USUAL: [&str; 6] =
+        ["longjmp", "_longjmp", "makecontext", "__spawni_child", "__clone_internal", "_Unwind_Find_FDE"];
+    let unnamed = pair.unnamed();
+    let other = |name: &String| unnamed.get(name).is_none_or(|other| !stripped.1.contains(other));
+    let missing: Vec<&String> = named.1.iter().filter(|name| other(name) && !USUAL.contains(&name.as_str())).collect();
+    assert!(missing.is_empty(), "{missing:?}: {:?}", stripped.1);
+    for function in ["__sigsetjmp", "_Unwind_Resume", "_Unwind_SetGR", "uw_update_context_1", "vfork", "clone"] {
+        assert!(stripped.1.contains(&unnamed[function]), "{function}: {:?}", stripped.1);
+    }
+    // Few others are.
+    assert!(stripped.1.len() < named.1.len() + 30, "{:?}", stripped.1);
+}
+
+/// Attached to again and again, and left with the tracer in it.
+#[test]
+fn a_program_that_runs() {
+    if !require(&["g++", "strip", "nm"]) {
+        return;
+    }
+    let pair = all();
+    let names = pair.names();
+    let mut running = Running::begin(&pair.stripped, "asked");
+    for patterns in [&["sub_*"][..], &["*"], &["*"]] {
+        let options: Vec<&str> = patterns.iter().flat_map(|pattern| ["-P", pattern]).collect();
+        let recorder = running.begin_recording(&options);
+        assert_eq!(ask(&mut running, b'?'), ROUND);
+        stop(recorder);
+        let found = calls_of(&running.trace());
+        for (function, number) in COUNTS {
+            // The coroutine was entered before.
+            if function != "coroutine" {
+                assert_eq!(found.get(&names[function]), Some(&number), "{function} by {patterns:?}");
+            }
+        }
+        check_code(&running);
+        assert_eq!(ask(&mut running, b'?'), ROUND);
+    }
+    assert_eq!(running.end().0.code(), Some(5));
+}
+
+/// Exceptions pass functions with branches at any time.
+#[test]
+fn exceptions_at_any_time() {
+    if !require(&["g++", "strip"]) {
+        return;
+    }
+    let pair = Pair::build("attached_throws.cpp", &["-static"]);
+    let running = Running::begin(&pair.stripped, "");
+    for _ in 0..8 {
+        recorded(&running, &["-P", "*", "--for", "20ms", "--max-size", "1M", "--on-full", "drop"]);
+        check_code(&running);
+    }
+    let (status, said) = running.end();
+    assert_eq!((status.code(), said.trim()), (Some(7), "right"), "{status}");
+}
+
+/// A program without unwinder: musl's C library is without, and its program too.
+#[test]
+fn programs_without_exceptions() {
+    if !require(&["musl-gcc", "strip", "nm"]) {
+        return;
+    }
+    for linkage in ["-static", "-no-pie"] {
+        let folder = tempfile::tempdir().unwrap();
+        let named = folder.path().join("named");
+        let sources = fixtures::folder("c");
+        let mut compiler = Command::new("musl-gcc");
+        compiler.args(["-O1", "-w", "-o"]).arg(&named).arg(sources.join("attached_plain.c")).arg("-I").arg(&sources);
+        tools::run(compiler.arg(linkage));
+        let pair = Pair::of(folder, named);
+        let names = pair.names();
+        let mut running = Running::begin(&pair.stripped, "asked");
+        let recorder = running.begin_recording(&["-P", "*"]);
+        assert_eq!(ask(&mut running, b'?'), OWN);
+        stop(recorder);
+        let found = calls_of(&running.trace());
+        for (function, number) in [("round_of_work", 1000), ("many", 1000), ("recursive", 3997), ("leaf", 5000)] {
+            assert_eq!(found.get(&names[function]), Some(&number), "{function} by {linkage:?}");
+        }
+        check_code(&running);
+        assert_eq!(running.end().0.code(), Some(5));
+    }
+}
+
+/// The shells of distributions: a script of theirs does and says what it does without, with as good as all functions recorded.
+#[test]
+fn programs_of_distributions() {
+    const SCRIPT: &str = r#"
+f() { local n=$1; [ "$n" -gt 0 ] && f $((n - 1)); return $n; }
+f 20; echo "returned $?"
+trap 'echo caught' USR1; kill -USR1 $$
+for word in $(echo one two three); do echo "<$word>" | sed s/o/0/; done
+(exit 7); echo "child $?"
+echo background & wait; cd /; pwd
+x=$(echo deep $(echo deeper)); echo "$x" ${#x}
+exit 9
+"#;
+
+    for (shell, arguments) in [("bash-static", &[][..]), ("busybox", &["sh"])] {
+        // busybox has no option that tells its version.
+        let is_there = Path::new("/bin").join(shell).exists();
+        if !is_there {
+            tools::missing(shell);
+            continue;
+        }
+        let program = Command::new("sh").args(["-c", &format!("command -v {shell}")]).output().unwrap();
+        let program = PathBuf::from(String::from_utf8(program.stdout).unwrap().trim());
+        let arguments = [arguments, &["-c", SCRIPT]].concat();
+        let plain = Command::new(&program).args(&arguments).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(plain.status.code(), Some(9), "{shell}");
+        let run = record(&["-P", "*"], &program, &arguments);
+        assert_eq!((run.status.code(), run.stdout.as_bytes()), (Some(9), &*plain.stdout), "{shell}: {}", run.stderr);
+        assert!(calls(&run).values().sum::<u64>() > 3000, "{shell}: {}", run.stderr);
+        let branches =
+            run.stderr.split_once(" functions have entry branches").and_then(|(said, _)| said.lines().last());
+        let numbers = branches.and_then(|said| said.strip_prefix("rftrace: ")?.split_once(" of "));
+        let number = |digits: &str| digits.replace(',', "").parse::<f64>().unwrap();
+        let share = numbers.map_or(0.0, |(with, all)| number(with) / number(all));
+        assert!(share > 0.96, "{shell}: {}", run.stderr);
+        let special = special(&run.path("trace"));
+        assert!((20..100).contains(&special.len()), "{shell}: {special:?}");
+    }
+}
+
+/// What has another unwinder, or lies anywhere, is not changed, or has not begun.
+#[test]
+fn other_unwinders() {
+    if !require(&["g++", "strip"]) {
+        return;
+    }
+    let mut pairs = vec![Pair::build("unnamed.cpp", &["-static-pie"])];
+    let folder = tempfile::tempdir().unwrap();
+    let rust = folder.path().join("rust");
+    if build_plain_rust_for_musl("outside_panics", &[], &rust).is_some() {
+        pairs.push(Pair::of(folder, rust));
+    }
+    for Pair { stripped, .. } in &pairs {
+        let running = Running::begin(stripped, "asked");
+        refused(running.pid(), |command| _ = command.args(["-P", "*"]), "has no symbol table");
+        check_code(&running);
+        let maps = fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap();
+        assert!(!maps.contains("rftrace"), "{maps}");
+        assert_eq!(running.end().0.code(), Some(5));
+        let run = record(&["-P", "*"], stripped, &["asked"]);
+        assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{}", run.stderr);
+        assert!(run.stderr.contains("has no symbol table"), "{}", run.stderr);
+    }
+}
