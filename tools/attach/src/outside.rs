@@ -132,8 +132,8 @@ impl Outside {
         if let Some(before) = Self::find(Process::open(process.pid)?)? {
             before.leave()?;
         }
-        let borrow = |texts, gadgets: Gadgets, unwinder: &Unwinder, late: &mut Vec<pid_t>| {
-            let places = Places::for_bare_tracer(&process, texts, gadgets.restorer, Some(unwinder))?;
+        let borrow = |texts, gadgets: Gadgets, locked, late: &mut Vec<pid_t>| {
+            let places = Places::for_bare_tracer(&process, texts, gadgets.restorer, locked)?;
             Borrowed::take(&process, &places, &Needs::outside(), gadgets, late)
         };
         let make = |thread: &mut Borrowed<'_>| {
@@ -163,7 +163,7 @@ impl Outside {
             return Ok(None);
         }
         let mut late = Vec::new();
-        let borrow = |_, gadgets, _: &Unwinder, _: &mut Vec<pid_t>| Borrowed::held(&process, gadgets, pid);
+        let borrow = |_, gadgets, _, _: &mut Vec<pid_t>| Borrowed::held(&process, gadgets, pid);
         let open = |thread: &mut Borrowed<'_>| {
             let path = thread.string(path)?;
             let flags = libc::O_RDWR | libc::O_CLOEXEC;
@@ -258,7 +258,7 @@ impl Outside {
     pub(crate) fn switch(&mut self, to: Option<bool>) -> Result<()> {
         self.let_late_go();
         let Self { process, image, restorer, late, .. } = self;
-        let places = Places::for_bare_tracer(process, image.texts(), *restorer, None)?;
+        let places = Places::for_bare_tracer(process, image.texts(), *restorer, Vec::new())?;
         let mut thread = Borrowed::take(process, &places, &Needs::outside(), image.gadgets()?, late)?;
         let is_on = to.unwrap_or_else(|| !image.is_on(process));
         let switched = switch_on(&mut thread, process, image, is_on);
@@ -269,7 +269,7 @@ impl Outside {
     pub(crate) fn leave(mut self) -> Result<()> {
         self.let_late_go();
         let Self { process, image, restorer, bank, late, .. } = &mut self;
-        let places = Places::for_bare_tracer(process, image.texts(), *restorer, None)?;
+        let places = Places::for_bare_tracer(process, image.texts(), *restorer, Vec::new())?;
         let mut thread = Borrowed::take(process, &places, &Needs::outside(), image.gadgets()?, late)?;
         let left = end_on(&mut thread, process, image, bank, late);
         left.and(thread.give_back())
@@ -293,7 +293,7 @@ fn put_into<'a>(
     process: &'a Process,
     wanted: &Wanted,
     late: &mut Vec<pid_t>,
-    borrow: impl FnOnce(Vec<Range<u64>>, Gadgets, &Unwinder, &mut Vec<pid_t>) -> Result<Borrowed<'a>>,
+    borrow: impl FnOnce(Vec<Range<u64>>, Gadgets, Vec<Range<u64>>, &mut Vec<pid_t>) -> Result<Borrowed<'a>>,
     open: impl FnOnce(&mut Borrowed<'_>) -> Result<(u64, BankPlaces)>,
 ) -> Result<Put> {
     let pid = process.pid;
@@ -314,7 +314,7 @@ fn put_into<'a>(
     // The borrowed thread stays where it is until all is written.
     let mut texts = image.as_ref().map_or_else(Vec::new, Image::texts);
     texts.extend(hooked.iter().map(Hooked::inside));
-    let mut thread = borrow(texts, gadgets, &unwinder, late)?;
+    let mut thread = borrow(texts, gadgets, unwinder.locking(process, &maps), late)?;
     let is_disabled = wanted.is_disabled;
     let what = What { hooked: &hooked, entries: &entries, chosen: &chosen, maps: &maps, is_disabled };
     let begun = begin_on(&mut thread, process, image, &what, &unwinder, late, open);

@@ -13,7 +13,6 @@ use super::frame::{RIP_AT, RSP_AT};
 use super::names;
 use super::process::{Map, Module, Process};
 use super::sys::words;
-use super::unwinder::Unwinder;
 
 /// Code in which a thread is not to be borrowed, and what else is to be known of a process for that.
 #[derive(Debug)]
@@ -164,21 +163,16 @@ impl Places {
         Ok(Self { maps, callers, locked, within: texts, harmless: trampolines, restorer })
     }
 
-    /// Where the tracer can be called that takes no lock, as nothing else of the frontend is there. `unwinder`: the one that is told of it. No
-    /// thread in the tracer's code does that, but what lies on stacks does not matter.
+    /// Where the tracer can be called that takes no lock, as nothing else of the frontend is there. `locked`: code whose lock an unwinder takes
+    /// that is told of it. No thread in the tracer's code does that, but what lies on stacks does not matter.
     pub(crate) fn for_bare_tracer(
         process: &Process,
         texts: Vec<Range<u64>>,
         restorer: u64,
-        unwinder: Option<&Unwinder>,
+        locked: Vec<Range<u64>>,
     ) -> Result<Self> {
         let maps = process.maps()?;
         let callers = Callers::new(process, &maps);
-        let mut locked = Vec::new();
-        if let Some(unwinder) = unwinder.filter(|unwinder| unwinder.registrar().is_some()) {
-            locked = registrars(process, &maps, true);
-            locked.extend(unwinder.locking());
-        }
         Ok(Self { maps, callers, locked, within: texts, harmless: Vec::new(), restorer })
     }
 
@@ -242,7 +236,7 @@ fn paths(maps: &[Map]) -> impl Iterator<Item = &str> {
 }
 
 /// What takes the lock of an unwinder that is told of new code: the library, or its part of a program, which may not export it.
-fn registrars(process: &Process, maps: &[Map], are_hidden: bool) -> Vec<Range<u64>> {
+pub(crate) fn registrars(process: &Process, maps: &[Map], are_hidden: bool) -> Vec<Range<u64>> {
     const FUNCTIONS: [&str; 4] =
         ["__register_frame", "__register_frame_info", "__deregister_frame_info", "_Unwind_Find_FDE"];
 

@@ -11,6 +11,7 @@ use rftrace_frontend::patch::{Libgcc, Unnamed, UnnamedUnwinder};
 use super::borrowed::Borrowed;
 use super::headers::Headers;
 use super::image::Image;
+use super::place::registrars;
 use super::process::{Map, Process};
 use super::stubs::Stubs;
 
@@ -93,14 +94,12 @@ impl Unwinder {
         }
     }
 
-    /// What takes its lock, if that has no names.
-    pub(crate) fn locking(&self) -> Option<Range<u64>> {
-        self.locking.clone()
-    }
-
-    /// What it is told by, if it is told.
-    pub(crate) fn registrar(&self) -> Option<u64> {
-        if let Knows::ByRegistrar(registrar) = self.knows { Some(registrar) } else { None }
+    /// Code that takes its lock, if it is told.
+    pub(crate) fn locking(&self, process: &Process, maps: &[Map]) -> Vec<Range<u64>> {
+        match self.knows {
+            Knows::ByRegistrar(_) => registrars(process, maps, true).into_iter().chain(self.locking.clone()).collect(),
+            Knows::Nothing | Knows::ByHeaders(_) => Vec::new(),
+        }
     }
 
     /// Where the tracer is to be, or above.
