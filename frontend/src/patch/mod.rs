@@ -110,7 +110,7 @@ pub(crate) use self::entry::{
 };
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use self::entry::{
-    Lead, Libgcc, OutsideArea, OutsideBranches, OutsideStubs, Unnamed, UnnamedUnwinder, lead_functions,
+    Lead, Libgcc, Llvm, OutsideArea, OutsideBranches, OutsideStubs, Unnamed, UnnamedUnwinder, lead_functions,
     prepare_branches, prepared_branches,
 };
 #[cfg(target_os = "linux")]

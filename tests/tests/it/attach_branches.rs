@@ -311,11 +311,11 @@ fn a_recorder_that_is_killed() {
     if !require(&["gcc"]) {
         return;
     }
-    outlives_recorders(Running::begin_by(Command::new(&program().path).arg("asked")));
+    outlives_recorders(Running::begin_by(Command::new(&program().path).arg("asked")), "leaf", str::to_owned);
 }
 
 /// A program goes on whenever its recorder is killed, and has its own code again as soon as one has left it.
-pub(crate) fn outlives_recorders(mut running: Running) {
+pub(crate) fn outlives_recorders(mut running: Running, leaf: &str, name: impl Fn(&str) -> String) {
     for is_left in [true, false] {
         let mut recorder = running.begin_recording(&["-P", "*", "--on-full", "drop"]);
         assert_eq!(ask(&mut running, b'?'), OWN);
@@ -326,10 +326,10 @@ pub(crate) fn outlives_recorders(mut running: Running) {
         if is_left {
             running.record_some(&["--leave"]);
         } else {
-            let recorder = running.begin_recording(&["-P", "leaf"]);
+            let recorder = running.begin_recording(&["-P", leaf]);
             assert_eq!(ask(&mut running, b'?'), OWN);
             stop(recorder);
-            assert_eq!((count(&running.trace(), "leaf"), count(&running.trace(), "many")), (5000, 0));
+            assert_eq!(["leaf", "many"].map(|function| count(&running.trace(), &name(function))), [5000, 0]);
         }
         assert_ne!(running.code(), changed, "there were no branches");
         check_code(&running);

@@ -304,7 +304,7 @@ fn a_recorder_that_is_killed() {
         return;
     }
     for program in plain() {
-        outlives_recorders(Running::begin(program, "asked"));
+        outlives_recorders(Running::begin(program, "asked"), "leaf", str::to_owned);
     }
 }
 
@@ -529,7 +529,7 @@ fn rust_programs_for_musl() -> &'static [PathBuf] {
 }
 
 /// What it says after each round.
-const CAUGHT: &str = "caught 80, shown 5\n";
+const CAUGHT: &str = "caught 80, shown 5, found 5\n";
 const PANICS_COUNTS: [(&str, u64); 5] =
     [("attempts", 4), ("attempt", 80), ("descend", 840), ("inner", 52), ("sink", 156)];
 

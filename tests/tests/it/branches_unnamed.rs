@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+use rftrace_frontend::patch::{Libgcc, Llvm, Unnamed, UnnamedUnwinder};
 use rftrace_tests::{CProgram, Run, fixtures, require, tools};
 use tempfile::TempDir;
 
 use crate::attach::{Running, refused};
-use crate::attach_branches::{OWN, ask, check_code, recorded, stop};
-use crate::record::{build_plain_rust_for_musl, calls, calls_of, record};
+use crate::attach_branches::{OWN, ask, check_code, outlives_recorders, recorded, stop};
+use crate::record::{build_plain_rust_for_musl, calls, calls_of, record, rftrace};
 
 /// A program, and the same without names.
 struct Pair {
@@ -35,6 +36,22 @@ impl Pair {
         let program = CProgram::new(&[source]).without_hooks().without_library();
         program.with(&["-O1", "-Wno-infinite-recursion"]).with(options).with(&["-lpthread"]).build_as(&named);
         Self::of(folder, named)
+    }
+
+    /// Rust programs for musl, in the ways of linking them statically.
+    fn of_rust() -> Vec<Self> {
+        let build = |options: &[&str]| {
+            let folder = tempfile::tempdir().unwrap();
+            let named = folder.path().join("named");
+            build_plain_rust_for_musl("outside_panics", options, &named).map(|()| Self::of(folder, named))
+        };
+        [&[][..], &["-Crelocation-model=static"]].into_iter().filter_map(build).collect()
+    }
+
+    /// How often each function was called in a trace of the stripped one.
+    fn calls(&self, trace: &Path) -> BTreeMap<String, u64> {
+        tools::run(Command::new(rftrace()).arg("symbols").arg(trace).arg("--binary").arg(&self.named));
+        calls_of(trace)
     }
 
     /// What the trace calls the functions of the stripped one, by their names.
@@ -243,17 +260,228 @@ exit 9
     }
 }
 
-/// What has another unwinder, or lies anywhere, is not changed, or has not begun.
+/// What they say after each round: backtraces have no names.
+const CAUGHT: &str = "caught 80, shown 0, found 5\n";
+const PANICS_COUNTS: [(&str, u64); 5] =
+    [("attempts", 4), ("attempt", 80), ("descend", 840), ("inner", 52), ("sink", 156)];
+
+/// What the addresses of its file are less than those in a process.
+fn base(running: &Running, program: &Path) -> u64 {
+    const ET_EXEC: u8 = 2;
+
+    if fs::read(program).unwrap()[16] == ET_EXEC {
+        return 0;
+    }
+    let maps = fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap();
+    let first = maps.lines().find(|line| line.ends_with(program.to_str().unwrap())).unwrap();
+    u64::from_str_radix(first.split('-').next().unwrap(), 16).unwrap()
+}
+
+/// What functions do and say tells of a program what its names do.
+#[test]
+fn unwinders_are_where_names_say() {
+    if !require(&["g++", "strip", "nm"]) {
+        return;
+    }
+    let pair = all();
+    let names = pair.addresses();
+    let [named, stripped] = [&pair.named, &pair.stripped].map(|program| {
+        let running = Running::begin(program, "asked");
+        let unnamed = Unnamed::look_up(&PathBuf::from(format!("/proc/{}", running.pid()))).unwrap();
+        running.end();
+        unnamed.unwinder().clone()
+    });
+    let (UnnamedUnwinder::Libgcc(named), UnnamedUnwinder::Libgcc(stripped)) = (named, stripped) else {
+        panic!("libgcc's is not found")
+    };
+    assert_eq!(named, stripped);
+    let Libgcc { code, resume, set_register, set_address, registrar, locking } = stripped;
+    assert_eq!(
+        [resume, set_register, set_address, registrar],
+        ["_Unwind_Resume", "_Unwind_SetGR", "_Unwind_SetIP", "__register_frame_info"].map(|name| names[name])
+    );
+    assert!(locking.contains(&names["_Unwind_Find_FDE"]));
+    for name in ["_Unwind_RaiseException", "_Unwind_Backtrace", "uw_init_context_1", "uw_update_context_1"] {
+        assert!(code.contains(&names[name]), "{name}: {code:x?}");
+    }
+    for pair in Pair::of_rust() {
+        for program in [&pair.named, &pair.stripped] {
+            let shown = program.display();
+            let running = Running::begin(program, "asked");
+            let unnamed = Unnamed::look_up(&PathBuf::from(format!("/proc/{}", running.pid()))).unwrap();
+            let base = base(&running, program);
+            running.end();
+            let UnnamedUnwinder::Llvm(Llvm { code, resume, set_register, set_address }) = unnamed.unwinder() else {
+                panic!("{unnamed:?} of {shown}")
+            };
+            let names = pair.addresses();
+            let at = |name: &str| base + names[name];
+            assert_eq!(
+                [*resume, *set_register, *set_address],
+                ["_Unwind_Resume", "_Unwind_SetGR", "_Unwind_SetIP"].map(at),
+                "{shown}"
+            );
+            // All that has such names, and two that have others.
+            let has_such = |name: &str| {
+                let such =
+                    ["_Unwind_", "__unw_", "unw_", "unwind_phase", "__libunwind_", "_ZN9libunwind", "_ZNK9libunwind"];
+                such.iter().any(|begin| name.starts_with(begin)) || ["logAPIs", "logUnwinding"].contains(&name)
+            };
+            for (name, address) in &names {
+                assert_eq!(code.contains(&(base + address)), has_such(name), "{name} of {shown}: {code:x?}");
+            }
+            let first = names.iter().filter(|(name, _)| has_such(name)).map(|(_, address)| address).min();
+            assert_eq!(Some(code.start - base), first.copied(), "{shown}");
+            // The last one is what goes on elsewhere, with the registers that it takes.
+            let leaving = at("__libunwind_Registers_x86_64_jumpto");
+            assert!((leaving + 40..leaving + 128).contains(&code.end), "{shown}: {code:x?}");
+        }
+    }
+}
+
+/// As often as they are called, and as in the same program with names, all of which is recorded.
+#[test]
+fn panics_of_rust_programs() {
+    // With names these have branches.
+    const OF_UNWINDER: [&str; 2] = ["logAPIs", "logUnwinding"];
+    // What is a jump through a slot is taken for an entry of the linkage table without a name.
+    const JUMPS: [&str; 2] = ["__rustc::__rdl_dealloc", "std::env::args"];
+
+    for pair in Pair::of_rust() {
+        let shown = pair.stripped.display();
+        let [named, run] = [&pair.named, &pair.stripped].map(|program| record(&["-P", "*"], program, &["panics"]));
+        for run in [&named, &run] {
+            assert_eq!((run.status.code(), &*run.stdout), (Some(5), "80\n"), "{shown}: {}", run.stderr);
+        }
+        let (named, found) = (calls(&named), pair.calls(&run.path("trace")));
+        for (function, number) in PANICS_COUNTS {
+            assert_eq!(found.get(&format!("outside_panics::{function}")), Some(&number), "{function} of {shown}");
+        }
+        // What threads do that meet others differs from time to time.
+        let other = |(function, number): &(&String, &u64)| {
+            let function = function.as_str();
+            !OF_UNWINDER.contains(&function) && !JUMPS.contains(&function) && found.get(function) != Some(number)
+        };
+        let others: Vec<_> = named.iter().filter(other).collect();
+        assert!(others.len() < 8 && found.len() > 85, "{shown}: {others:?} of {}: {found:?}", named.len());
+        let run = record(&["-P", "*"], &pair.stripped, &["once"]);
+        assert_eq!((run.status.code(), &*run.stdout), (Some(5), CAUGHT), "{shown}: {}", run.stderr);
+        let run = record(&["-P", "*"], &pair.stripped, &["uncaught"]);
+        assert_eq!((run.status.code(), &*run.stdout), (Some(101), ""), "{shown}: {}", run.stderr);
+        assert!(run.stderr.contains("assertion `left != right` failed"), "{shown}: {}", run.stderr);
+        assert_eq!(pair.calls(&run.path("trace")).get("outside_panics::descend"), Some(&4), "{shown}");
+        let run = record(&["-P", "nothing_such"], &pair.stripped, &["panics"]);
+        assert_eq!((run.status.code(), &*run.stdout), (Some(5), "80\n"), "{shown}: {}", run.stderr);
+        assert!(run.stderr.contains("-P names no function"), "{shown}: {}", run.stderr);
+    }
+}
+
+/// Attached to again and again, by recorders that end, and by such that are killed; and while a thread panics all the time.
+#[test]
+fn panics_of_rust_programs_that_run() {
+    for pair in Pair::of_rust() {
+        let shown = pair.stripped.display();
+        let mut running = Running::begin(&pair.stripped, "asked");
+        let descend =
+            pair.addresses().into_iter().find(|(name, _)| name.ends_with("14outside_panics7descend")).unwrap();
+        let descend = format!("sub_{:x}", descend.1);
+        for (pattern, n_counted) in [(&*descend, 1), ("*", 5), ("*", 5)] {
+            let recorder = running.begin_recording(&["-P", pattern]);
+            assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+            stop(recorder);
+            let found = pair.calls(&running.trace());
+            let is_counted =
+                |&&(name, number): &&(&str, u64)| found.get(&format!("outside_panics::{name}")) == Some(&number);
+            assert_eq!(PANICS_COUNTS.iter().filter(is_counted).count(), n_counted, "{pattern} of {shown}: {found:?}");
+            check_code(&running);
+            assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+        }
+        for is_left in [true, false] {
+            let mut recorder = running.begin_recording(&["-P", "*", "--on-full", "drop"]);
+            assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+            recorder.kill().unwrap();
+            recorder.wait().unwrap();
+            assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+            let changed = running.code();
+            match is_left {
+                true => running.record_some(&["--leave"]),
+                false => {
+                    let recorder = running.begin_recording(&["-P", &descend]);
+                    assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+                    stop(recorder);
+                    assert_eq!(pair.calls(&running.trace()).get("outside_panics::descend"), Some(&840), "{shown}");
+                }
+            }
+            assert_ne!(running.code(), changed, "there were no branches");
+            check_code(&running);
+            assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+        }
+        assert_eq!(running.end().0.code(), Some(5), "{shown}");
+        let mut running = Running::begin(&pair.stripped, "busy");
+        for _ in 0..3 {
+            recorded(&running, &["-P", "*", "--for", "20ms", "--max-size", "1M", "--on-full", "drop"]);
+            check_code(&running);
+        }
+        assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+        assert_eq!(running.end().0.code(), Some(5), "{shown}");
+    }
+}
+
+/// The program goes on with its branches, and `--leave`, or who attaches next, takes them away.
+#[test]
+fn a_recorder_that_is_killed() {
+    if !require(&["gcc", "strip", "nm"]) {
+        return;
+    }
+    let pair = Pair::build("attached_plain.c", &["-static"]);
+    let (unnamed, names) = (pair.unnamed(), pair.names());
+    let running = Running::begin(&pair.stripped, "asked");
+    outlives_recorders(running, &unnamed["leaf"], |function| names[function].clone());
+}
+
+/// Functions that call a hook are left whole, as it is not known by name; the others are recorded.
+#[test]
+fn programs_that_call_a_hook() {
+    if !require(&["gcc", "strip", "nm"]) {
+        return;
+    }
+    for hook in [&["-pg"][..], &["-pg", "-mfentry"]] {
+        let pair = Pair::build("attached_plain.c", &[&["-static"], hook].concat());
+        let names = pair.names();
+        let mut running = Running::begin(&pair.stripped, "asked");
+        let recorder = running.begin_recording(&["-P", "*"]);
+        assert_eq!(ask(&mut running, b'?'), OWN, "{hook:?}");
+        stop(recorder);
+        let found = calls_of(&running.trace());
+        assert!(found.len() > 5, "{hook:?}: {found:?}");
+        assert!(
+            ["leaf", "many", "mcount"].iter().all(|function| !found.contains_key(&names[*function])),
+            "{hook:?}: {found:?}"
+        );
+        check_code(&running);
+        assert_eq!(ask(&mut running, b'?'), OWN, "{hook:?}");
+        assert_eq!(running.end().0.code(), Some(5), "{hook:?}");
+    }
+}
+
+/// What has another unwinder, or libgcc's and lies anywhere, is not changed, or has not begun.
 #[test]
 fn other_unwinders() {
     if !require(&["g++", "strip"]) {
         return;
     }
     let mut pairs = vec![Pair::build("unnamed.cpp", &["-static-pie"])];
-    let folder = tempfile::tempdir().unwrap();
-    let rust = folder.path().join("rust");
-    if build_plain_rust_for_musl("outside_panics", &[], &rust).is_some() {
-        pairs.push(Pair::of(folder, rust));
+    // One whose functions do not say what they are called.
+    for pair in Pair::of_rust() {
+        let folder = tempfile::tempdir().unwrap();
+        let named = folder.path().join("named");
+        let program = fs::read(&pair.stripped).unwrap();
+        let message = b"libunwind: _Unwind_SetIP(";
+        let at = program.windows(message.len()).position(|bytes| bytes == message).unwrap();
+        let other = [&program[..at], b"libunwind: _Unwind_SetLP(", &program[at + message.len()..]].concat();
+        fs::copy(&pair.stripped, &named).unwrap();
+        fs::write(&named, other).unwrap();
+        pairs.push(Pair::of(folder, named));
     }
     for Pair { stripped, .. } in &pairs {
         let running = Running::begin(stripped, "asked");

@@ -241,8 +241,8 @@ fn place(process: &Process, functions: &[Range<u64>], n_bytes: u64, lowest: u64)
     const LOWEST: u64 = 1 << 20;
 
     let maps = process.maps()?;
-    let first = functions.iter().map(|range| range.start).min().unwrap_or(0);
-    let last = functions.iter().map(|range| range.end).max().unwrap_or(0);
+    let first = functions.iter().map(|range| range.start).min().unwrap_or(lowest);
+    let last = functions.iter().map(|range| range.end).max().unwrap_or(lowest);
     let reached = last.saturating_sub(REACH).max(LOWEST).max(lowest)..first.saturating_add(REACH);
     let mut gaps: Vec<Range<u64>> = Vec::new();
     let mut end = LOWEST;

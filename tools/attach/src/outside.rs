@@ -16,7 +16,7 @@ use rftrace::abi::{
     ThreadBlock, init,
 };
 use rftrace_frontend::Filter;
-use rftrace_frontend::patch::{Unnamed, UnnamedUnwinder};
+use rftrace_frontend::patch::Unnamed;
 
 use super::attached::{Files, State, modules};
 use super::borrowed::{Borrowed, Gadgets};
@@ -346,9 +346,7 @@ fn stacks<'a>(process: &'a Process, image: &Image) -> Stacks<'a> {
     let modules = process.modules(&maps);
     let unnamed = unnamed(process, &maps).unwrap_or_default();
     let mut unwinder: Vec<Range<u64>> = modules.iter().flat_map(|module| module.definitions(&OF_UNWINDER)).collect();
-    if let Some(UnnamedUnwinder::Libgcc(libgcc)) = unnamed.as_ref().map(Unnamed::unwinder) {
-        unwinder.push(libgcc.code.clone());
-    }
+    unwinder.extend(unnamed.as_ref().and_then(|unnamed| unnamed.unwinder().code()));
     Stacks::new(process, image.control(process), image.texts()).with_unwinder(unwinder)
 }
 

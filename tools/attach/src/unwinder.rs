@@ -6,7 +6,7 @@ use std::ops::Range;
 use anyhow::{Context, Result, bail};
 use nix::libc::{self, pid_t};
 use rftrace::abi::Outside as Told;
-use rftrace_frontend::patch::{Libgcc, Unnamed, UnnamedUnwinder};
+use rftrace_frontend::patch::{Libgcc, Llvm, Unnamed, UnnamedUnwinder};
 
 use super::borrowed::Borrowed;
 use super::headers::Headers;
@@ -27,6 +27,10 @@ pub(crate) struct Unwinder {
 
 /// What T's landing pad calls.
 const CALLED: [&str; 3] = ["_Unwind_Resume", "_Unwind_SetGR", "_Unwind_SetIP"];
+
+fn called(addresses: [u64; 3]) -> [(&'static str, u64); 3] {
+    std::array::from_fn(|idx| (CALLED[idx], addresses[idx]))
+}
 
 /// How an unwinder comes to know of code.
 #[derive(Debug)]
@@ -60,10 +64,11 @@ impl Unwinder {
         match unnamed.map(Unnamed::unwinder) {
             None | Some(UnnamedUnwinder::Nothing) => {}
             Some(UnnamedUnwinder::Libgcc(libgcc)) if is_static => return Ok(Self::libgcc(libgcc)),
+            Some(UnnamedUnwinder::Llvm(llvm)) if is_static => return Ok(Self::llvm(llvm, Headers::find(process)?)),
             Some(_) => {
                 bail!(
-                    "process {} has no symbol table, and can throw exceptions: without names its unwinder is only known if it is libgcc's in a program that is \
-                     linked statically at a fixed place; others need the symbol table (no -s and strip)",
+                    "process {} has no symbol table, and can throw exceptions: without names its unwinder is only known in a program that is linked statically, \
+                     if it is libgcc's at a fixed place, or LLVM's with its messages; others need the symbol table (no -s and strip)",
                     process.pid
                 );
             }
@@ -86,12 +91,14 @@ impl Unwinder {
     /// libgcc's without names.
     fn libgcc(libgcc: &Libgcc) -> Self {
         let Libgcc { resume, set_register, set_address, registrar, locking, .. } = libgcc.clone();
-        let [resumes, sets_register, sets_address] = CALLED;
-        Self {
-            knows: Knows::ByRegistrar(registrar),
-            functions: [(resumes, resume), (sets_register, set_register), (sets_address, set_address)],
-            locking: Some(locking),
-        }
+        let functions = called([resume, set_register, set_address]);
+        Self { knows: Knows::ByRegistrar(registrar), functions, locking: Some(locking) }
+    }
+
+    /// LLVM's without names.
+    fn llvm(&Llvm { resume, set_register, set_address, .. }: &Llvm, headers: Headers) -> Self {
+        let functions = called([resume, set_register, set_address]);
+        Self { knows: Knows::ByHeaders(headers), functions, locking: None }
     }
 
     /// Code that takes its lock, if it is told.

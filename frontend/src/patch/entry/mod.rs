@@ -7,7 +7,7 @@
 //! - `leads` gives functions branches to somebody else's hook.
 //! - `sleds` are what compilers leave for XRay; functions that have them need neither stub nor copy.
 //! - `writing` makes what is led to, and writes code.
-//! - `unnamed` knows by what functions do (`conduct`) which can have no branch, where they have no names.
+//! - `unnamed` knows by what functions do (`conduct`), and say (`messages`), which can have no branch, where they have no names.
 //! - `outside` is for a process that cannot make it itself.
 //! - `rooms` are those functions in which a compiler has left room for one.
 //!
@@ -24,6 +24,7 @@ mod conduct;
 mod examine;
 mod functions;
 mod leads;
+mod messages;
 mod outside;
 mod relocate;
 mod rooms;
@@ -40,6 +41,7 @@ use rftrace_format::branches::Branch;
 
 use self::choosing::{Asked, Chosen, crosses_page, is_excepted, is_named, is_there};
 pub use self::leads::{Lead, lead_functions};
+pub use self::messages::Llvm;
 pub use self::outside::{OutsideArea, OutsideBranches, OutsideStubs};
 use self::rooms::Rooms;
 use self::sleds::{SLED_BYTES, Sleds, Thunks};

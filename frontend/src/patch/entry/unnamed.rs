@@ -4,7 +4,7 @@
 //! on at a stack pointer that they have computed (`__builtin_eh_return`). It is all that lies between the first and the last of these and of what they call
 //! nearby, which a linker takes from one file.
 //!
-//! Not here: what a single function does (`conduct`).
+//! Not here: what a single function does (`conduct`); LLVM's unwinder (`messages`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,6 +14,7 @@ use std::path::Path;
 use iced_x86::{Code, Decoder, DecoderOptions, Register};
 
 use super::conduct::Conduct;
+use super::messages::{self, Llvm};
 use crate::Error;
 use crate::elf::file::map_file;
 use crate::host::linux::modules;
@@ -36,8 +37,21 @@ pub enum UnnamedUnwinder {
     Nothing,
     /// libgcc's.
     Libgcc(Libgcc),
+    /// LLVM's.
+    Llvm(Llvm),
     /// Another one, or it is not known where its functions are.
     Other,
+}
+
+impl UnnamedUnwinder {
+    /// All that exceptions are thrown by, where that is known.
+    #[must_use]
+    pub fn code(&self) -> Option<Range<u64>> {
+        match self {
+            Self::Libgcc(Libgcc { code, .. }) | Self::Llvm(Llvm { code, .. }) => Some(code.clone()),
+            Self::Nothing | Self::Other => None,
+        }
+    }
 }
 
 /// Where functions of libgcc's unwinder are.
@@ -105,12 +119,15 @@ impl Unnamed {
         let all = All(conducts.collect());
         let mut special = all.special();
         let has_routines = ranges.iter().any(|range| range.has_routine);
-        let unwinder = match all.unwinder(image, file) {
-            Some(libgcc) => UnnamedUnwinder::Libgcc(libgcc),
-            None if has_routines || all.asks_for_registers() || names_llvms(file) => UnnamedUnwinder::Other,
-            None => UnnamedUnwinder::Nothing,
+        let has_messages = messages::are_in(file);
+        let llvm = has_messages.then(|| messages::unwinder(image, &ranges, |start| all.get(start))).flatten();
+        let unwinder = match (all.unwinder(image, file), llvm) {
+            (Some(libgcc), None) => UnnamedUnwinder::Libgcc(libgcc),
+            (None, Some(llvm)) => UnnamedUnwinder::Llvm(llvm),
+            (None, None) if !has_routines && !has_messages && !all.asks_for_registers() => UnnamedUnwinder::Nothing,
+            _ => UnnamedUnwinder::Other,
         };
-        if let UnnamedUnwinder::Libgcc(Libgcc { code, .. }) = &unwinder {
+        if let Some(code) = unwinder.code() {
             special.extend(all.0.range(code.start as usize..code.end as usize).map(|(&start, _)| start));
         }
         Self { special, unwinder }
@@ -215,12 +232,6 @@ impl All {
             _ => None,
         }
     }
-}
-
-/// Whether a file has messages of LLVM's unwinder, some of whose functions have no unwind information.
-fn names_llvms(file: &[u8]) -> bool {
-    const IN_ALL: &[u8] = b"libunwind: ";
-    file.windows(IN_ALL.len()).any(|bytes| bytes == IN_ALL)
 }
 
 /// `_Unwind_SetIP`: writes its second argument into its first one, and that is all.
