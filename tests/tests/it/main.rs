@@ -68,6 +68,7 @@ mod recorded_programs;
 mod registers;
 mod resource_backtraces;
 mod resources;
+mod resources_memory;
 mod riscv64;
 mod rust_at_large;
 mod samplers;

@@ -15,16 +15,23 @@ use crate::thread;
 /// The hashes of the stacks that have a number: the place, counted through all tables, plus one. As long as the recorder was not told of the stack it is an
 /// even number, less by one: who is about to tell may be left by a jump.
 static TABLES: [AtomicPtr<Row>; N_TABLES] = [const { AtomicPtr::new(ptr::null_mut()) }; N_TABLES];
-const N_TABLES: usize = 4;
+const N_TABLES: usize = 6;
 
-/// The places of a stack in a table: a line of the processor's cache.
+/// Places in a table, as many as a line of the processor's cache has.
 #[repr(align(64))]
 struct Row([AtomicU64; ROW_PLACES]);
 const ROW_PLACES: usize = 8;
 
 /// How many rows a table has, a power of two.
 const fn n_rows(table: usize) -> usize {
-    1 << (9 + 3 * table)
+    1 << (9 + 2 * table)
+}
+
+/// The rows of a stack in a table: the second one, a neighbour, has what the first one has no room for.
+#[inline(always)]
+fn rows_of(table: usize, hash: u64) -> [usize; 2] {
+    let row = (hash >> 20) as usize % n_rows(table);
+    [row, row ^ 1]
 }
 
 /// The number of a table's first place.
@@ -76,6 +83,9 @@ pub(super) type Addresses = [MaybeUninit<u64>; MAX_FRAMES];
 /// The stack with this hash, whose addresses the other function has if it is new.
 #[inline(always)]
 pub(super) fn found(hash: u64, n_frames: usize, addresses: impl FnOnce()) -> Found {
+    if let Some(number) = told(hash) {
+        return Found::Numbered(number);
+    }
     match place(hash) {
         (number, false) => Found::Numbered(number),
         (_, true) => {
@@ -85,30 +95,56 @@ pub(super) fn found(hash: u64, n_frames: usize, addresses: impl FnOnce()) -> Fou
     }
 }
 
-/// The number of the stack with this hash, and whether it is still to be told; 0 if there is no room for it.
+/// The number of the stack with this hash, if the recorder was told of it.
 #[inline(always)]
+fn told(hash: u64) -> Option<u32> {
+    for (table, rows) in TABLES.iter().enumerate() {
+        let rows = rows.load(Acquire);
+        if rows.is_null() {
+            return None;
+        }
+        for row in rows_of(table, hash) {
+            // SAFETY: within the table, which stays.
+            let places = unsafe { &(*rows.add(row)).0 };
+            if let Some(place) = places.iter().position(|known| known.load(Relaxed) == hash) {
+                return Some(number_of(table, row, place));
+            }
+        }
+    }
+    None
+}
+
+/// The number of the stack with this hash, and whether it is still to be told; 0 if there is no room for it.
+#[cold]
+#[inline(never)]
 pub(super) fn place(hash: u64) -> (u32, bool) {
     for (table, rows) in TABLES.iter().enumerate() {
-        let row = (hash >> 20) as usize % n_rows(table);
+        let [first, second] = rows_of(table, hash);
         let rows = rows.load(Acquire);
         if rows.is_null() {
             // All its places are free.
-            let number = first_number(table) + row * ROW_PLACES;
-            return if make(table) { (number as u32, true) } else { (0, false) };
+            return if make(table) { (number_of(table, first, 0), true) } else { (0, false) };
         }
-        // SAFETY: within the table, which stays.
-        let places = unsafe { &(*rows.add(row)).0 };
-        for (place, known) in places.iter().enumerate() {
-            let number = (first_number(table) + row * ROW_PLACES + place) as u32;
-            match known.load(Relaxed) {
-                0 => return (number, true),
-                other if other == hash => return (number, false),
-                other if other == hash - 1 => return (number, true),
-                _ => {}
+        for row in [first, second] {
+            // SAFETY: within the table, which stays.
+            let places = unsafe { &(*rows.add(row)).0 };
+            for (place, known) in places.iter().enumerate() {
+                let number = number_of(table, row, place);
+                match known.load(Relaxed) {
+                    0 => return (number, true),
+                    other if other == hash => return (number, false),
+                    other if other == hash - 1 => return (number, true),
+                    _ => {}
+                }
             }
         }
     }
     (0, false)
+}
+
+#[inline(always)]
+fn number_of(table: usize, row: usize, place: usize) -> u32 {
+    (first_number(table) + row * ROW_PLACES + place) as u32
 }
 
 /// Gives a number that is free to the stack with this hash. Returns false if another one has it.

@@ -1,0 +1,73 @@
+//! What memory of a program `rftrace record --resources memory` takes itself.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use rftrace_tests::{CProgram, Program, require};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::record::rftrace;
+use super::resources::{sums, values};
+
+fn program() -> &'static Path {
+    static BUILT: OnceLock<Program> = OnceLock::new();
+    let build = || {
+        // Both ways of a call are to stay two.
+        let with = ["-g", "-O1", "-fno-builtin", "-fno-optimize-sibling-calls", "-fno-crossjumping", "-lpthread"];
+        CProgram::new(&["resources_stacks.c"]).without_hooks().without_library().with(&with).build()
+    };
+    &BUILT.get_or_init(build).path
+}
+
+/// Records what says of itself what memory it has. Returns the trace, and all lines of `smaps` with their mapping.
+fn record(program: &Path, way: &str, arguments: &[&str]) -> (TempDir, Vec<(String, String)>) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(rftrace());
+    command.args(["record", "--resources", "memory", "--no-schedule", "--backtraces", way, "-o", "trace", "--"]);
+    let output = command.arg(program).args(arguments).current_dir(&folder).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let (mut mapping, mut lines) = (String::new(), Vec::new());
+    for line in String::from_utf8(output.stdout).unwrap().lines() {
+        let first = line.split(' ').next().unwrap_or_default();
+        if first.contains('-') && !first.ends_with(':') {
+            line.clone_into(&mut mapping);
+        }
+        lines.push((mapping.clone(), line.to_owned()));
+    }
+    (folder, lines)
+}
+
+/// KiB of this kind in all mappings that are wanted.
+fn sum(lines: &[(String, String)], kind: &str, is_wanted: impl Fn(&str) -> bool) -> u64 {
+    let of_kind = lines.iter().filter(|(mapping, line)| line.starts_with(kind) && is_wanted(mapping));
+    of_kind.map(|(_, line)| line.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap()).sum()
+}
+
+/// Those in mappings without a file, but for the program's stack and heap: what is the library's.
+fn anonymous(lines: &[(String, String)]) -> u64 {
+    sum(lines, "Anonymous:", |mapping| mapping.split_ascii_whitespace().nth(5).is_none())
+}
+
+/// Tables are about as large as they are full, and all that is in them is found again.
+#[test]
+fn many_stacks_take_little_memory() {
+    /// KiB: 4,096 stacks in a table of 32, 4,096 in one of 128. It took 288 where that was eight times the first one.
+    const MOST: u64 = 200;
+    if !require(&["gcc"]) {
+        return;
+    }
+    let [(_, few), (trace, many)] = ["0", "13"].map(|power| record(program(), "cfi", &[power]));
+    let [few, many] = [few, many].map(|lines| anonymous(&lines));
+    assert!(many >= few + 100 && many < few + MOST, "{few} {many}");
+    let found = values(&trace, &[]);
+    let ways = found["stacks"].as_array().unwrap().iter().filter(|stack| is_of(stack, "way"));
+    let ways: Vec<_> = ways.map(|stack| stack["allocations"].as_u64().unwrap()).collect();
+    assert_eq!((ways.len(), ways.iter().all(|&n_blocks| n_blocks == 3)), (1 << 13, true), "{:?}", &ways[..20]);
+    assert_eq!(sums(&found, &["way"])[0], 3 << 13);
+}
+
+fn is_of(stack: &Value, function: &str) -> bool {
+    super::resources::functions(stack).contains(&function)
+}
