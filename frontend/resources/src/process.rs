@@ -60,7 +60,7 @@ fn begin(resource: Resource) -> bool {
     const FIRST: usize = 0;
 
     if STATES[resource.number() as usize].load(Relaxed) == LAYERED {
-        return !layers::is_within(stack_pointer());
+        return !layers::is_within(thread::stack_pointer());
     }
     // SAFETY: the C library's; nobody changes it as long as there is one thread.
     let is_early = unsafe { environ.is_null() };
@@ -88,13 +88,6 @@ fn begin(resource: Resource) -> bool {
         modules::refresh();
     }
     STATES[resource.number() as usize].load(Relaxed) == RECORDED
-}
-
-/// About where the stack ends here.
-#[inline(always)]
-fn stack_pointer() -> usize {
-    let here = 0usize;
-    &raw const here as usize
 }
 
 /// Maps the recorder's memory, if this process is to be recorded and can be.

@@ -131,6 +131,13 @@ pub(crate) fn pointer() -> usize {
     pointer
 }
 
+/// About where the stack ends here.
+#[inline(always)]
+pub(crate) fn stack_pointer() -> usize {
+    let here = 0usize;
+    &raw const here as usize
+}
+
 /// Runs this while no signal comes to this thread but those that an instruction raises.
 pub(crate) fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());

@@ -71,3 +71,29 @@ fn many_stacks_take_little_memory() {
 fn is_of(stack: &Value, function: &str) -> bool {
     super::resources::functions(stack).contains(&function)
 }
+
+/// What finds callers is made for the first thread, and for each other one before that begins: none has to do without.
+#[test]
+fn each_thread_has_what_finds_its_callers() {
+    /// KiB: two caches of 16, and pages of the table of stacks. It took 120 where there were seven.
+    const MOST: u64 = 80;
+    const THREADS: u64 = 5;
+    if !require(&["gcc"]) {
+        return;
+    }
+    let threads = &THREADS.to_string();
+    let more = |arguments: &[&str]| {
+        let [without, with] = ["none", "cfi"].map(|way| anonymous(&record(program(), way, arguments).1));
+        with.checked_sub(without).unwrap()
+    };
+    let one = more(&["0"]);
+    assert!((16..MOST).contains(&one), "{one}");
+    // These take nothing themselves.
+    let many = more(&["-1", threads]);
+    assert!(many >= one + (THREADS - 1) * 12, "{one} {many}");
+    for _ in 0..5 {
+        let (trace, _) = record(program(), "cfi", &["4", threads]);
+        let found = values(&trace, &[]);
+        assert_eq!([sums(&found, &["way"])[0], sums(&found, &["way", "begun"])[0]], [THREADS << 4; 2], "{found:#}");
+    }
+}

@@ -8,7 +8,7 @@ use rftrace_format::resources::{Kind, Resource};
 
 use super::calls::{Call, Missing, Told};
 use crate::originals::{self, Original};
-use crate::stacks::Registers;
+use crate::stacks::{self, Registers};
 use crate::thread;
 
 type Any = *mut c_void;
@@ -55,6 +55,7 @@ fn begun(
     original: impl FnOnce() -> c_int,
 ) -> c_int {
     let call = begin(registers).filter(|_| is_joinable);
+    stacks::thread_begins();
     let result = original();
     if let Some(call) = call.filter(|_| result == 0) {
         // SAFETY: the function has written it there.

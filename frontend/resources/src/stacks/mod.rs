@@ -52,6 +52,13 @@ pub(crate) fn prepare(way: Option<u8>, tracer: Option<Tracer>) {
     std::panic::set_hook(Box::new(|_| {}));
 }
 
+/// Prepares for a thread that is about to begin.
+pub(crate) fn thread_begins() {
+    if WAY.load(Relaxed) == UNWIND_INFORMATION {
+        unwind::thread_begins();
+    }
+}
+
 /// The number of the present stack; 0 for none.
 #[inline(always)]
 pub(crate) fn number(thread: &Thread, registers: Registers) -> u32 {

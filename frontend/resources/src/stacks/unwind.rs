@@ -17,6 +17,7 @@ use super::table::{Addresses, Found, found};
 use crate::memory;
 use crate::modules::{self, Known};
 use crate::room::Room;
+use crate::state;
 use crate::thread::{self, Thread};
 
 /// What an unwinder remembers: rules by code address, and the stack that it has walked last.
@@ -247,6 +248,13 @@ impl Shared {
         is_left
     }
 
+    /// Makes what there was not, or may be half-written. To be called by the thread that has it. Returns whether it is there.
+    fn make(&self) -> bool {
+        let cache = modules::alone(Cache::make).map_or(ptr::null_mut(), Box::into_raw);
+        self.cache.store(cache, Relaxed);
+        !cache.is_null()
+    }
+
     #[inline(always)]
     fn leave(&self) {
         self.sp.store(0, Relaxed);
@@ -322,11 +330,30 @@ impl Cache {
     }
 }
 
-/// Makes some for threads that begin at the same time.
+/// So many caches are made before a thread needs them: a thread that makes its own while another one is at that has to do without.
+const MOST_AHEAD: usize = 7;
+/// So many are to be there: one of the first thread, one of each that was begun since, and one more, as a signal handler may come amid a walk.
+static N_AHEAD: AtomicUsize = AtomicUsize::new(2);
+
+/// Makes those of the first thread; where threads are there already, of as many as may take something at the same time.
 pub(super) fn prepare() {
-    for shared in CACHES[1..8].iter().filter(|shared| shared.cache.load(Relaxed).is_null()) {
-        let Some(cache) = Cache::make() else { return };
-        shared.cache.store(Box::into_raw(cache), Relaxed);
+    make_ahead(if state::is_attached() { MOST_AHEAD } else { N_AHEAD.load(Relaxed) });
+}
+
+/// Makes one for a thread that is about to begin.
+#[cold]
+pub(super) fn thread_begins() {
+    make_ahead(N_AHEAD.fetch_add(1, Relaxed) + 1);
+}
+
+fn make_ahead(n_caches: usize) {
+    let sp = thread::stack_pointer();
+    let caches = &CACHES[1..=n_caches.min(MOST_AHEAD)];
+    for shared in caches.iter().filter(|shared| shared.cache.load(Relaxed).is_null()) {
+        if shared.take(sp) {
+            shared.make();
+            shared.leave();
+        }
     }
 }
 
@@ -364,13 +391,9 @@ fn take_other_cache(thread: &Thread, sp: usize) -> Option<&'static Shared> {
     };
     let shared = &CACHES[place];
     // One that was left may be half-written.
-    if is_left || shared.cache.load(Relaxed).is_null() {
-        let Some(cache) = modules::alone(Cache::make) else {
-            shared.cache.store(ptr::null_mut(), Relaxed);
-            shared.leave();
-            return None;
-        };
-        shared.cache.store(Box::into_raw(cache), Relaxed);
+    if (is_left || shared.cache.load(Relaxed).is_null()) && !shared.make() {
+        shared.leave();
+        return None;
     }
     thread.cache.set(place);
     Some(shared)
