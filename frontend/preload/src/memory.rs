@@ -57,7 +57,8 @@ pub(crate) fn leave_file() {
         slice::from_raw_parts(base.byte_add(header.e_phoff as usize).cast::<libc::Elf64_Phdr>(), header.e_phnum.into())
     };
     let is_constant = |header: &&libc::Elf64_Phdr| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0;
-    for header in headers.iter().filter(is_constant) {
+    // The first one, which has the headers, last.
+    for header in headers.iter().rev().filter(is_constant) {
         let start = base as usize + header.p_vaddr as usize / page * page;
         let end = base as usize + header.p_vaddr as usize + header.p_memsz as usize;
         // SAFETY: pages of a file that nobody writes to: whoever reads them finds the same.

@@ -27,6 +27,30 @@ pub(crate) fn map(bytes: usize) -> *mut u8 {
     if memory == libc::MAP_FAILED { ptr::null_mut() } else { memory.cast() }
 }
 
+/// Gives back what of this library's code and constants is in memory: the system has it from the file again where it is needed. Not where a
+/// debugger may have written breakpoints there. The tracer's library has the same of itself: nothing of it is linked here.
+pub(crate) fn leave_file() {
+    unsafe extern "C" {
+        static __ehdr_start: libc::Elf64_Ehdr;
+    }
+
+    const PAGE: usize = 4096;
+    let base = &raw const __ehdr_start;
+    // SAFETY: the linker lays it at the beginning of what is mapped, with so many program headers at that distance.
+    let headers = unsafe {
+        let header = &*base;
+        slice::from_raw_parts(base.byte_add(header.e_phoff as usize).cast::<libc::Elf64_Phdr>(), header.e_phnum.into())
+    };
+    let is_constant = |header: &&libc::Elf64_Phdr| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0;
+    // The first one, which has the headers, last.
+    for header in headers.iter().rev().filter(is_constant) {
+        let start = base as usize + header.p_vaddr as usize / PAGE * PAGE;
+        let end = base as usize + header.p_vaddr as usize + header.p_memsz as usize;
+        // SAFETY: pages of a file that nobody writes to: whoever reads them finds the same.
+        unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
+    }
+}
+
 /// Runs this with as many bytes of memory, all zero, which is given back then. `None` if there is none.
 pub(crate) fn lent<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
     let memory = map(bytes);

@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use rftrace_format::resources::Resource;
@@ -10,6 +11,7 @@ use rftrace_format::resources::pool::BYTES;
 
 use crate::identity;
 use crate::layers;
+use crate::memory;
 use crate::modules;
 use crate::originals;
 use crate::pool::{self, Pool};
@@ -41,7 +43,31 @@ extern "C" fn start() {
     // Where this library came later nobody calls it by the names of its functions, and what is the next one after it is not defined.
     if has_path() {
         originals::find_all();
+        if IS_UNTRACED.load(Relaxed) {
+            memory::leave_file();
+        }
     }
+}
+
+/// Whether this process is recorded, and nobody traces it, as far as that is known.
+static IS_UNTRACED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the system says that no debugger has this process. To be called where no file is recorded.
+fn is_untraced() -> bool {
+    const UNTRACED: &[u8] = b"\nTracerPid:\t0\n";
+    let mut text = [0u8; 1024];
+    // SAFETY: a path that ends with a NUL, this function's own descriptor, and a buffer with so much room.
+    let length = unsafe {
+        let file = libc::open(c"/proc/self/status".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if file < 0 {
+            return false;
+        }
+        let length = libc::read(file, text.as_mut_ptr().cast(), text.len());
+        libc::close(file);
+        length
+    };
+    let text = &text[..usize::try_from(length).unwrap_or(0)];
+    text.windows(UNTRACED.len()).any(|window| window == UNTRACED)
 }
 
 /// Whether somebody wants this process to be recorded from its beginning.
@@ -79,6 +105,7 @@ fn begin(resource: Resource) -> bool {
         if let Some(table) = table {
             specifications::open(table);
         }
+        IS_UNTRACED.store(is_untraced(), Relaxed);
         pool.leave_older();
         identity::set_number(pool.next_process());
         Some(pool)

@@ -21,11 +21,13 @@ fn program() -> &'static Path {
     &BUILT.get_or_init(build).path
 }
 
-/// Records what says of itself what memory it has. Returns the trace, and all lines of `smaps` with their mapping.
+/// Records what says of itself what memory it has, each time at the same addresses: which pages of files the system maps beside those that are needed
+/// depends on them. Returns the trace, and all lines of `smaps` with their mapping.
 fn record(program: &Path, way: &str, arguments: &[&str]) -> (TempDir, Vec<(String, String)>) {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(rftrace());
-    command.args(["record", "--resources", "memory", "--no-schedule", "--backtraces", way, "-o", "trace", "--"]);
+    let mut command = Command::new("setarch");
+    command.arg("-R").arg(rftrace()).args(["record", "--resources", "memory", "--no-schedule"]);
+    command.args(["--backtraces", way, "-o", "trace", "--"]);
     let output = command.arg(program).args(arguments).current_dir(&folder).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let (mut mapping, mut lines) = (String::new(), Vec::new());
@@ -55,7 +57,7 @@ fn anonymous(lines: &[(String, String)]) -> u64 {
 fn many_stacks_take_little_memory() {
     /// KiB: 4,096 stacks in a table of 32, 4,096 in one of 128. It took 288 where that was eight times the first one.
     const MOST: u64 = 200;
-    if !require(&["gcc"]) {
+    if !require(&["gcc", "setarch"]) {
         return;
     }
     let [(_, few), (trace, many)] = ["0", "13"].map(|power| record(program(), "cfi", &[power]));
@@ -78,7 +80,7 @@ fn each_thread_has_what_finds_its_callers() {
     /// KiB: two caches of 16, and pages of the table of stacks. It took 120 where there were seven.
     const MOST: u64 = 80;
     const THREADS: u64 = 5;
-    if !require(&["gcc"]) {
+    if !require(&["gcc", "setarch"]) {
         return;
     }
     let threads = &THREADS.to_string();
@@ -96,4 +98,20 @@ fn each_thread_has_what_finds_its_callers() {
         let found = values(&trace, &[]);
         assert_eq!([sums(&found, &["way"])[0], sums(&found, &["way", "begun"])[0]], [THREADS << 4; 2], "{found:#}");
     }
+}
+
+/// What of the library's file only its beginning needed is given back, but for a debugger, whose breakpoints may be in it.
+#[test]
+fn code_of_the_beginning_is_given_back() {
+    if !require(&["gcc", "setarch", "strace"]) {
+        return;
+    }
+    let resident =
+        |lines: &[(String, String)]| sum(lines, "Rss:", |mapping| mapping.ends_with("/rftrace-preload-resources"));
+    let [alone, traced] = [&[][..], &["strace", "-f", "-o", "/dev/null"]].map(|before| {
+        let command = [before, &[program().to_str().unwrap()]].concat();
+        resident(&record(Path::new(command[0]), "none", &[&command[1..], &["0"]].concat()).1)
+    });
+    // 68 in a debug build.
+    assert!(alone > 0 && alone + 32 < traced, "{alone} {traced}");
 }
