@@ -96,9 +96,16 @@ impl Running {
 
     /// Begins to record, and waits until that has begun. As by [`record_some`](Self::record_some) it may be tried again.
     pub(crate) fn begin_recording(&self, options: &[&str]) -> Child {
+        self.begin_recording_by(options, |_| ())
+    }
+
+    /// By a recorder that is prepared.
+    pub(crate) fn begin_recording_by(&self, options: &[&str], prepare: impl Fn(&mut Command)) -> Child {
         let mut told = String::new();
         for _ in 0..TRIES {
-            let mut recorder = self.recorder(options).spawn().unwrap();
+            let mut recorder = self.recorder(options);
+            prepare(&mut recorder);
+            let mut recorder = recorder.spawn().unwrap();
             let mut reader = BufReader::new(recorder.stderr.take().unwrap());
             told.clear();
             while reader.read_line(&mut told).unwrap() > 0 {

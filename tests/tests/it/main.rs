@@ -18,6 +18,7 @@ mod attach_elsewhere;
 mod attach_often;
 mod attach_outside;
 mod attach_resources;
+mod attach_rings;
 mod attach_several;
 mod attach_sleepers;
 mod branches_outside;

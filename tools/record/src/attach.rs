@@ -60,6 +60,10 @@ pub struct Options {
     pub on_full: OnFull,
     /// Bytes that may be written. Each process has an equal part of them.
     pub most_bytes: u64,
+    /// Banks are rings, which are written at the end alone, and for dumps.
+    pub is_ring: bool,
+    /// Which dumps are made of each of them: of their bytes too it has an equal part.
+    pub dumps: dumps::Options,
     /// How it is written what dumps are made on, for who controls the recording.
     pub spelling: Spelling,
     /// What is recorded of who takes something.
@@ -298,6 +302,9 @@ pub fn record(
 ) -> Result<Recorded> {
     let of_resources = options.resources.as_ref();
     check_numbers(&options.pids, of_resources.is_some())?;
+    if let Some((on, why)) = options.dumps.on.iter().find_map(|on| Some((on, options.dumps.refusal(on.event)?))) {
+        bail!("--dump-on {}: {why}", on.text);
+    }
     // First: who ends this process ends it in order.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let Options {
@@ -310,6 +317,7 @@ pub fn record(
         within,
         is_patched,
         types,
+        mut dumps,
         ..
     } = options.clone();
     let resources = of_resources.map(|resources| resources.wanted.clone());
@@ -325,17 +333,17 @@ pub fn record(
         types,
         resources,
     };
-    let Options { buffer_bytes, on_full, limit, .. } = *options;
+    let Options { buffer_bytes, on_full, is_ring, limit, .. } = *options;
     let n_processes = options.pids.len();
     let most_bytes = options.most_bytes / n_processes.max(1) as u64;
+    dumps.most_bytes /= n_processes.max(1) as u64;
     let sum = Arc::new(Mutex::new(Sum { parts: vec![Written::default(); n_processes], tell }));
     let (mut recorders, mut attended) = (Vec::new(), Vec::new());
     let mut resources = None;
     for (of, &pid) in options.pids.iter().enumerate() {
         let sum = Arc::clone(&sum);
         let tell = move |written| sum.lock().unwrap_or_else(PoisonError::into_inner).tell(of, written);
-        let dumps = dumps::Options::default();
-        let plan = Plan { buffer_bytes, on_full, most_bytes, is_ring: false, dumps, is_sent: false };
+        let plan = Plan { buffer_bytes, on_full, most_bytes, is_ring, dumps: dumps.clone(), is_sent: false };
         let prepare = |files: Files| {
             let recorder = BankRecorder::begin_in(files.banks, 1, output.work(), plan, tell)?;
             if other_number(pid).is_some() {

@@ -372,6 +372,8 @@ impl BankRecording {
     #[must_use]
     pub fn with(mut self, other: Self) -> Self {
         self.collected.extend(other.collected);
+        let not_there = other.dumps.dumps().not_there();
+        self.dumps.dumps().add_not_there(not_there);
         self
     }
 

@@ -129,6 +129,8 @@ struct Recorded {
     own: Option<OwnBuffers>,
     /// Processes whose recording has ended for good.
     stopped: Mutex<HashSet<u32>>,
+    /// Held while it changes what dumps are made on.
+    changing: Mutex<()>,
     /// Dumps that were made by `snapshot`, and of which processes.
     snapshots: Mutex<Vec<(u32, PathBuf)>>,
     /// The recording is over, and what it was made of may be gone.
@@ -143,6 +145,7 @@ impl Recorded {
             asker: Asker::default(),
             own: None,
             stopped: Mutex::default(),
+            changing: Mutex::default(),
             snapshots: Mutex::default(),
             is_given_up: Arc::default(),
         }
@@ -178,6 +181,14 @@ impl Recorded {
             Some(_) => Err(format!("{what}: with --stop the program itself keeps what is recorded, until it ends")),
             None => Ok(()),
         }
+    }
+
+    /// Changes what dumps are made on, for all recorders alike: each has a list, with the same numbers. What the first says of it is returned.
+    fn change_triggers<T>(&self, change: impl Fn(&DumpControl) -> T) -> T {
+        let _one_at_a_time = lock(&self.changing);
+        let (first, others) = self.recorders.split_at(1);
+        others.iter().for_each(|other| drop(change(&other.dumps)));
+        change(&first[0].dumps)
     }
 
     fn trigger(&self, number: usize, on: &DumpOn) -> Trigger {
@@ -352,19 +363,19 @@ impl Recording for Recorded {
         let is_ring = banks.with(|banks| banks.is_ring()).ok_or(OVER)?;
         match on.event {
             _ if !is_ring => return Err("dumps on events are of rings: `rftrace record --ring`".to_owned()),
-            Event::Signal(signal) if signal != dumps.signal() => {
+            Event::Signal(signal) if signal != dumps.signal() && dumps.refusal(on.event).is_none() => {
                 return Err(
                     "the signal that asks for dumps is chosen when the program starts (--signal-snapshot)".to_owned()
                 );
             }
-            _ => {}
+            event => dumps.refusal(event).map_or(Ok(()), |why| Err(why.to_owned()))?,
         }
-        let number = dumps.add(on.clone());
+        let number = self.change_triggers(|dumps| dumps.add(on.clone()));
         Ok(self.trigger(number, &on))
     }
 
     fn remove_trigger(&self, number: usize) {
-        self.recorders[0].dumps.remove(number);
+        self.change_triggers(|dumps| dumps.remove(number));
     }
 
     fn forget_snapshots(&self, pid: u32) -> usize {

@@ -84,6 +84,30 @@ pub struct Options {
     pub most_bytes: u64,
     /// The signal that asks for one; 0 for none.
     pub signal: i32,
+    /// Of processes that ran before they were recorded.
+    pub of_running: bool,
+}
+
+impl Options {
+    /// Why no dumps can be made on something, if that is so.
+    #[must_use]
+    pub fn refusal(&self, event: Event) -> Option<&'static str> {
+        if !self.of_running {
+            return None;
+        }
+        match event {
+            Event::Signal(_) => {
+                Some("signals of a program that ran before are its own: `rftrace ctl dump` makes dumps")
+            }
+            Event::Fatal => Some(
+                "how a program ends that ran before is told to its parent alone: its ring is in the trace, whatever it ends by",
+            ),
+            Event::Panic | Event::Throw => Some(
+                "in a program that ran before nobody is told of panics and exceptions: `call:FUNCTION` is for a function that raises them",
+            ),
+            Event::Stall(_) | Event::Every(_) | Event::Call => None,
+        }
+    }
 }
 
 /// Where a dump lies that was asked for, or why there is none.
@@ -305,6 +329,14 @@ impl Dumps {
         self.not_there.n_without_room += 1;
     }
 
+    /// And these of other processes.
+    pub(crate) fn add_not_there(&mut self, of_others: NotThere) {
+        let NotThere { n_more, n_removed, n_without_room } = &mut self.not_there;
+        *n_more = n_more.saturating_add(of_others.n_more);
+        *n_removed += of_others.n_removed;
+        *n_without_room += of_others.n_without_room;
+    }
+
     /// What has become of the others.
     pub(crate) fn not_there(&self) -> NotThere {
         self.not_there
@@ -408,6 +440,12 @@ impl DumpControl {
         self.dumps().options.signal
     }
 
+    /// As [`Options::refusal`].
+    #[must_use]
+    pub fn refusal(&self, event: Event) -> Option<&'static str> {
+        self.dumps().options.refusal(event)
+    }
+
     /// What dumps are made on, with numbers.
     #[must_use]
     pub fn list(&self) -> Vec<(usize, DumpOn)> {
@@ -428,7 +466,7 @@ mod tests {
 
     fn dumps_with(on: &[(&str, Event, Extent)], most: usize, keep: Keep) -> Dumps {
         let on = on.iter().map(|&(text, event, extent)| DumpOn { text: text.to_owned(), event, extent }).collect();
-        Dumps::new(Options { on, most, keep, most_bytes: u64::MAX, signal: 10 })
+        Dumps::new(Options { on, most, keep, most_bytes: u64::MAX, signal: 10, of_running: false })
     }
 
     fn dumps(on: &[(&str, Event)], most: usize) -> Dumps {

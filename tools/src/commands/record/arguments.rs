@@ -9,7 +9,7 @@ use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
 use rftrace_net::{Protocol, To};
 use rftrace_record::banks::{OnFull, Plan};
-use rftrace_record::dumps::{DumpOn, Event, Keep};
+use rftrace_record::dumps::{self, DumpOn, Event, Keep};
 use rftrace_record::kernel::Events;
 use rftrace_record::program::Recorded;
 use rftrace_record::run;
@@ -60,8 +60,8 @@ pub(crate) struct RecordArgs {
     #[arg(short, long, visible_short_alias = 'd', value_name = "DIR")]
     pub(super) output: Option<PathBuf>,
     /// Record a program that runs, or several: they go on when the recording ends, by Ctrl-C or --for. They have to call the tracer, as below,
-    /// but with -P, --libcalls and --resources, for which they have to be linked dynamically.
-    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["ring", "stop", "schedule", "kernel", "events", "force"])]
+    /// but with -P, --libcalls and --resources.
+    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["stop", "schedule", "kernel", "events", "force"])]
     pub(super) pid: Vec<u32>,
     /// With -p: record so long: 500ms, 10s.
     #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]
@@ -95,10 +95,10 @@ pub(crate) struct RecordArgs {
     /// (a process is killed, or the program's exit status is not 0), `panic`, `throw`, `stall:2s` (nothing was recorded for so long),
     /// `every:10s`, `call:FUNCTION`, `call:FUNCTION#100` (the hundredth call), `slow:FUNCTION>5ms`, `slow:FUNCTION>max` (longer than any
     /// call of it before). Behind it: `,last=50ms` (only so much), `,thread` (only that thread), `,after=10ms` (and what comes then),
-    /// `,burst` (more than one a second). The program goes on meanwhile.
+    /// `,burst` (more than one a second). The program goes on meanwhile. With -p not `signal`, `fatal`, `panic` and `throw`.
     #[arg(long, value_name = "SPEC", value_parser = dump_on::parse, requires = "ring")]
     pub(super) dump_on: Vec<DumpOn>,
-    /// With --dump-on: so many dumps are there at the most, but for those that signals ask for.
+    /// With --dump-on: so many dumps are there at the most, but for those that signals ask for; with -p, of each process.
     #[arg(long, value_name = "N", default_value = "10", requires = "dump_on")]
     pub(super) dumps: usize,
     /// With --dump-on: which of more dumps are there: the first, as no more are made then; the last, or those of the calls that lasted
@@ -276,11 +276,15 @@ impl From<KeepArg> for Keep {
 pub(crate) const DEFAULT_MOST: &str = "4G";
 
 impl RecordArgs {
+    /// What is wanted of dumps; `signal` asks for snapshots.
+    pub(super) fn dump_options(&self, signal: i32) -> Result<dumps::Options> {
+        let most_bytes = self.dumps_size.unwrap_or_else(|| self.most_bytes()) as u64;
+        dump_on::options(&self.dump_on, (self.dumps, most_bytes, self.dumps_keep.into()), signal)
+    }
+
     /// What is wanted of banks; `None` if there are none.
     pub(super) fn plan(&self) -> Result<Option<Plan>> {
-        let most_bytes = self.dumps_size.unwrap_or_else(|| self.most_bytes()) as u64;
-        let dumps =
-            dump_on::options(&self.dump_on, (self.dumps, most_bytes, self.dumps_keep.into()), self.signal_snapshot)?;
+        let dumps = self.dump_options(self.signal_snapshot)?;
         Ok((!self.stop).then(|| Plan {
             buffer_bytes: self.buffer,
             on_full: self.on_full.into(),

@@ -116,6 +116,7 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     if joined.processes == 0 {
         let hooks_others = !options.branches.is_empty() || options.has_library_calls;
         let dir = output.dir().to_owned();
+        summary::print_snapshots(&joined);
         if joined.left_over > 0 {
             say!("rftrace: what is in no trace stays in {}", output.keep().display());
         } else {

@@ -110,7 +110,7 @@ pub(super) fn options(on: &[DumpOn], (most, most_bytes, keep): (usize, u64, Keep
     if signals.any(|other| other != chosen) {
         bail!("--dump-on names two signals: one asks for dumps");
     }
-    Ok(Options { on: on.to_vec(), most, keep, most_bytes, signal: chosen })
+    Ok(Options { on: on.to_vec(), most, keep, most_bytes, signal: chosen, of_running: false })
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rftrace_record::banks::{BankRecorder, Plan, Written};
 use rftrace_record::control::Control;
+#[cfg(attaching)]
+use rftrace_record::dumps;
 use rftrace_record::entries::Entries;
 use rftrace_record::join::Beside;
 use rftrace_record::kernel::{self, KernelEvents, KernelRecorder};
@@ -283,6 +285,8 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         buffer_bytes: args.buffer,
         on_full: args.on_full.into(),
         most_bytes: args.most_bytes() as u64,
+        is_ring: args.ring,
+        dumps: dumps::Options { of_running: true, ..args.dump_options(0)? },
         spelling: dump_on::SPELLING,
         resources: None,
     };
