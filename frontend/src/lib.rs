@@ -115,11 +115,11 @@ pub use elf::names::readable_name;
 pub use elf::patchable::patchable_entries;
 #[cfg(feature = "import")]
 pub use error::Error;
-#[cfg(all(feature = "std", target_os = "linux"))]
-#[doc(hidden)]
-pub use filter::OutsideChoice;
 #[cfg(feature = "std")]
 pub use filter::{AskValues, Filter, Function, Selected};
+#[cfg(all(feature = "std", target_os = "linux"))]
+#[doc(hidden)]
+pub use filter::{OutsideChoice, ask_values};
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub use image::contents::Image;
 #[cfg(all(feature = "import", target_os = "linux"))]

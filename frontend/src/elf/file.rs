@@ -31,6 +31,25 @@ pub(crate) fn map_file(path: &Path) -> io::Result<Arc<Mmap>> {
     unsafe { Mmap::map(&file) }.map(Arc::new).map_err(|error| with_path(path, &error))
 }
 
+/// Returns where the segments that are only read lie in memory, each with its beginning and end, if the lowest one of all is mapped at `start`.
+///
+/// # Errors
+/// It is no ELF file.
+#[cfg(feature = "std")]
+pub(crate) fn read_only(file: &[u8], start: u64) -> Result<Vec<[usize; 2]>, object::Error> {
+    let segments = Header::parse(file)?.program_headers(ENDIAN, file)?.iter();
+    let loaded: Vec<_> = segments.filter(|segment| segment.p_type(ENDIAN) == elf::PT_LOAD).collect();
+    let lowest = loaded.iter().map(|segment| segment.p_vaddr(ENDIAN)).min().unwrap_or(0);
+    let base = start.wrapping_sub(lowest - lowest % page_size());
+    let is_constant = |flags: elf::ProgramFlags| flags.contains(elf::PF_R) && !flags.contains(elf::PF_W);
+    let constant = loaded.into_iter().filter(|segment| is_constant(segment.p_flags(ENDIAN)));
+    let range = |segment: &elf::ProgramHeader64<LittleEndian>| {
+        let start = base.wrapping_add(segment.p_vaddr(ENDIAN));
+        [start as usize, start.wrapping_add(segment.p_filesz(ENDIAN)) as usize]
+    };
+    Ok(constant.map(range).collect())
+}
+
 /// Returns the GNU build-id of the ELF file at `path` in lower-case hexadecimal, whatever its length, if it has one.
 ///
 /// # Errors

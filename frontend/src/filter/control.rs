@@ -38,7 +38,7 @@ impl Choice {
     /// Looks up what `filter` chooses, and reserves memory for it; nothing changes yet.
     pub(crate) fn prepare(&mut self, filter: &Filter, known: &Known) -> Result<Selection, Error> {
         self.catalogue.refresh(known);
-        if let Some(ask) = filter.asks() {
+        if let Some(ask) = filter.asks()? {
             self.known_values.ask(ask, self.catalogue.traced_modules());
         }
         let selection = select::select(filter, &self.catalogue, &self.known_values)?;

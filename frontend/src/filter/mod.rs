@@ -1,10 +1,12 @@
 //! Which functions are recorded: `rules` is the API, which `parse` and `duration` read from text; `select` makes actions of call sites
 //! of them, which `table` hands to the hooks, `values` what is to be recorded of a call beside that, and `watches` what is looked for
-//! in calls; `control` is the filter in force, and `outside` that of another process. `own` knows the functions of this crate, which no
-//! trace shows. The patterns are those of the crate `rftrace-pattern`.
+//! in calls; `control` is the filter in force, and `outside` that of another process. `asking` asks a recorder what values functions have. `own`
+//! knows the functions of this crate, which no trace shows. The patterns are those of the crate `rftrace-pattern`.
 //!
 //! Which functions there are is not here but in `host`.
 
+#[cfg(all(feature = "std", target_os = "linux"))]
+mod asking;
 #[cfg(feature = "std")]
 pub(crate) mod control;
 #[cfg(feature = "std")]
@@ -25,6 +27,8 @@ mod values;
 #[cfg(feature = "std")]
 mod watches;
 
+#[cfg(all(feature = "std", target_os = "linux"))]
+pub use self::asking::ask_values;
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub use self::outside::OutsideChoice;
 #[cfg(feature = "std")]

@@ -1,17 +1,18 @@
 //! What is recorded of a process that cannot choose it itself, as nothing of this crate is in it: the tracer alone was put there from outside. Its
 //! recorder looks up the functions and makes the table, which is [`control`](super::control)'s otherwise, and writes it there.
 
+use std::mem::offset_of;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rftrace::abi::FilterControl;
+use rftrace::abi::{FilterControl, ValueSite, ValueTable};
 
 use super::rules::Filter;
 use super::select::{self, Selection};
 use super::table::SiteTable;
-use super::values::KnownValues;
+use super::values::{KnownValues, SiteValues};
 use crate::Error;
 use crate::clock;
 use crate::host::{self, Catalogue};
@@ -26,6 +27,12 @@ pub struct OutsideChoice {
     table: SiteTable,
     /// As in the process, but for addresses.
     control: FilterControl,
+    /// What debug information tells of values, as far as it was asked for.
+    known_values: KnownValues,
+    /// The values that are recorded, by address.
+    values: Vec<SiteValues>,
+    /// As of [`ValueTable::constant`].
+    constant: Vec<[usize; 2]>,
     in_effect: Vec<bool>,
 }
 
@@ -35,7 +42,7 @@ impl OutsideChoice {
 
     /// Looks up what a filter chooses in the process whose folder in `/proc` this is. `hooks`: its functions that others call at their beginning, by
     /// their names; `branched`: those that get a branch at theirs. `slots`: all that are published of the table that a recorder has left there; empty if none
-    /// has.
+    /// has. `ask` tells what is known of values, as of [`Filter::known_values`].
     ///
     /// # Errors
     ///
@@ -46,6 +53,7 @@ impl OutsideChoice {
         process: &Path,
         (hooks, branched): (Vec<(&'static str, u64)>, Vec<Range<u64>>),
         slots: &[u64],
+        ask: impl FnOnce(&[(String, Option<String>)]) -> String,
     ) -> Result<Self, Error> {
         let control = FilterControl::new();
         let own: &'static [AtomicU64] = host::reserve_sites()?.unwrap_or_default();
@@ -55,8 +63,21 @@ impl OutsideChoice {
             n_slots => SiteTable::adopt(own, n_slots.min(own.len()), &control),
         };
         let (filter, process) = (filter.clone(), process.to_owned());
-        let mut this = Self { filter, process, hooks, branched, table, control, in_effect: Vec::new() };
-        this.refresh()?;
+        let constant = host::constant_memory_of(&process);
+        let (known_values, values) = (KnownValues::default(), Vec::new());
+        let mut this = Self {
+            filter,
+            process,
+            hooks,
+            branched,
+            table,
+            control,
+            known_values,
+            values,
+            constant,
+            in_effect: Vec::new(),
+        };
+        this.refresh(ask)?;
         Ok(this)
     }
 
@@ -65,11 +86,15 @@ impl OutsideChoice {
     /// # Errors
     ///
     /// As of [`new`](Self::new). All is as before then.
-    pub fn refresh(&mut self) -> Result<(), Error> {
+    pub fn refresh(&mut self, ask: impl FnOnce(&[(String, Option<String>)]) -> String) -> Result<(), Error> {
         let catalogue = Catalogue::of_process(&self.process, &self.hooks, &self.branched)
             .map_err(|source| Error::Read { path: self.process.clone(), source })?;
-        let selection = select::select(&self.filter, &catalogue, &KnownValues::default())?;
-        let Selection { actions, default_action, decisive, wanted, depth_limit, selected, .. } = selection;
+        if self.filter.needs_types() {
+            self.known_values.ask(ask, catalogue.traced_modules());
+        }
+        let selection = select::select(&self.filter, &catalogue, &self.known_values)?;
+        let Selection { actions, values, default_action, decisive, wanted, depth_limit, selected } = selection;
+        self.values = values;
         let control = &self.control;
         self.table.update(&actions, default_action, control);
         control.default_action.store(default_action, Relaxed);
@@ -87,6 +112,18 @@ impl OutsideChoice {
         self.table.slots().iter().map(|slot| slot.load(Relaxed))
     }
 
+    /// The [`ValueTable`] with what it refers to behind it, as these bytes are at an address of the process, a multiple of 8; `None` if no values are recorded.
+    #[must_use]
+    pub fn values(&self, at: u64) -> Option<Vec<u8>> {
+        (!self.values.is_empty()).then(|| lay(&self.values, &self.constant, at as usize))
+    }
+
+    /// Whether values are to be recorded, maybe only of functions of libraries that come later.
+    #[must_use]
+    pub fn wants_values(&self) -> bool {
+        self.filter.has_values()
+    }
+
     /// What is to be in the process, but for addresses and whether it is in force.
     #[must_use]
     pub fn control(&self) -> &FilterControl {
@@ -97,5 +134,87 @@ impl OutsideChoice {
     #[must_use]
     pub fn in_effect(&self) -> &[bool] {
         &self.in_effect
+    }
+}
+
+/// A table of values as it is at an address.
+fn lay(sites: &[SiteValues], constant: &[[usize; 2]], at: usize) -> Vec<u8> {
+    let sites_at = size_of::<ValueTable>();
+    let constant_at = sites_at + size_of::<ValueSite>() * sites.len();
+    let mut codes_at = constant_at + size_of_val(constant);
+    let n_codes: usize = sites.iter().map(|site| site.arguments.len() + site.result.len()).sum();
+    let mut bytes = vec![0; codes_at + size_of::<u16>() * n_codes];
+    let mut put = |at: usize, bytes_there: &[u8]| bytes[at..at + bytes_there.len()].copy_from_slice(bytes_there);
+    for (offset, word) in [
+        (offset_of!(ValueTable, sites), at + sites_at),
+        (offset_of!(ValueTable, n_sites), sites.len()),
+        (offset_of!(ValueTable, constant), at + constant_at),
+        (offset_of!(ValueTable, n_constant), constant.len()),
+    ] {
+        put(offset, &word.to_le_bytes());
+    }
+    for (place, site) in sites.iter().enumerate() {
+        let site_at = sites_at + size_of::<ValueSite>() * place;
+        put(site_at + offset_of!(ValueSite, child_ip), &site.child_ip.to_le_bytes());
+        put(site_at + offset_of!(ValueSite, levels), &site.levels.to_le_bytes());
+        for (codes, pointer, n_codes) in [
+            (&site.arguments, offset_of!(ValueSite, arguments), offset_of!(ValueSite, n_arguments)),
+            (&site.result, offset_of!(ValueSite, result), offset_of!(ValueSite, n_result)),
+        ] {
+            put(site_at + pointer, &(at + codes_at).to_le_bytes());
+            put(site_at + n_codes, &codes.len().to_le_bytes());
+            for code in codes {
+                put(codes_at, &code.to_le_bytes());
+                codes_at += size_of::<u16>();
+            }
+        }
+    }
+    for (place, range) in constant.iter().enumerate() {
+        for (number, word) in range.iter().enumerate() {
+            put(constant_at + size_of::<usize>() * (2 * place + number), &word.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The hooks read what was laid as what it was.
+    #[test]
+    fn tables_are_what_hooks_read() {
+        let of = |child_ip, arguments: &[u16], result: &[u16]| SiteValues {
+            child_ip,
+            arguments: arguments.to_vec(),
+            result: result.to_vec(),
+            watches: Vec::new(),
+            levels: 0,
+        };
+        let sites =
+            [of(0x40_1000, &[4, 0x508, 12], &[2]), of(0x40_2000, &[], &[0x702]), of(0x7fff_0000_1234, &[8], &[])];
+        let constant = [[0x40_0000, 0x40_0400], [0x40_1000, 0x40_9000]];
+        let n_bytes = lay(&sites, &constant, 0).len();
+        let memory = vec![0_u64; n_bytes.div_ceil(8)].leak();
+        let at = memory.as_mut_ptr();
+        // SAFETY: there is room for so many bytes, which nobody else has.
+        unsafe { at.cast::<u8>().copy_from(lay(&sites, &constant, at.expose_provenance()).as_ptr(), n_bytes) };
+        // SAFETY: a table was laid there, which nobody writes to.
+        let table: &ValueTable = unsafe { &*at.cast() };
+        // SAFETY: as the table says.
+        let found = unsafe { std::slice::from_raw_parts(table.sites, table.n_sites) };
+        let found: Vec<SiteValues> = found
+            .iter()
+            .map(|site| {
+                assert_eq!((site.n_watches, site.levels), (0, 0));
+                // SAFETY: as the table says.
+                let codes = |first, n_codes| unsafe { std::slice::from_raw_parts(first, n_codes) };
+                of(site.child_ip as u64, codes(site.arguments, site.n_arguments), codes(site.result, site.n_result))
+            })
+            .collect();
+        assert_eq!(found, sites);
+        // SAFETY: as the table says.
+        let ranges = unsafe { std::slice::from_raw_parts(table.constant, table.n_constant) };
+        assert_eq!(ranges, constant);
     }
 }

@@ -310,14 +310,23 @@ impl Filter {
     #[doc(hidden)]
     #[must_use]
     pub fn needs_types(&self) -> bool {
-        self.values.iter().any(|rule| rule.by_type.contains(&true))
+        self.rule_by_type().is_some()
     }
 
-    /// A rule that is obeyed by what is in the program alone, as text: about values, or at which calls something is done.
+    fn rule_by_type(&self) -> Option<&ValueRule> {
+        self.values.iter().find(|rule| rule.by_type.contains(&true))
+    }
+
+    /// Whether any rule is about values.
+    pub(super) fn has_values(&self) -> bool {
+        !self.values.is_empty()
+    }
+
+    /// A rule that is obeyed by what is in the program alone, as text: at which calls something is done.
     #[doc(hidden)]
     #[must_use]
     pub fn rule_for_library(&self) -> Option<String> {
-        self.values.first().map(ValueRule::text).or_else(|| self.watches.first().map(WatchRule::text))
+        self.watches.first().map(WatchRule::text)
     }
 
     /// The rules about functions and modules, as text, as far as they may match nothing without an error.
@@ -360,18 +369,21 @@ impl Filter {
 
     /// Whether all rules can be read, and obeyed here.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let by_type = self.values.iter().find(|rule| rule.by_type.contains(&true));
-        if let (Some(rule), None) = (by_type, &self.known) {
-            let problem =
-                "debug information is read by `rftrace record -A`; say which values, such as arg1/i32".to_owned();
-            return Err(Error::BadFilter { place: rule.text(), problem });
-        }
         self.flaw.clone().map_or(Ok(()), |flaw| Err(flaw.into_error()))
     }
 
     /// Whom to ask for values, if any rule needs that.
-    pub(super) fn asks(&self) -> Option<AskValues> {
-        self.known.filter(|_| self.needs_types())
+    ///
+    /// # Errors
+    ///
+    /// Nobody can be asked.
+    pub(super) fn asks(&self) -> Result<Option<AskValues>, Error> {
+        let Some(rule) = self.rule_by_type() else { return Ok(None) };
+        let nobody = || {
+            let problem = "debug information is read by `rftrace record -A`; say which values, such as arg1/i32";
+            Error::BadFilter { place: rule.text(), problem: problem.to_owned() }
+        };
+        self.known.ok_or_else(nobody).map(Some)
     }
 
     /// The minimum duration.

@@ -85,7 +85,11 @@ struct KnownModule {
 
 impl KnownValues {
     /// Asks for those of modules, each once.
-    pub(crate) fn ask(&mut self, ask: AskValues, modules: impl Iterator<Item = (String, Option<String>)>) {
+    pub(crate) fn ask(
+        &mut self,
+        ask: impl FnOnce(&[(String, Option<String>)]) -> String,
+        modules: impl Iterator<Item = (String, Option<String>)>,
+    ) {
         let new: Vec<_> = modules.filter(|module| !self.asked.contains(module)).collect();
         if !new.is_empty() {
             self.add(&ask(&new));

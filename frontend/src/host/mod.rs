@@ -17,8 +17,8 @@ pub(crate) use self::hermit::{
 pub(crate) use self::linux::functions::{Catalogue, TracedFunction};
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub(crate) use self::linux::{
-    AtWork, HAS_NAMES, HAS_VALUES, Known, MAX_SITES, at_work, constant_memory, discard, exact_rate, monotonic_nanos,
-    program, reserve, reserve_sites, tsc_hz,
+    AtWork, HAS_NAMES, HAS_VALUES, Known, MAX_SITES, at_work, constant_memory, constant_memory_of, discard, exact_rate,
+    monotonic_nanos, program, reserve, reserve_sites, tsc_hz,
 };
 
 /// A variable of the environment. None in a program that has rights which its caller has not (setuid, file capabilities): there

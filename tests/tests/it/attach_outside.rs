@@ -30,7 +30,7 @@ fn with_musl(folder: &TempDir, name: &str, options: &[&str]) -> PathBuf {
 }
 
 /// All of them.
-fn programs(folder: &TempDir) -> Vec<PathBuf> {
+pub(crate) fn programs(folder: &TempDir) -> Vec<PathBuf> {
     let options = [&["-O1", "-static"][..], &["-O1", "-static-pie"], &["-O2", "-mfentry", "-static"]];
     let mut all: Vec<PathBuf> = options.into_iter().map(|options| fixed(folder, options)).collect();
     if require(&["musl-gcc"]) {
@@ -40,12 +40,12 @@ fn programs(folder: &TempDir) -> Vec<PathBuf> {
     all
 }
 
-fn interrupt(recorder: u32) {
+pub(crate) fn interrupt(recorder: u32) {
     tools::run(Command::new("kill").args(["-INT", &recorder.to_string()]));
 }
 
 #[track_caller]
-fn ends_well(running: Running, program: &Path) {
+pub(crate) fn ends_well(running: Running, program: &Path) {
     let (status, said) = running.end();
     assert_eq!((status.code(), said.trim()), (Some(7), "right"), "{}", program.display());
 }
@@ -353,14 +353,7 @@ fn refusals() {
     let program = fixed(&folder, &["-O1", "-static"]);
     let running = Running::begin(&program, "alone");
     let code = running.code();
-    for options in [
-        &["--libcalls"][..],
-        &["--resources", "memory"],
-        &["--patched"],
-        &["-A", "middle@arg1"],
-        &["-A", "middle"],
-        &["-T", "middle@finish"],
-    ] {
+    for options in [&["--libcalls"][..], &["--resources", "memory"], &["--patched"], &["-T", "middle@finish"]] {
         refused(running.pid(), |command| _ = command.args(options), "is linked statically");
     }
     let output = running.record(&["--leave"]);

@@ -98,3 +98,4 @@ mod unfinished;
 mod unwinding;
 mod values;
 mod values_elsewhere;
+mod values_outside;

@@ -198,7 +198,7 @@ pub(crate) fn compare(replay: &str, printed: &str, prefix: &str, way: &str) -> S
 
 /// Records all values with `options`, and compares.
 #[track_caller]
-fn check(program: &Path, options: &[&str], prefix: &str) -> Shown {
+pub(crate) fn check(program: &Path, options: &[&str], prefix: &str) -> Shown {
     let way = format!("{} {options:?}", program.display());
     let run = record(&[&["-a"], options].concat(), program, &[]);
     assert_eq!(run.status.code(), Some(0), "{way}: {}", run.stderr);

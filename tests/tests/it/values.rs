@@ -1,5 +1,6 @@
 //! `rftrace record -A -R`: what a replay shows of calls is what the program says that it does, in `rftrace replay` and in uftrace's.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -40,14 +41,14 @@ pub(crate) fn calls(replay: &str) -> String {
 }
 
 /// What the program has printed, as [`calls`] has it.
-fn printed(run: &Run) -> String {
+pub(crate) fn printed(run: &Run) -> String {
     run.stdout.lines().map(|line| line.trim_end_matches(';').to_owned() + "\n").collect()
 }
 
 /// Records with `options` and compares. A call in which a thread has waited for a processor would be shown with braces.
 #[track_caller]
-fn check(program: &Program, options: &[&str], way: &str) -> Run {
-    let run = record(&[options, &["--no-schedule"], &VALUES].concat(), &program.path, &[way]);
+pub(crate) fn check(program: &Path, options: &[&str], way: &str) -> Run {
+    let run = record(&[options, &["--no-schedule"], &VALUES].concat(), program, &[way]);
     assert_eq!(run.status.code(), Some(0), "{way}: {}", run.stderr);
     let shown = replay(&run);
     assert_same_lines(&calls(&shown), &printed(&run), way);
@@ -67,7 +68,7 @@ fn values_are_those_that_the_program_prints() {
         return;
     }
     for options in [&["-O0"][..], &["-O2"], &["-O2", "-mfentry"]] {
-        check(&built(options), &[], "values");
+        check(&built(options).path, &[], "values");
     }
 }
 
@@ -86,7 +87,7 @@ fn values_in_all_modes() {
         &["-F", "nested", "-F", "*"],
         &["-t", "1ns"],
     ] {
-        check(program(), options, "values");
+        check(&program().path, options, "values");
     }
 }
 
@@ -141,19 +142,24 @@ fn signals_while_values_are_recorded() {
         return;
     }
     for options in [&[][..], &["--stream", "--buffer", "64K"]] {
-        let run = record(&[options, &VALUES].concat(), &program().path, &["struck"]);
-        assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
-        let of_echo = |text: &str| -> String {
-            // A signal may have struck within.
-            let echo = |line: &str| {
-                line.starts_with("echo(").then(|| line.split(") ").next().map(|call| call.to_owned() + "\n"))
-            };
-            text.lines().filter_map(|line| echo(line).flatten()).collect()
-        };
-        let shown = replay(&run);
-        assert_same_lines(&of_echo(&calls(&shown)), &of_echo(&printed(&run)), "struck");
-        assert!(shown.contains("add(14, 0) = 14"), "no signal has struck");
+        check_struck(&program().path, options);
     }
+}
+
+/// All calls are what they are, though signals strike.
+#[track_caller]
+pub(crate) fn check_struck(program: &Path, options: &[&str]) {
+    let run = record(&[options, &VALUES].concat(), program, &["struck"]);
+    assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
+    let of_echo = |text: &str| -> String {
+        // A signal may have struck within.
+        let echo =
+            |line: &str| line.starts_with("echo(").then(|| line.split(") ").next().map(|call| call.to_owned() + "\n"));
+        text.lines().filter_map(|line| echo(line).flatten()).collect()
+    };
+    let shown = replay(&run);
+    assert_same_lines(&of_echo(&calls(&shown)), &of_echo(&printed(&run)), "struck");
+    assert!(shown.contains("add(14, 0) = 14"), "no signal has struck");
 }
 
 #[test]
@@ -182,7 +188,7 @@ fn values_before_and_after_exec() {
     if !require(&["gcc"]) {
         return;
     }
-    check(program(), &[], "exec");
+    check(&program().path, &[], "exec");
 }
 
 #[test]
@@ -215,7 +221,7 @@ fn other_commands_have_values_too() {
 }
 
 /// Whether uftrace's report reads it without a complaint.
-fn uftrace_is_content(trace: &std::path::Path) -> bool {
+fn uftrace_is_content(trace: &Path) -> bool {
     !require(&["uftrace"]) || uftrace(&["report"], trace).contains("nested")
 }
 

@@ -14,7 +14,7 @@ use nix::libc::{self, pid_t};
 use super::bpf::{self, Action, Instruction};
 use super::call;
 use super::needs::Needs;
-use super::process::Process;
+use super::process::{Map, Process};
 use super::refusal;
 use super::status::Status;
 use super::stop::{Stopped, stop, wait_until_stopped};
@@ -50,6 +50,19 @@ pub(crate) fn check(process: &Process, needs: &Needs, late: &mut Vec<pid_t>) -> 
 /// Refuses a thread that is stopped, if its filters do not let pass all that is needed.
 pub(crate) fn check_thread(process: &Process, thread: pid_t, needs: &Needs) -> Result<()> {
     if is_confined(process, thread)? { check_filters(process, &filters(process, thread)?, needs) } else { Ok(()) }
+}
+
+/// Whether a process could install a filter that nobody tells of, as it has a function of the C library by which that is done, or by which it gets others. By
+/// system calls that are made without one it always could, and linked statically with GNU's C library by a library that it loads: `dlopen` is in each such one.
+pub(crate) fn may_be_installed(process: &Process, maps: &[Map]) -> Result<bool> {
+    const INSTALLERS: [&str; 2] = ["prctl", "syscall"];
+    const LOADERS: [&str; 2] = ["dlopen", "dlsym"];
+
+    let program = process.program(maps)?;
+    // One that is linked statically defines what anything in it uses.
+    let has_own = !program.has_symbols() || !program.definitions(&INSTALLERS).is_empty();
+    let gets = |names: &[&str]| process.modules(maps).iter().any(|module| module.imports(names));
+    Ok(has_own || gets(&[INSTALLERS, LOADERS].concat()))
 }
 
 /// Whether a thread has filters.

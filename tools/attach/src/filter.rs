@@ -1,15 +1,16 @@
-//! What is recorded of a process that has no library to choose it: the tracer's table of functions, which is made here and written there.
+//! What is recorded of a process that has no library to choose it: the tracer's tables of functions and of their values, which are made here and written there.
 //!
-//! The table has its place from the first recorder that chooses anything until the process ends; the next one goes on with it, as a thread may still look
-//! into it.
+//! That of functions has its place from the first recorder that chooses anything until the process ends; the next one goes on with it, as a thread may still
+//! look into it. For the same reason one of values is never written to: another one gets a place of its own.
 
 use std::mem::offset_of;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result, bail};
 use nix::libc;
-use rftrace::abi::{Control, FilterControl};
+use rftrace::abi::{Control, FilterControl, ValueTable};
 use rftrace_frontend::{Filter, OutsideChoice};
 
 use super::borrowed::Borrowed;
@@ -18,13 +19,25 @@ use super::jumps::Hooked;
 use super::library::map;
 use super::process::Process;
 use super::stubs::Entries;
+use super::wanted::Wanted;
 
-/// What is recorded; nothing is chosen if it is `None`.
+/// What is recorded.
 #[derive(Debug)]
-pub(crate) struct Chosen(Option<OutsideChoice>);
+pub(crate) struct Chosen {
+    /// `None`: everything.
+    choice: Option<OutsideChoice>,
+    /// Where somebody answers what values functions have, if that is needed.
+    types: Option<PathBuf>,
+    /// Memory of the process that no table of values was written to yet.
+    room: Range<u64>,
+}
 
 /// Where the tracer's control block has what is recorded.
 const FILTER: usize = offset_of!(Control, filter);
+/// There is room for so many tables of values: whenever libraries come, a table of all is made. What is not used is address space alone.
+const TABLES: u64 = 8;
+/// More than now a table may take then.
+const LATER_BYTES: u64 = 1 << 20;
 
 impl Chosen {
     /// Looks up what rules choose in a process, which may have the tracer already. Nothing changes yet.
@@ -33,26 +46,28 @@ impl Chosen {
     ///
     /// Sentences: the rules are wrong, or match nothing.
     pub(crate) fn look_up(
-        rules: &str,
+        wanted: &Wanted,
         process: &Process,
         image: Option<&Image>,
         (hooked, entries): (&[Hooked], &Entries),
     ) -> Result<Self> {
-        if rules.trim().is_empty() {
-            return Ok(Self(None));
+        let types = wanted.types.clone();
+        if wanted.filter.trim().is_empty() {
+            return Ok(Self { choice: None, types, room: 0..0 });
         }
-        let filter: Filter = rules.parse().context("what to record")?;
+        let filter: Filter = wanted.filter.parse().context("what to record")?;
         let hooks = hooked.iter().map(|it| (it.hook, it.range.start)).collect();
         let slots = image.map_or_else(|| Ok(Vec::new()), |image| published(process, image.control(process)))?;
         let folder = PathBuf::from(format!("/proc/{}", process.pid));
         let functions = (hooks, entries.functions().to_vec());
-        Ok(Self(Some(OutsideChoice::new(&filter, &folder, functions, &slots)?)))
+        let choice = OutsideChoice::new(&filter, &folder, functions, &slots, |modules| ask(types.as_ref(), modules))?;
+        Ok(Self { choice: Some(choice), types, room: 0..0 })
     }
 
     /// Has the tracer record that, which does not record now.
-    pub(crate) fn apply(&self, thread: &mut Borrowed<'_>, process: &Process, image: &Image) -> Result<()> {
+    pub(crate) fn apply(&mut self, thread: &mut Borrowed<'_>, process: &Process, image: &Image) -> Result<()> {
         let control = image.control(process);
-        if self.0.is_some() && table_of(process, control) == 0 {
+        if self.choice.is_some() && table_of(process, control) == 0 {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let bytes = OutsideChoice::TABLE_BYTES as u64;
             let table = map(thread, bytes, protection)?;
@@ -61,32 +76,65 @@ impl Chosen {
             let at = control + (FILTER + offset_of!(FilterControl, sites)) as u64;
             process.write(at, &table.to_le_bytes())?;
         }
+        if self.wants_values() {
+            let n_bytes = TABLES * (self.values(0).map_or(0, |table| table.len() as u64) + LATER_BYTES);
+            let start = map(thread, n_bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+            self.room = start..start + n_bytes;
+        }
         self.write(process, control)?;
-        thread.call(image.function("rftrace_backend_filter")?, &[self.0.is_some().into()])
+        thread.call(image.function("rftrace_backend_filter")?, &[self.choice.is_some().into()])
     }
 
     /// Obeys the rules with what is loaded now.
     pub(crate) fn refresh(&mut self, process: &Process, image: &Image) -> Result<()> {
-        let Some(choice) = &mut self.0 else { return Ok(()) };
-        choice.refresh()?;
+        let Self { choice: Some(choice), types, .. } = self else { return Ok(()) };
+        choice.refresh(|modules| ask(types.as_ref(), modules))?;
         self.write(process, image.control(process))
+    }
+
+    /// Whether values are to be recorded, maybe only of functions of libraries that come later.
+    pub(crate) fn wants_values(&self) -> bool {
+        self.choice.as_ref().is_some_and(OutsideChoice::wants_values)
     }
 
     /// Calls that are over earlier, in ticks, are not recorded.
     pub(crate) fn min_ticks(&self) -> u64 {
-        self.0.as_ref().map_or(0, |choice| choice.control().min_ticks.load(Relaxed))
+        self.choice.as_ref().map_or(0, |choice| choice.control().min_ticks.load(Relaxed))
     }
 
     /// Whether each of the rules that may match nothing has an effect.
     pub(crate) fn in_effect(&self) -> &[bool] {
-        self.0.as_ref().map_or(&[], OutsideChoice::in_effect)
+        self.choice.as_ref().map_or(&[], OutsideChoice::in_effect)
     }
 
-    /// Writes all of it, the table first: hooks may look into it.
-    fn write(&self, process: &Process, control: u64) -> Result<()> {
+    /// The table of values as it is at an address; `None` if there are none.
+    fn values(&self, at: u64) -> Option<Vec<u8>> {
+        self.choice.as_ref()?.values(at)
+    }
+
+    /// Writes the table of values, if it is another one than that which is there. Where there is no room for it the functions of a library that has come
+    /// have none.
+    fn write_values(&mut self, process: &Process, control: u64) -> Result<()> {
+        let (there, at) = (address_at(process, control, offset_of!(FilterControl, values)), self.room.start);
+        let is_there = |table: Vec<u8>| there != 0 && process.bytes(there, table.len() as u64) == table;
+        if self.values(there).is_some_and(is_there) {
+            return Ok(());
+        }
+        let Some(table) = self.values(at).filter(|table| at + table.len() as u64 <= self.room.end) else {
+            return Ok(());
+        };
+        process.write(at, &table)?;
+        process.write(control + (FILTER + offset_of!(FilterControl, values)) as u64, &at.to_le_bytes())?;
+        self.room.start = (at + table.len() as u64).next_multiple_of(align_of::<ValueTable>() as u64);
+        Ok(())
+    }
+
+    /// Writes all of it, the tables first: hooks may look into them.
+    fn write(&mut self, process: &Process, control: u64) -> Result<()> {
+        self.write_values(process, control)?;
         let put = |offset: usize, bytes: &[u8]| process.write(control + (FILTER + offset) as u64, bytes);
         put(offset_of!(FilterControl, min_ticks), &self.min_ticks().to_le_bytes())?;
-        let Some(choice) = &self.0 else { return Ok(()) };
+        let Some(choice) = &self.choice else { return Ok(()) };
         let chosen = choice.control();
         let bytes: Vec<u8> = choice.slots().flat_map(u64::to_le_bytes).collect();
         process.write(table_of(process, control), &bytes)?;
@@ -107,7 +155,17 @@ impl Chosen {
 
 /// Where the table lies; 0 if there is none.
 fn table_of(process: &Process, control: u64) -> u64 {
-    process.word(control + (FILTER + offset_of!(FilterControl, sites)) as u64).unwrap_or(0)
+    address_at(process, control, offset_of!(FilterControl, sites))
+}
+
+/// An address in what is chosen; 0 for none.
+fn address_at(process: &Process, control: u64, offset: usize) -> u64 {
+    process.word(control + (FILTER + offset) as u64).unwrap_or(0)
+}
+
+/// Asks what values functions have. Nothing is known where nobody answers.
+fn ask(types: Option<&PathBuf>, modules: &[(String, Option<String>)]) -> String {
+    types.and_then(|socket| rftrace_frontend::ask_values(socket, modules).ok()).unwrap_or_default()
 }
 
 /// The slots of the table that are published; none if there is no table.

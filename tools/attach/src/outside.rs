@@ -32,7 +32,7 @@ use super::place::Places;
 use super::process::{Map, OtherRoot, Process};
 use super::stacks::Stacks;
 use super::started::{Place, Started};
-use super::status;
+use super::status::{self, Status};
 use super::stubs::{self, Entries};
 use super::unwinder::Unwinder;
 use super::wanted::Wanted;
@@ -92,18 +92,15 @@ pub(crate) struct Outside {
     branches: Option<OwnBranches>,
     modules: Vec<String>,
     late: Vec<pid_t>,
+    is_confined: bool,
 }
 
 /// Refuses what needs the library.
 fn check_wanted(pid: pid_t, wanted: &Wanted) -> Result<()> {
-    let Wanted { filter, has_library_calls, is_patched, types, resources, .. } = wanted;
+    let Wanted { filter, has_library_calls, is_patched, resources, .. } = wanted;
     let rule = filter.parse::<Filter>().context("what to record")?.rule_for_library();
-    let refused = [
-        (*has_library_calls, "--libcalls"),
-        (resources.is_some(), "--resources"),
-        (*is_patched, "--patched"),
-        (types.is_some(), "values by their types (-A, -R, -a)"),
-    ];
+    let refused =
+        [(*has_library_calls, "--libcalls"), (resources.is_some(), "--resources"), (*is_patched, "--patched")];
     let refused = refused.into_iter().find(|&(is_wanted, _)| is_wanted).map(|(_, option)| option.to_owned());
     if let Some(what) = refused.or(rule) {
         bail!(
@@ -127,8 +124,7 @@ impl Outside {
     ) -> Result<Self> {
         check_wanted(process.pid, wanted)?;
         let mut late = Vec::new();
-        // It makes no system call to read values.
-        confined::check(&process, &Needs::outside(), &mut late)?;
+        let has_values = confined::check(&process, &Needs::outside(), &mut late)?;
         if let Some(before) = Self::find(Process::open(process.pid)?)? {
             before.leave()?;
         }
@@ -140,7 +136,7 @@ impl Outside {
             let (number, banks) = memory_file(thread, &process, names::BANK)?;
             Ok((number, prepare(Files { banks, resources: None })?))
         };
-        let put = put_into(&process, wanted, &mut late, borrow, make)?;
+        let put = put_into(&process, &Now { wanted, has_values }, &mut late, borrow, make)?;
         Self::new(process, put, late)
     }
 
@@ -171,14 +167,17 @@ impl Outside {
                 thread.system_call(libc::SYS_open, &[path, flags as u64, 0]).context("it cannot open the bank")?;
             Ok((number, places.clone()))
         };
-        let put = put_into(&process, wanted, &mut late, borrow, open)?;
+        // Nobody may be able to tell what a filter of system calls does that it has from this process.
+        let has_values = Status::of(pid).is_some_and(|status| status.seccomp == 0);
+        let put = put_into(&process, &Now { wanted, has_values }, &mut late, borrow, open)?;
         Self::new(process, put, late).map(Some)
     }
 
     fn new(process: Process, put: Put, late: Vec<pid_t>) -> Result<Self> {
-        let Put { image, bank, chosen, branches, restorer } = put;
+        let Put { image, bank, chosen, branches, restorer, is_confined } = put;
         let modules = modules(&process.maps()?);
-        Ok(Self { process, image, restorer, bank: vec![bank], chosen: Some(chosen), branches, modules, late })
+        let (bank, chosen) = (vec![bank], Some(chosen));
+        Ok(Self { process, image, restorer, bank, chosen, branches, modules, late, is_confined })
     }
 
     /// A process that a recorder has left the tracer in.
@@ -188,7 +187,8 @@ impl Outside {
         let restorer = Gadgets::anywhere(&process, &maps)?.restorer;
         let bank = maps.iter().filter(|map| names::is_bank(&map.path)).map(|map| map.range.clone()).collect();
         let modules = modules(&maps);
-        Ok(Some(Self { process, image, restorer, bank, chosen: None, branches: None, modules, late: Vec::new() }))
+        let (chosen, branches, late) = (None, None, Vec::new());
+        Ok(Some(Self { process, image, restorer, bank, chosen, branches, modules, late, is_confined: false }))
     }
 
     /// Where things lie in it.
@@ -205,6 +205,11 @@ impl Outside {
     /// Whether each of the rules that may match nothing has an effect.
     pub(crate) fn rules_in_effect(&self) -> &[bool] {
         self.chosen.as_ref().map_or(&[], Chosen::in_effect)
+    }
+
+    /// Whether values are read only where memory is there for sure, as a filter of system calls might forbid more.
+    pub(crate) fn is_confined(&self) -> bool {
+        self.is_confined
     }
 
     /// What became of functions that were to have a branch, if there are any.
@@ -276,6 +281,13 @@ impl Outside {
     }
 }
 
+/// What is wanted of a process as it is.
+struct Now<'a> {
+    wanted: &'a Wanted,
+    /// Its filters of system calls, if it has any, let values be read wherever they are.
+    has_values: bool,
+}
+
 /// What was put into a process.
 struct Put {
     image: Image,
@@ -285,13 +297,15 @@ struct Put {
     branches: Option<OwnBranches>,
     /// Where signal handlers return to.
     restorer: u64,
+    /// As of [`What`].
+    is_confined: bool,
 }
 
 /// Puts the tracer into a process, by a thread that `borrow` borrows, where it is not in some code, and holds no lock if the program's unwinder is told, and that
 /// `open`s a bank. It records what is wanted.
 fn put_into<'a>(
     process: &'a Process,
-    wanted: &Wanted,
+    &Now { wanted, has_values }: &Now<'_>,
     late: &mut Vec<pid_t>,
     borrow: impl FnOnce(Vec<Range<u64>>, Gadgets, Vec<Range<u64>>, &mut Vec<pid_t>) -> Result<Borrowed<'a>>,
     open: impl FnOnce(&mut Borrowed<'_>) -> Result<(u64, BankPlaces)>,
@@ -309,19 +323,20 @@ fn put_into<'a>(
     let unnamed = unnamed(process, &maps)?;
     let unwinder = Unwinder::of(process, &maps, unnamed.as_ref())?;
     let entries = Entries::look_up(process, &maps, wanted, &hooked, unnamed.as_ref())?;
-    let chosen = Chosen::look_up(&wanted.filter, process, image.as_ref(), (&hooked, &entries))?;
+    let mut chosen = Chosen::look_up(wanted, process, image.as_ref(), (&hooked, &entries))?;
     let gadgets = Gadgets::anywhere(process, &maps)?;
+    let is_confined = chosen.wants_values() && (!has_values || confined::may_be_installed(process, &maps)?);
     // The borrowed thread stays where it is until all is written.
     let mut texts = image.as_ref().map_or_else(Vec::new, Image::texts);
     texts.extend(hooked.iter().map(Hooked::inside));
     let mut thread = borrow(texts, gadgets, unwinder.locking(process, &maps), late)?;
     let is_disabled = wanted.is_disabled;
-    let what = What { hooked: &hooked, entries: &entries, chosen: &chosen, maps: &maps, is_disabled };
-    let begun = begin_on(&mut thread, process, image, &what, &unwinder, late, open);
+    let what = What { hooked: &hooked, entries: &entries, chosen: &mut chosen, maps: &maps, is_disabled, is_confined };
+    let begun = begin_on(&mut thread, process, image, what, &unwinder, late, open);
     let given_back = thread.give_back();
     let (image, bank, branches) = begun?;
     given_back?;
-    Ok(Put { image, bank, chosen, branches, restorer: gadgets.restorer })
+    Ok(Put { image, bank, chosen, branches, restorer: gadgets.restorer, is_confined })
 }
 
 /// What is known of the functions of a program without symbol table.
@@ -354,11 +369,13 @@ fn stacks<'a>(process: &'a Process, image: &Image) -> Stacks<'a> {
 struct What<'a> {
     hooked: &'a [Hooked],
     entries: &'a Entries,
-    chosen: &'a Chosen,
+    chosen: &'a mut Chosen,
     /// What was mapped when these were looked for.
     maps: &'a [Map],
     /// Recording begins switched off.
     is_disabled: bool,
+    /// The tracer is to make no system call to read values.
+    is_confined: bool,
 }
 
 /// What the borrowed thread does. Returns the image, where the bank is, and what became of branches.
@@ -366,12 +383,12 @@ fn begin_on(
     thread: &mut Borrowed<'_>,
     process: &Process,
     found: Option<Image>,
-    what: &What<'_>,
+    what: What<'_>,
     unwinder: &Unwinder,
     late: &mut Vec<pid_t>,
     open: impl FnOnce(&mut Borrowed<'_>) -> Result<(u64, BankPlaces)>,
 ) -> Result<(Image, Range<u64>, Option<OwnBranches>)> {
-    let What { hooked, entries, chosen, maps, is_disabled } = *what;
+    let What { hooked, entries, chosen, maps, is_disabled, is_confined } = what;
     let tid_at = tid_at(process, thread.registers.fs_base, own_number(thread.thread));
     let tid_at = tid_at
         .with_context(|| format!("the C library of process {} is none that is known (GNU's, or musl)", process.pid))?;
@@ -393,6 +410,10 @@ fn begin_on(
     let bank = map_bank(thread, number, &places)?;
     close(thread, number)?;
     let begun = record_into(thread, process, &image, &places, bank.start, tid_at, is_new);
+    let begun = begun.and_then(|()| match is_confined {
+        true => thread.call(image.function("rftrace_backend_confine")?, &[]),
+        false => Ok(()),
+    });
     let begun = begun.and_then(|()| chosen.apply(thread, process, &image));
     let begun = begun.and_then(|()| entries.make(thread, process, &image, unwinder.lowest()));
     let begun = begun.and_then(|made| unwinder.tell(thread, process, &image, late).map(|()| made));

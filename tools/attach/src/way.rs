@@ -78,6 +78,16 @@ impl Attached {
         }
     }
 
+    /// Whether values are read only where memory is there for sure, as the program may have, or get, a filter of system calls that forbids more; if nothing in
+    /// the process finds that out when it is so.
+    #[must_use]
+    pub fn is_confined(&self) -> bool {
+        match &self.0 {
+            Way::Library(_) => false,
+            Way::Outside(outside) => outside.is_confined(),
+        }
+    }
+
     /// Threads that could not be recorded, if nothing in the process tells that.
     #[must_use]
     pub fn n_untraced_threads(&self) -> u32 {

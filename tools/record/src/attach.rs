@@ -123,6 +123,8 @@ pub struct EndOfProcess {
     pub stopped: (usize, Duration),
     /// Functions that take something or give it back, each with a module that calls it otherwise than through slots that could be changed.
     pub left_out: Vec<String>,
+    /// As of [`Attached::is_confined`].
+    pub is_confined: bool,
 }
 
 /// What is found while a process is attended.
@@ -131,6 +133,7 @@ struct Seen {
     told: Told,
     stopped: (usize, Duration),
     left_out: Vec<String>,
+    is_confined: bool,
 }
 
 /// A process that is attached to, and what is known of it.
@@ -237,6 +240,11 @@ impl Attended {
             }
             None => attached.answer(),
         }
+    }
+
+    /// As [`Attached::is_confined`].
+    pub(crate) fn is_confined(&self) -> bool {
+        self.attached.is_confined()
     }
 
     /// As [`Attached::left_out`].
@@ -374,8 +382,8 @@ pub fn record(
     let since = Instant::now();
     let mut found: HashMap<u32, Seen> = HashMap::new();
     let look = |pid, attached: &Attached| {
-        let left_out = attached.left_out().to_vec();
-        found.insert(pid, Seen { told: told_by(pid, attached), stopped: attached.stopped(), left_out });
+        let (left_out, is_confined) = (attached.left_out().to_vec(), attached.is_confined());
+        found.insert(pid, Seen { told: told_by(pid, attached), stopped: attached.stopped(), left_out, is_confined });
     };
     let go_on = || {
         let rest = limit.map_or(Duration::MAX, |limit| limit.saturating_sub(since.elapsed()));
@@ -391,8 +399,8 @@ pub fn record(
     }
     let banks = banks.context("no process is recorded")?;
     let processes = options.pids.iter().zip(reasons).map(|(&pid, reason)| {
-        let Seen { told, stopped, left_out } = found.remove(&pid).unwrap_or_default();
-        EndOfProcess { pid, reason, told, stopped, left_out }
+        let Seen { told, stopped, left_out, is_confined } = found.remove(&pid).unwrap_or_default();
+        EndOfProcess { pid, reason, told, stopped, left_out, is_confined }
     });
     let processes = processes.collect();
     Ok(Recorded { banks, processes, resources, roots: roots.into_iter().flatten().collect() })

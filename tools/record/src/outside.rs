@@ -40,6 +40,8 @@ pub struct Outside<'a> {
 pub struct Choice<'a> {
     /// Rules, which may be none, and where it is told which of them match anything.
     pub rules: (&'a str, &'a RuleEffects),
+    /// Where it is answered what values functions have, if that is needed.
+    pub types: Option<&'a Path>,
     /// Patterns of functions that get a branch at their beginning.
     pub branches: &'a [String],
     /// Symbols of functions that get none.
@@ -59,6 +61,8 @@ pub struct Told {
     pub end: Option<Reason>,
     /// What became of functions that were to have a branch.
     pub functions: entries::Told,
+    /// As of [`Attached::is_confined`].
+    pub is_confined: bool,
 }
 
 /// The program, which runs.
@@ -90,6 +94,7 @@ impl Way for Outside<'_> {
             exceptions: self.choice.exceptions.to_vec(),
             within: self.choice.within.map(Path::to_owned),
             is_disabled: self.choice.is_disabled,
+            types: self.choice.types.map(Path::to_owned),
             ..Wanted::default()
         };
         let [cannot_run, cannot_record] =
@@ -98,6 +103,7 @@ impl Way for Outside<'_> {
         let pid = child.id();
         let attended = Attended::begin_started(&mut started, pid, &wanted, self.banks).context(cannot_record)?;
         self.told.functions = attended.as_ref().map(Attended::told).unwrap_or_default();
+        self.told.is_confined = attended.as_ref().is_some_and(Attended::is_confined);
         let banks = [(pid, self.banks)].into_iter();
         self.told.control = Some(Control::of_attached(banks, self.errands.0.clone(), self.spelling));
         started.let_go()?;

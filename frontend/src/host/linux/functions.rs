@@ -85,11 +85,12 @@ impl Catalogue {
     /// Those of reading its map and opening its memory.
     pub(crate) fn of_process(process: &Path, hooks: &[(&str, u64)], branched: &[Range<u64>]) -> io::Result<Self> {
         let read = modules::memory_of(process)?;
-        let modules = modules::modules_of_process(process)?.into_iter().filter_map(|module| {
+        let modules = modules::modules_of_process(process)?.into_iter().filter_map(|mut module| {
             let path = module.file_in(process)?;
             let file = file::map_file(&path).ok()?;
             let mut sites = patch::sites_of_process(&file, &path, module.start, hooks, &read);
             let mut symbols = table::symbols_of(file, &path).ok()?;
+            module.build_id = symbols.build_id().map(str::to_owned);
             let own = || branched.iter().filter(|function| (module.start..module.end).contains(&function.start));
             symbols.add_hooked(own().map(|function| (function.start - module.start, function.end - function.start)));
             sites.extend(own().map(|function| Site {

@@ -26,6 +26,6 @@ pub(crate) use self::arch::HAS_VALUES;
 pub(crate) use self::fork::{AtWork, abandon, at_work};
 #[cfg(feature = "std")]
 pub(crate) use self::process::{
-    HAS_NAMES, Known, MAX_SITES, constant_memory, discard, exact_rate, monotonic_nanos, program, reserve,
-    reserve_sites, tsc_hz,
+    HAS_NAMES, Known, MAX_SITES, constant_memory, constant_memory_of, discard, exact_rate, monotonic_nanos, program,
+    reserve, reserve_sites, tsc_hz,
 };

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::slice;
 use std::sync::Arc;
@@ -165,6 +165,16 @@ pub(crate) fn constant_memory() -> Vec<[usize; 2]> {
     // SAFETY: the function takes a pointer to what it is given, and does not keep it.
     unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut found).cast()) };
     found
+}
+
+/// The same of the process whose folder in `/proc` this is; none if it cannot be known.
+pub(crate) fn constant_memory_of(process: &Path) -> Vec<[usize; 2]> {
+    let main = modules::modules_of_process(process).unwrap_or_default().into_iter().find(|module| module.is_main);
+    let ranges = main.and_then(|main| {
+        let file = file::map_file(&main.file_in(process)?).ok()?;
+        file::read_only(&file, main.start).ok()
+    });
+    ranges.unwrap_or_default()
 }
 
 /// Memory for the table of call sites: zeroed, never unmapped, and taken as far as it is used.

@@ -366,7 +366,6 @@ impl RecordArgs {
             (self.patched, "--patched"),
             (self.signal_finish != 0, "--signal"),
             (self.triggers()?.start.is_some(), "-T FUNCTION"),
-            (self.auto_args || !self.arguments.is_empty() || !self.results.is_empty(), "values (-A, -R, -a)"),
         ];
         let refused = refused.into_iter().find(|&(is_wanted, _)| is_wanted).map(|(_, option)| option.to_owned());
         if let Some(what) = refused.or_else(|| rules.rule_for_library()) {

@@ -82,7 +82,9 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     let Recorded { banks, processes, resources, roots: _roots } =
         attach::record(&output, options, begun, tell).inspect_err(|_| output.discard())?;
     let (mut told, mut stops) = (Told::default(), Vec::new());
-    for EndOfProcess { pid, reason, told: of_it, stopped, left_out } in processes {
+    let mut is_confined = false;
+    for EndOfProcess { pid, reason, told: of_it, stopped, left_out, is_confined: is_it } in processes {
+        is_confined |= is_it;
         if !(request.is_quiet && matches!(reason, Reason::Ended)) {
             tell_of_end(pid, &reason);
         }
@@ -90,6 +92,7 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
         stops.push(stopped);
         resources::tell_of_left_out(&left_out);
     }
+    values::tell_of_addresses(is_confined, request.is_quiet);
     if let Some(recorded) = &resources {
         resources::tell_of_losses(recorded, usize::try_from(options.most_bytes).unwrap_or(usize::MAX));
     }

@@ -150,8 +150,10 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         None => run(preloaded).map(|(ended, ())| (ended, None)),
         Some(banks) => {
             let (rules, signals) = (wanted.rules_outside(), [args.signal_snapshot, args.signal_toggle]);
+            let types = wanted.types();
             let choice = Choice {
                 rules,
+                types: types.as_deref(),
                 branches: &args.branches,
                 exceptions: &exceptions,
                 within: within.as_deref(),
@@ -159,8 +161,9 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
             };
             let outside = Outside::new(banks, choice, dump_on::SPELLING, signals);
             run::run(&program, &args.command, outside, for_library, kernel.as_ref(), &living).map(
-                |(ended, Told { control, end, functions })| {
+                |(ended, Told { control, end, functions, is_confined })| {
                     entries.add(functions);
+                    values::tell_of_addresses(is_confined, args.quiet);
                     if let Some(reason) = end.filter(|reason| !matches!(reason, Reason::Ended)) {
                         attach::tell_of_end(ended.pid, &reason);
                     }

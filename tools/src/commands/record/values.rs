@@ -206,6 +206,17 @@ impl Wanted {
     }
 }
 
+/// Says that not all is shown that values point to.
+#[cfg(attaching)]
+pub(super) fn tell_of_addresses(is_confined: bool, is_quiet: bool) {
+    if is_confined && !is_quiet {
+        say!(
+            "rftrace: what values point to is shown by its address where it lies neither on the stack nor among constants: the program has, or may get, a \
+             filter of system calls (seccomp) that forbids to read it"
+        );
+    }
+}
+
 /// Each of the options of -A or -R: a pattern, and what stands behind its `@`.
 fn options(options: &[String]) -> impl Iterator<Item = (&str, Option<&str>)> {
     let split = |wanted| match str::rsplit_once(wanted, '@') {

@@ -1,0 +1,45 @@
+//! Asking a recorder what is known of functions' values by their debug information, at the socket where it answers.
+//!
+//! Not here: what is done with the answer (`values`).
+
+use std::io::{self, Read};
+use std::net::Shutdown;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use rftrace_format::recording::{TYPES_END, TypesLine};
+
+/// Asks for the values of modules' functions, as [`AskValues`](super::AskValues) does, at a socket.
+///
+/// # Errors
+///
+/// Nobody answers, or not in full.
+pub fn ask_values(socket: &Path, modules: &[(String, Option<String>)]) -> io::Result<String> {
+    /// Reading the debug information of a large program takes seconds.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let line = |(path, build_id): &(String, Option<String>)| {
+        TypesLine::Module { build_id: build_id.as_deref(), path }.to_string()
+    };
+    send(&stream, modules.iter().map(line).collect::<String>().as_bytes())?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    // Of half an answer nothing is believed.
+    answer.strip_suffix(TYPES_END).map(str::to_owned).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Without a signal where nobody reads.
+fn send(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        // SAFETY: the bytes are there.
+        let n_sent = unsafe { libc::send(stream.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+        let n_sent = usize::try_from(n_sent).map_err(|_| io::Error::last_os_error())?;
+        bytes = bytes.get(n_sent..).unwrap_or_default();
+    }
+    Ok(())
+}
