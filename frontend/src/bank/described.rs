@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::mem::offset_of;
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -39,6 +40,8 @@ pub struct Places {
     pub chunks: Range<usize>,
     /// The [`Bank`](rftrace::abi::Bank).
     pub bank: usize,
+    /// Where it is told what is found in calls.
+    pub noticed: usize,
     /// Where it is written what the system calls the tracer's threads.
     pub threads: usize,
     /// Bytes of an entry there; the first eight are the system's number.
@@ -99,7 +102,8 @@ impl Described {
         Places {
             n_bytes: self.layout.file_bytes(),
             chunks: chunks..chunks + self.layout.buffer_bytes,
-            bank: slot + std::mem::offset_of!(Slot, bank),
+            bank: slot + offset_of!(Slot, bank),
+            noticed: slot + offset_of!(Slot, noticed),
             threads: slot + THREADS_AT,
             thread_bytes: size_of::<Entry>(),
             n_threads: MAX_THREADS,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rftrace::abi::{FilterControl, ValueSite, ValueTable};
+use rftrace::abi::{FilterControl, ValueSite, ValueTable, Watch};
 
 use super::rules::Filter;
 use super::select::{self, Selection};
@@ -29,7 +29,7 @@ pub struct OutsideChoice {
     control: FilterControl,
     /// What debug information tells of values, as far as it was asked for.
     known_values: KnownValues,
-    /// The values that are recorded, by address.
+    /// The values that are recorded, and what is done at calls, by address.
     values: Vec<SiteValues>,
     /// As of [`ValueTable::constant`].
     constant: Vec<[usize; 2]>,
@@ -101,7 +101,6 @@ impl OutsideChoice {
         control.decisive.store(decisive, Relaxed);
         control.wanted.store(wanted, Relaxed);
         control.depth.store(depth_limit, Relaxed);
-        control.depth_limit.store(depth_limit, Relaxed);
         control.min_ticks.store(clock::ticks_in(self.filter.shortest()), Relaxed);
         self.in_effect = select::in_effect(&self.filter, &selected);
         Ok(())
@@ -112,7 +111,7 @@ impl OutsideChoice {
         self.table.slots().iter().map(|slot| slot.load(Relaxed))
     }
 
-    /// The [`ValueTable`] with what it refers to behind it, as these bytes are at an address of the process, a multiple of 8; `None` if no values are recorded.
+    /// The [`ValueTable`] with what it refers to behind it, as these bytes are at an address of the process, a multiple of 8; `None` if nothing is in it.
     #[must_use]
     pub fn values(&self, at: u64) -> Option<Vec<u8>> {
         (!self.values.is_empty()).then(|| lay(&self.values, &self.constant, at as usize))
@@ -124,7 +123,19 @@ impl OutsideChoice {
         self.filter.has_values()
     }
 
-    /// What is to be in the process, but for addresses and whether it is in force.
+    /// Whether there may be such a table: for values, or for calls at which something is done.
+    #[must_use]
+    pub fn has_table(&self) -> bool {
+        self.filter.has_values() || self.filter.has_watches()
+    }
+
+    /// Whether recording is paused from now on, where it `was` or not; `None`: it begins.
+    #[must_use]
+    pub fn is_paused(&self, was: Option<bool>) -> bool {
+        self.filter.has_switches() && was.unwrap_or(self.filter.begins_paused)
+    }
+
+    /// What is to be in the process, but for addresses, whether it is in force, and whether recording is paused.
     #[must_use]
     pub fn control(&self) -> &FilterControl {
         &self.control
@@ -141,7 +152,9 @@ impl OutsideChoice {
 fn lay(sites: &[SiteValues], constant: &[[usize; 2]], at: usize) -> Vec<u8> {
     let sites_at = size_of::<ValueTable>();
     let constant_at = sites_at + size_of::<ValueSite>() * sites.len();
-    let mut codes_at = constant_at + size_of_val(constant);
+    let mut watches_at = constant_at + size_of_val(constant);
+    let n_watches: usize = sites.iter().map(|site| site.watches.len()).sum();
+    let mut codes_at = watches_at + size_of::<Watch>() * n_watches;
     let n_codes: usize = sites.iter().map(|site| site.arguments.len() + site.result.len()).sum();
     let mut bytes = vec![0; codes_at + size_of::<u16>() * n_codes];
     let mut put = |at: usize, bytes_there: &[u8]| bytes[at..at + bytes_there.len()].copy_from_slice(bytes_there);
@@ -169,6 +182,24 @@ fn lay(sites: &[SiteValues], constant: &[[usize; 2]], at: usize) -> Vec<u8> {
             }
         }
     }
+    for (place, site) in sites.iter().enumerate() {
+        let site_at = sites_at + size_of::<ValueSite>() * place;
+        put(site_at + offset_of!(ValueSite, watches), &(at + watches_at).to_le_bytes());
+        put(site_at + offset_of!(ValueSite, n_watches), &site.watches.len().to_le_bytes());
+        for watch in site.watches.iter().map(|watch| watch.for_hooks()) {
+            put(watches_at + offset_of!(Watch, number), &watch.number.to_le_bytes());
+            for (offset, byte) in [
+                (offset_of!(Watch, action), watch.action),
+                (offset_of!(Watch, on_return), watch.on_return),
+                (offset_of!(Watch, is_rising), watch.is_rising),
+            ] {
+                put(watches_at + offset, &[byte]);
+            }
+            put(watches_at + offset_of!(Watch, nth), &watch.nth.to_le_bytes());
+            put(watches_at + offset_of!(Watch, least_ticks), &watch.least_ticks.load(Relaxed).to_le_bytes());
+            watches_at += size_of::<Watch>();
+        }
+    }
     for (place, range) in constant.iter().enumerate() {
         for (number, word) in range.iter().enumerate() {
             put(constant_at + size_of::<usize>() * (2 * place + number), &word.to_le_bytes());
@@ -179,20 +210,32 @@ fn lay(sites: &[SiteValues], constant: &[[usize; 2]], at: usize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::watches::{AtSite, SiteWatch, WatchRule};
     use super::*;
+
+    fn watch(text: &str) -> SiteWatch {
+        match WatchRule::parse(text).unwrap().wanted {
+            AtSite::Watch(watch) => watch,
+            AtSite::Levels(levels) => panic!("{levels} levels"),
+        }
+    }
 
     /// The hooks read what was laid as what it was.
     #[test]
     fn tables_are_what_hooks_read() {
-        let of = |child_ip, arguments: &[u16], result: &[u16]| SiteValues {
+        let of = |child_ip, arguments: &[u16], result: &[u16], watches: &[&str], levels| SiteValues {
             child_ip,
             arguments: arguments.to_vec(),
             result: result.to_vec(),
-            watches: Vec::new(),
-            levels: 0,
+            watches: watches.iter().map(|text| watch(text)).collect(),
+            levels,
         };
-        let sites =
-            [of(0x40_1000, &[4, 0x508, 12], &[2]), of(0x40_2000, &[], &[0x702]), of(0x7fff_0000_1234, &[8], &[])];
+        let sites = [
+            of(0x40_1000, &[4, 0x508, 12], &[2], &[], 0),
+            of(0x40_2000, &[], &[0x702], &["3:call:f#100", "4:slow:f>1ms"], 7),
+            of(0x40_3000, &[], &[], &["5:slow:g>max"], 0),
+            of(0x7fff_0000_1234, &[8], &[], &[], 0),
+        ];
         let constant = [[0x40_0000, 0x40_0400], [0x40_1000, 0x40_9000]];
         let n_bytes = lay(&sites, &constant, 0).len();
         let memory = vec![0_u64; n_bytes.div_ceil(8)].leak();
@@ -203,16 +246,18 @@ mod tests {
         let table: &ValueTable = unsafe { &*at.cast() };
         // SAFETY: as the table says.
         let found = unsafe { std::slice::from_raw_parts(table.sites, table.n_sites) };
-        let found: Vec<SiteValues> = found
-            .iter()
-            .map(|site| {
-                assert_eq!((site.n_watches, site.levels), (0, 0));
-                // SAFETY: as the table says.
-                let codes = |first, n_codes| unsafe { std::slice::from_raw_parts(first, n_codes) };
-                of(site.child_ip as u64, codes(site.arguments, site.n_arguments), codes(site.result, site.n_result))
-            })
-            .collect();
-        assert_eq!(found, sites);
+        assert_eq!(found.len(), sites.len());
+        for (found, site) in found.iter().zip(&sites) {
+            assert_eq!((found.child_ip as u64, found.levels), (site.child_ip, site.levels));
+            // SAFETY: as the table says.
+            let codes = |first, n_codes| unsafe { std::slice::from_raw_parts(first, n_codes) };
+            assert_eq!(codes(found.arguments, found.n_arguments), site.arguments);
+            assert_eq!(codes(found.result, found.n_result), site.result);
+            // SAFETY: as the table says.
+            let watches = unsafe { std::slice::from_raw_parts(found.watches, found.n_watches) };
+            let all = |watches: Vec<Watch>| format!("{watches:?}");
+            assert_eq!(format!("{watches:?}"), all(site.watches.iter().map(|watch| watch.for_hooks()).collect()));
+        }
         // SAFETY: as the table says.
         let ranges = unsafe { std::slice::from_raw_parts(table.constant, table.n_constant) };
         assert_eq!(ranges, constant);

@@ -322,11 +322,9 @@ impl Filter {
         !self.values.is_empty()
     }
 
-    /// A rule that is obeyed by what is in the program alone, as text: at which calls something is done.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn rule_for_library(&self) -> Option<String> {
-        self.watches.first().map(WatchRule::text)
+    /// Whether any rule is about what is done at calls.
+    pub(super) fn has_watches(&self) -> bool {
+        !self.watches.is_empty()
     }
 
     /// The rules about functions and modules, as text, as far as they may match nothing without an error.

@@ -353,7 +353,7 @@ fn refusals() {
     let program = fixed(&folder, &["-O1", "-static"]);
     let running = Running::begin(&program, "alone");
     let code = running.code();
-    for options in [&["--libcalls"][..], &["--resources", "memory"], &["--patched"], &["-T", "middle@finish"]] {
+    for options in [&["--libcalls"][..], &["--resources", "memory"], &["--patched"]] {
         refused(running.pid(), |command| _ = command.args(options), "is linked statically");
     }
     let output = running.record(&["--leave"]);

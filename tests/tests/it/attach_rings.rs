@@ -59,8 +59,11 @@ fn the_end_is_kept() {
         let running = Running::begin(program, "waits");
         let code = running.code();
         for _ in 0..2 {
-            let recorder = running.begin_recording(&[&RING[..], &["--dump-on", "every:300ms"]].concat());
+            let on = ["--dump-on", "every:300ms", "--dump-on", "call:middle#50"];
+            let recorder = running.begin_recording(&[&RING[..], &on].concat());
             wait_for_dumps(&running.trace(), "every-300ms", 3);
+            // Each recorder has its calls counted from the first one.
+            wait_for_dumps(&running.trace(), "call-middle-50", 1);
             interrupt(recorder);
             // The library has come.
             let now = running.code();

@@ -15,10 +15,22 @@ fn program() -> &'static Program {
     BUILT.get_or_init(|| CProgram::new(&["triggered.c"]).without_library().with(&["-O1"]).build())
 }
 
+/// The same linked statically, and once more with functions that do not call the tracer.
+fn fixed() -> [&'static Program; 2] {
+    static BUILT: OnceLock<[Program; 2]> = OnceLock::new();
+    let fixed = |program: CProgram| program.without_library().with(&["-O1", "-static"]).build();
+    let build = || [fixed(CProgram::new(&["triggered.c"])), fixed(CProgram::new(&["triggered.c"]).without_hooks())];
+    BUILT.get_or_init(build).each_ref()
+}
+
 fn record(options: &[&str], arguments: &[&str]) -> (TempDir, Output) {
+    record_of(program(), options, arguments)
+}
+
+fn record_of(program: &Program, options: &[&str], arguments: &[&str]) -> (TempDir, Output) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(rftrace());
-    command.args(["record", "--no-schedule", "-o", "trace"]).args(options).arg("--").arg(&program().path);
+    command.args(["record", "--no-schedule", "-o", "trace"]).args(options).arg("--").arg(&program.path);
     let output = command.args(arguments).current_dir(folder.path()).stdin(Stdio::null()).output().unwrap();
     (folder, output)
 }
@@ -40,7 +52,11 @@ fn calls(trace: &Trace) -> String {
 
 /// What rftrace records with these options, of a trace that is well-formed.
 fn ours(options: &[&str]) -> String {
-    let (folder, output) = record(options, &[]);
+    of(program(), options)
+}
+
+fn of(program: &Program, options: &[&str]) -> String {
+    let (folder, output) = record_of(program, options, &[]);
     assert_eq!(output.status.code(), Some(0), "{options:?}: {}", told(&output));
     calls(&traces::open(&folder.path().join("trace")))
 }
@@ -103,6 +119,37 @@ fn it_begins_switched_off() {
     let (folder, output) = record(&["--disabled", "-T", "main@depth=1"], &[]);
     assert_eq!(output.status.code(), Some(0));
     assert!(!folder.path().join("trace").exists(), "{}", told(&output));
+}
+
+/// Of programs that nothing can be loaded into what is recorded is the same.
+#[test]
+fn programs_that_are_linked_statically() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let own = ["main", "work", "inner", "leaf", "on", "off", "last"].map(|name| ["-P", name]).concat();
+    let [called, branched] = fixed();
+    for options in [
+        &["-T", "off@trace_off"][..],
+        &["-T", "off@trace_off", "-T", "on@trace_on"],
+        &["-T", "on@trace_on"],
+        &["-T", "last@finish"],
+        &["-T", "work@depth=1"],
+        &["-D", "4", "-T", "work@depth=2"],
+        &["-T", "work@filter,depth=2"],
+        &["-F", "work", "-T", "inner@depth=1"],
+        &["-T", "work@notrace"],
+        &["-T", "inner@trace_off", "-T", "on@trace_on"],
+        &["--disabled", "-T", "on@trace_on", "-T", "last@finish"],
+        &["-T", "off@trace_off", "-T", "last@finish", "-T", "inner@trace_on", "-N", "work"],
+        &["-T", "off@trace_off,arg1", "-T", "on@trace_on"],
+    ] {
+        let expected = ours(options);
+        for others in [&[][..], &["--ring"]] {
+            assert_eq!(of(called, &[options, others].concat()), expected, "{options:?} {others:?}");
+        }
+        assert_eq!(of(branched, &[options, &own].concat()), expected, "{options:?}, by branches");
+    }
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub(crate) struct Chosen {
     types: Option<PathBuf>,
     /// Memory of the process that no table of values was written to yet.
     room: Range<u64>,
+    /// The table of values that was written last, and where.
+    written: Option<(u64, Vec<u8>)>,
 }
 
 /// Where the tracer's control block has what is recorded.
@@ -53,7 +55,7 @@ impl Chosen {
     ) -> Result<Self> {
         let types = wanted.types.clone();
         if wanted.filter.trim().is_empty() {
-            return Ok(Self { choice: None, types, room: 0..0 });
+            return Ok(Self { choice: None, types, room: 0..0, written: None });
         }
         let filter: Filter = wanted.filter.parse().context("what to record")?;
         let hooks = hooked.iter().map(|it| (it.hook, it.range.start)).collect();
@@ -61,7 +63,7 @@ impl Chosen {
         let folder = PathBuf::from(format!("/proc/{}", process.pid));
         let functions = (hooks, entries.functions().to_vec());
         let choice = OutsideChoice::new(&filter, &folder, functions, &slots, |modules| ask(types.as_ref(), modules))?;
-        Ok(Self { choice: Some(choice), types, room: 0..0 })
+        Ok(Self { choice: Some(choice), types, room: 0..0, written: None })
     }
 
     /// Has the tracer record that, which does not record now.
@@ -76,12 +78,12 @@ impl Chosen {
             let at = control + (FILTER + offset_of!(FilterControl, sites)) as u64;
             process.write(at, &table.to_le_bytes())?;
         }
-        if self.wants_values() {
+        if self.choice.as_ref().is_some_and(OutsideChoice::has_table) {
             let n_bytes = TABLES * (self.values(0).map_or(0, |table| table.len() as u64) + LATER_BYTES);
             let start = map(thread, n_bytes, libc::PROT_READ | libc::PROT_WRITE)?;
             self.room = start..start + n_bytes;
         }
-        self.write(process, control)?;
+        self.write(process, control, true)?;
         thread.call(image.function("rftrace_backend_filter")?, &[self.choice.is_some().into()])
     }
 
@@ -89,7 +91,7 @@ impl Chosen {
     pub(crate) fn refresh(&mut self, process: &Process, image: &Image) -> Result<()> {
         let Self { choice: Some(choice), types, .. } = self else { return Ok(()) };
         choice.refresh(|modules| ask(types.as_ref(), modules))?;
-        self.write(process, image.control(process))
+        self.write(process, image.control(process), false)
     }
 
     /// Whether values are to be recorded, maybe only of functions of libraries that come later.
@@ -112,25 +114,25 @@ impl Chosen {
         self.choice.as_ref()?.values(at)
     }
 
-    /// Writes the table of values, if it is another one than that which is there. Where there is no room for it the functions of a library that has come
-    /// have none.
+    /// Writes the table of values, if it is another one than before: what hooks count stands in it. Where there is no room for it the functions of a library
+    /// that has come have none.
     fn write_values(&mut self, process: &Process, control: u64) -> Result<()> {
-        let (there, at) = (address_at(process, control, offset_of!(FilterControl, values)), self.room.start);
-        let is_there = |table: Vec<u8>| there != 0 && process.bytes(there, table.len() as u64) == table;
-        if self.values(there).is_some_and(is_there) {
+        if self.written.as_ref().is_some_and(|(at, table)| self.values(*at).as_ref() == Some(table)) {
             return Ok(());
         }
+        let at = self.room.start;
         let Some(table) = self.values(at).filter(|table| at + table.len() as u64 <= self.room.end) else {
             return Ok(());
         };
         process.write(at, &table)?;
         process.write(control + (FILTER + offset_of!(FilterControl, values)) as u64, &at.to_le_bytes())?;
         self.room.start = (at + table.len() as u64).next_multiple_of(align_of::<ValueTable>() as u64);
+        self.written = Some((at, table));
         Ok(())
     }
 
-    /// Writes all of it, the tables first: hooks may look into them.
-    fn write(&mut self, process: &Process, control: u64) -> Result<()> {
+    /// Writes all of it, the tables first: hooks may look into them. Recording `begins`, or goes on.
+    fn write(&mut self, process: &Process, control: u64, begins: bool) -> Result<()> {
         self.write_values(process, control)?;
         let put = |offset: usize, bytes: &[u8]| process.write(control + (FILTER + offset) as u64, bytes);
         put(offset_of!(FilterControl, min_ticks), &self.min_ticks().to_le_bytes())?;
@@ -144,11 +146,16 @@ impl Chosen {
             (offset_of!(FilterControl, decisive), &chosen.decisive),
             (offset_of!(FilterControl, wanted), &chosen.wanted),
             (offset_of!(FilterControl, depth), &chosen.depth),
-            (offset_of!(FilterControl, depth_limit), &chosen.depth_limit),
         ] {
             put(offset, &word.load(Relaxed).to_le_bytes())?;
         }
         put(offset_of!(FilterControl, default_action), &[chosen.default_action.load(Relaxed)])?;
+        let paused_at = offset_of!(FilterControl, paused);
+        let was_paused = (!begins).then(|| process.bytes(control + (FILTER + paused_at) as u64, 1) == [1]);
+        let is_paused = choice.is_paused(was_paused);
+        put(paused_at, &[is_paused.into()])?;
+        let depth_limit = if is_paused { 0 } else { chosen.depth.load(Relaxed) };
+        put(offset_of!(FilterControl, depth_limit), &depth_limit.to_le_bytes())?;
         Ok(())
     }
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::libc::{self, pid_t};
 use rftrace::abi::{
-    Control, ControlShared, InitArgs, LEFT_BUCKET_BYTES, MAX_CHUNK_BYTES, MOST_THREADS, Outside as Told, Switch,
-    ThreadBlock, init,
+    Control, ControlShared, FilterControl, InitArgs, LEFT_BUCKET_BYTES, MAX_CHUNK_BYTES, MOST_THREADS, Outside as Told,
+    Switch, ThreadBlock, init,
 };
 use rftrace_frontend::Filter;
 use rftrace_frontend::patch::Unnamed;
@@ -47,7 +47,9 @@ pub struct BankPlaces {
     pub chunks: Range<u64>,
     /// What tracer and recorder share.
     pub bank: u64,
-    /// Where the tracer tells what the system calls its threads.
+    /// Where the tracer tells what it finds in calls.
+    pub noticed: u64,
+    /// Where it tells what the system calls its threads.
     pub threads: u64,
     /// Bytes of an entry there.
     pub thread_bytes: u64,
@@ -98,11 +100,10 @@ pub(crate) struct Outside {
 /// Refuses what needs the library.
 fn check_wanted(pid: pid_t, wanted: &Wanted) -> Result<()> {
     let Wanted { filter, has_library_calls, is_patched, resources, .. } = wanted;
-    let rule = filter.parse::<Filter>().context("what to record")?.rule_for_library();
+    filter.parse::<Filter>().context("what to record")?;
     let refused =
         [(*has_library_calls, "--libcalls"), (resources.is_some(), "--resources"), (*is_patched, "--patched")];
-    let refused = refused.into_iter().find(|&(is_wanted, _)| is_wanted).map(|(_, option)| option.to_owned());
-    if let Some(what) = refused.or(rule) {
+    if let Some((_, what)) = refused.into_iter().find(|&(is_wanted, _)| is_wanted) {
         bail!(
             "process {pid} is linked statically, or uses musl as its C library, and {what} is only for programs that are linked dynamically with the \
              GNU C library"
@@ -498,6 +499,8 @@ fn record_into(
     image.tell(process, offset_of!(Told, table_entries), 0)?;
     image.tell(process, offset_of!(Told, tid_at), tid_at)?;
     image.tell(process, offset_of!(Told, table), bank + places.threads)?;
+    let noticed = image.control(process) + (offset_of!(Control, filter) + offset_of!(FilterControl, noticed)) as u64;
+    process.write(noticed, &(bank + places.noticed).to_le_bytes())?;
     image.tell(process, offset_of!(Told, table_stride), places.thread_bytes)?;
     image.tell(process, offset_of!(Told, table_entries), places.n_threads)?;
     let (blocks_bytes, left_bytes) = match is_new {

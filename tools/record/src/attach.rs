@@ -270,11 +270,12 @@ impl Attended {
 
 /// Where things lie in a bank.
 fn places(bank: &Described) -> BankPlaces {
-    let bank::Places { n_bytes, chunks, bank, threads, thread_bytes, n_threads, is_ring } = bank.places();
+    let bank::Places { n_bytes, chunks, bank, noticed, threads, thread_bytes, n_threads, is_ring } = bank.places();
     BankPlaces {
         n_bytes: n_bytes as u64,
         chunks: chunks.start as u64..chunks.end as u64,
         bank: bank as u64,
+        noticed: noticed as u64,
         threads: threads as u64,
         thread_bytes: thread_bytes as u64,
         n_threads: n_threads as u64,

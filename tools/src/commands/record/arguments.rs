@@ -359,7 +359,6 @@ impl RecordArgs {
 
     /// Refuses what needs the library, for a program that it is not loaded into.
     pub(super) fn check_outside(&self, program: &Path) -> Result<()> {
-        let rules: rftrace_frontend::Filter = values::rules(&self.what())?.parse().context("what to record")?;
         let refused = [
             (self.stop, "--stop"),
             (dump_on::has_raised(&self.dump_on), "--dump-on panic, throw"),
@@ -367,8 +366,7 @@ impl RecordArgs {
             (self.signal_finish != 0, "--signal"),
             (self.triggers()?.start.is_some(), "-T FUNCTION"),
         ];
-        let refused = refused.into_iter().find(|&(is_wanted, _)| is_wanted).map(|(_, option)| option.to_owned());
-        if let Some(what) = refused.or_else(|| rules.rule_for_library()) {
+        if let Some((_, what)) = refused.into_iter().find(|&(is_wanted, _)| is_wanted) {
             bail!(
                 "{} is linked statically, or uses musl as its C library, and {what} is only for programs that are linked dynamically with the GNU C \
                  library",
