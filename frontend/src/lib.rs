@@ -119,7 +119,7 @@ pub use error::Error;
 pub use filter::{AskValues, Filter, Function, Selected};
 #[cfg(all(feature = "std", target_os = "linux"))]
 #[doc(hidden)]
-pub use filter::{OutsideChoice, ask_values};
+pub use filter::{OutsideChoice, ask_values, outside_functions};
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub use image::contents::Image;
 #[cfg(all(feature = "import", target_os = "linux"))]

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rftrace_frontend::Tracer;
-use rftrace_frontend::bank::{Bank, MOST_ANSWER_BYTES};
+use rftrace_frontend::bank::{Bank, functions_above};
 
 use crate::process;
 use crate::save::{self, RECORDING, Recording};
@@ -73,7 +73,7 @@ fn obey(tracer: &Tracer, bank: &Bank, request: &str) -> Result<Vec<u8>, String> 
             String::new()
         }
         "snapshot" => snapshot()?,
-        "functions" => return functions(tracer, argument),
+        "functions" => return functions_above(argument, tracer.functions()),
         _ => match tracer.obey(command, argument) {
             Some(done) => done?,
             None => return Err(format!("this program's library knows no `{command}`")),
@@ -93,18 +93,4 @@ fn filter(tracer: &Tracer, bank: &Bank, rules: &str) -> Result<String, String> {
     let answer = tracer.obey_rules(rules, Some(types::ask))?;
     bank.tell_rules(rules);
     Ok(answer)
-}
-
-/// The functions above an address, as many as an answer has room for: of each its address, and in the highest bit whether it is recorded.
-fn functions(tracer: &Tracer, above: &str) -> Result<Vec<u8>, String> {
-    const IS_RECORDED: u64 = 1 << 63;
-
-    let above = u64::from_str_radix(above, 16).map_err(|_| "functions: which come next?".to_owned())?;
-    let mut functions: Vec<(u64, bool)> =
-        tracer.functions().iter().map(|it| (it.address as u64, it.recorded)).collect();
-    functions.sort_unstable();
-    functions.dedup_by_key(|function| function.0);
-    let next = functions.into_iter().filter(|&(address, _)| address > above).take(MOST_ANSWER_BYTES / size_of::<u64>());
-    let words = next.map(|(address, is_recorded)| address | if is_recorded { IS_RECORDED } else { 0 });
-    Ok(words.flat_map(u64::to_le_bytes).collect())
 }

@@ -17,7 +17,7 @@ use super::file::{
 };
 use super::numbers::own_number;
 use super::own::write_texts;
-use super::request::{answer_in, write_rules};
+use super::request::{answer_in, write_minimum, write_rules};
 use crate::clock::{ClockPair, tsc, utc_offset_nanos};
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 
@@ -144,8 +144,7 @@ impl Described {
         slot.requests.switch_at.store(tracer.switch, Relaxed);
         slot.threads_at.store(tracer.threads, Relaxed);
         slot.first_index.store(tracer.first_index, Relaxed);
-        slot.minima[0][1].store(tracer.min_ticks, Relaxed);
-        slot.n_minima.store(1, Relaxed);
+        write_minimum(slot, tracer.min_ticks);
         // SAFETY: the texts of the slot, which lies in the mapping.
         unsafe {
             write_texts(slot, self.at(TEXT_AT), [&exe, &command_line, &maps, &[], &[]]);
@@ -153,6 +152,13 @@ impl Described {
         }
         slot.state.store(slot_state::IN_USE, Release);
         Ok(())
+    }
+
+    /// These rules are in force from now on, and calls that are over earlier, in ticks, are not recorded.
+    pub fn tell_rules(&self, rules: &str, min_ticks: u64) {
+        write_minimum(self.slot(), min_ticks);
+        // SAFETY: the texts of the slot, which lies in the mapping.
+        unsafe { write_rules(self.slot(), self.at(RULES_AT), rules) };
     }
 
     /// Answers in its place what it is asked, if anything is. An error says why nothing was done.

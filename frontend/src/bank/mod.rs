@@ -80,7 +80,7 @@ pub use own::Bank;
 #[cfg(target_os = "linux")]
 pub use pace::{Fill, SHORTEST_PAUSE};
 #[cfg(target_os = "linux")]
-pub use request::{Answer, Asked, MOST_ANSWER_BYTES, NotAsked, State};
+pub use request::{Answer, Asked, MOST_ANSWER_BYTES, NotAsked, State, functions_above};
 #[cfg(target_os = "linux")]
 pub use save::{SavedBank, Symbols, ToldModules};
 #[cfg(target_os = "linux")]

@@ -47,6 +47,44 @@ pub(super) unsafe fn write_rules(slot: &Slot, place: *mut u8, rules: &str) {
     }
 }
 
+/// Writes into a slot how long a call has to be from now on to be recorded, in ticks.
+pub(super) fn write_minimum(slot: &Slot, ticks: u64) {
+    let n_minima = slot.n_minima.load(Relaxed) as usize;
+    if n_minima > 0 && slot.minima[n_minima.min(MOST_MINIMA) - 1][1].load(Relaxed) == ticks {
+        return;
+    }
+    match slot.minima.get(n_minima) {
+        Some([since, least]) => {
+            since.store(if n_minima == 0 { 0 } else { tsc::ticks() }, Relaxed);
+            least.store(ticks, Relaxed);
+            slot.n_minima.store(n_minima as u32 + 1, Release);
+        }
+        // What is shown though it is too short does no harm.
+        None => _ = slot.minima[n_minima.min(MOST_MINIMA) - 1][1].fetch_min(ticks, Relaxed),
+    }
+}
+
+/// What is answered to who asks for the functions above an address, written in hexadecimal: as many as there is room for, of each its address, and in
+/// the highest bit whether it is recorded.
+///
+/// # Errors
+///
+/// It is no address.
+pub fn functions_above(
+    above: &str,
+    functions: impl IntoIterator<Item = crate::filter::Function>,
+) -> Result<Vec<u8>, String> {
+    const IS_RECORDED: u64 = 1 << 63;
+
+    let above = u64::from_str_radix(above, 16).map_err(|_| "functions: which come next?".to_owned())?;
+    let mut functions: Vec<(u64, bool)> = functions.into_iter().map(|it| (it.address as u64, it.recorded)).collect();
+    functions.sort_unstable();
+    functions.dedup_by_key(|function| function.0);
+    let next = functions.into_iter().filter(|&(address, _)| address > above).take(MOST_ANSWER_BYTES / size_of::<u64>());
+    let words = next.map(|(address, is_recorded)| address | if is_recorded { IS_RECORDED } else { 0 });
+    Ok(words.flat_map(u64::to_le_bytes).collect())
+}
+
 /// Answers a request in a slot, if there is one. An error says why nothing was done.
 ///
 /// # Safety
@@ -99,20 +137,8 @@ impl Bank {
 
     /// Says how long a call has to be from now on to be recorded.
     pub(crate) fn tell_minimum(&self) {
-        let Some(slot) = self.own_slot() else { return };
-        let ticks = backend::control().filter.min_ticks.load(Relaxed);
-        let n_minima = slot.n_minima.load(Relaxed) as usize;
-        if n_minima > 0 && slot.minima[n_minima.min(MOST_MINIMA) - 1][1].load(Relaxed) == ticks {
-            return;
-        }
-        match slot.minima.get(n_minima) {
-            Some([since, least]) => {
-                since.store(if n_minima == 0 { 0 } else { tsc::ticks() }, Relaxed);
-                least.store(ticks, Relaxed);
-                slot.n_minima.store(n_minima as u32 + 1, Release);
-            }
-            // What is shown though it is too short does no harm.
-            None => _ = slot.minima[n_minima.min(MOST_MINIMA) - 1][1].fetch_min(ticks, Relaxed),
+        if let Some(slot) = self.own_slot() {
+            write_minimum(slot, backend::control().filter.min_ticks.load(Relaxed));
         }
     }
 

@@ -50,6 +50,11 @@ impl Choice {
         Ok(selection)
     }
 
+    /// A recording begins.
+    pub(crate) fn begin(&mut self) {
+        self.values.begin();
+    }
+
     /// Filters what is recorded from now on.
     pub(crate) fn apply(&mut self, filter: &Filter, selection: &Selection) {
         let control = &backend::control().filter;

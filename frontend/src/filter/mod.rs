@@ -30,7 +30,7 @@ mod watches;
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub use self::asking::ask_values;
 #[cfg(all(feature = "std", target_os = "linux"))]
-pub use self::outside::OutsideChoice;
+pub use self::outside::{OutsideChoice, outside_functions};
 #[cfg(feature = "std")]
 pub use self::rules::{Filter, Function, Selected};
 #[cfg(feature = "std")]

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rftrace::abi::{FilterControl, ValueSite, ValueTable, Watch};
 
-use super::rules::Filter;
+use super::rules::{Filter, Function, Selected};
 use super::select::{self, Selection};
 use super::table::SiteTable;
 use super::values::{KnownValues, SiteValues};
@@ -33,7 +33,7 @@ pub struct OutsideChoice {
     values: Vec<SiteValues>,
     /// As of [`ValueTable::constant`].
     constant: Vec<[usize; 2]>,
-    in_effect: Vec<bool>,
+    selected: Selected,
 }
 
 impl OutsideChoice {
@@ -75,10 +75,24 @@ impl OutsideChoice {
             known_values,
             values,
             constant,
-            in_effect: Vec::new(),
+            selected: Selected::default(),
         };
         this.refresh(ask)?;
         Ok(this)
+    }
+
+    /// Looks up what another filter chooses.
+    ///
+    /// # Errors
+    ///
+    /// As of [`new`](Self::new). All is as before then.
+    pub fn set_filter(
+        &mut self,
+        filter: &Filter,
+        ask: impl FnOnce(&[(String, Option<String>)]) -> String,
+    ) -> Result<(), Error> {
+        let before = std::mem::replace(&mut self.filter, filter.clone());
+        self.refresh(ask).inspect_err(|_| self.filter = before)
     }
 
     /// Obeys the filter with what the process has loaded now.
@@ -102,7 +116,7 @@ impl OutsideChoice {
         control.wanted.store(wanted, Relaxed);
         control.depth.store(depth_limit, Relaxed);
         control.min_ticks.store(clock::ticks_in(self.filter.shortest()), Relaxed);
-        self.in_effect = select::in_effect(&self.filter, &selected);
+        self.selected = selected;
         Ok(())
     }
 
@@ -141,11 +155,32 @@ impl OutsideChoice {
         &self.control
     }
 
+    /// What the filter chooses.
+    #[must_use]
+    pub fn selected(&self) -> &Selected {
+        &self.selected
+    }
+
     /// Whether each of the filter's optional rules has an effect.
     #[must_use]
-    pub fn in_effect(&self) -> &[bool] {
-        &self.in_effect
+    pub fn in_effect(&self) -> Vec<bool> {
+        select::in_effect(&self.filter, &self.selected)
     }
+}
+
+/// The functions that can be recorded of a process as of [`OutsideChoice::new`], by address, and whether a filter chooses them.
+///
+/// # Errors
+///
+/// [`Error::Read`] if the process has ended.
+pub fn outside_functions(
+    filter: &Filter,
+    process: &Path,
+    (hooks, branched): (&[(&'static str, u64)], &[Range<u64>]),
+) -> Result<Vec<Function>, Error> {
+    let catalogue = Catalogue::of_process(process, hooks, branched)
+        .map_err(|source| Error::Read { path: process.to_owned(), source })?;
+    Ok(select::list(Some(filter), &catalogue))
 }
 
 /// A table of values as it is at an address.

@@ -445,3 +445,13 @@ pub struct Selected {
     /// Rules that match no function and are without effect, as text.
     pub without_effect: Vec<String>,
 }
+
+impl Selected {
+    /// As a recorder is told of it: how many functions are recorded of how many, and on further lines the rules that match nothing.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn told(&self) -> String {
+        let lines = [format!("{} {}", self.n_recorded, self.n_functions)];
+        lines.iter().chain(&self.without_effect).map(String::as_str).collect::<Vec<_>>().join("\n")
+    }
+}

@@ -28,6 +28,13 @@ pub(crate) struct SiteValues {
 pub(crate) struct PublishedValues(Vec<SiteValues>);
 
 impl PublishedValues {
+    /// A recording begins: its calls are counted from the first one, so a table with what is counted is made anew.
+    pub(crate) fn begin(&mut self) {
+        if self.0.iter().any(|site| !site.watches.is_empty()) {
+            self.0.clear();
+        }
+    }
+
     /// Tells the hooks what to record of these sites, which are by address. Only what is another than before takes memory, for ever.
     pub(crate) fn publish(&mut self, sites: &[SiteValues], control: &FilterControl) {
         if self.0 == sites {

@@ -54,8 +54,7 @@ impl Tracer {
             None => filter,
         };
         let selected = self.set_filter(&filter).map_err(|error| error.with_remedy())?;
-        let lines = [format!("{} {}", selected.n_recorded, selected.n_functions)];
-        Ok(lines.into_iter().chain(selected.without_effect).collect::<Vec<_>>().join("\n"))
+        Ok(selected.told())
     }
 }
 

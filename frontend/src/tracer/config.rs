@@ -420,6 +420,7 @@ impl Config {
         if let Some((old, old_bytes)) = in_use.replace((AtomicPtr::new(memory.buffer), buffer_bytes)) {
             host::discard(old.into_inner(), old_bytes);
         }
+        choice.begin();
         match (&filter, &selection) {
             (Some(filter), Some(selection)) => choice.apply(filter, selection),
             _ if choice.is_filtered() => choice.clear(),

@@ -165,6 +165,19 @@ impl Drop for Busy {
     }
 }
 
+/// Waits until something is so.
+#[track_caller]
+pub(crate) fn wait_for(is_so: impl Fn() -> bool, what: &str) {
+    /// It does not take so long, whatever else the machine does.
+    const LONG: Duration = Duration::from_secs(60);
+
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LONG, "not within a minute: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 pub(crate) fn told(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -5,17 +5,15 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rftrace_tests::{CProgram, require, tools};
 
-use crate::attach::{Running, check_calls, count, program, refused, told};
+use crate::attach::{Running, check_calls, count, program, refused, told, wait_for};
 use crate::record::rftrace;
 
 /// A small ring: the program fills it in a fraction of a second.
 const RING: [&str; 3] = ["--ring", "--buffer", "64K"];
-/// No dump takes so long, whatever else the machine does.
-const LONG: Duration = Duration::from_secs(60);
 
 fn dumps(trace: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(trace).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -28,12 +26,8 @@ fn dumps(trace: &Path) -> Vec<PathBuf> {
 /// Waits until there are dumps made for something.
 #[track_caller]
 fn wait_for_dumps(trace: &Path, reason: &str, n: usize) {
-    let begun = Instant::now();
     let found = || dumps(trace).iter().filter(|dump| dump.to_string_lossy().contains(reason)).count();
-    while found() < n {
-        assert!(begun.elapsed() < LONG, "no {n} dumps for {reason}: {:?}", dumps(trace));
-        thread::sleep(Duration::from_millis(20));
-    }
+    wait_for(|| found() >= n, reason);
 }
 
 fn interrupt(mut recorder: Child) {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rftrace_tests::{require, traces};
+use rftrace_tests::{CProgram, require, traces};
 
 use crate::attach;
 use crate::control::{ALL, Controlled};
@@ -100,6 +100,67 @@ fn a_program_that_is_attached_to() {
             assert_eq!(it.end(), "0 signals\n");
         }
     }
+}
+
+/// Filters, times and the list of functions of a program that nothing is loaded into, which the recorder puts there: a round for each, and one with all again.
+fn rounds_of_filters(it: &mut Controlled) {
+    it.round('a');
+    set(it, "set_ftrace_notrace", &["leaf"], "leaf\n");
+    it.round('b');
+    assert!(it.refused(&["filter", "include=no_such"]).contains("matches nothing"));
+    assert!(
+        it.ctl(&["functions"]).contains("- leaf [program]") && it.ctl(&["functions"]).contains("+ deepest [program]")
+    );
+    it.ctl(&["filter", "min=1ms"]);
+    assert_eq!(it.ctl(&["filter"]), "min=1ms\n");
+    it.round('c');
+    it.ctl(&["filter", "values=deep@arg1; trigger=deeper@depth=1"]);
+    it.round('d');
+    it.ctl(&["filter", ""]);
+    assert!(it.ctl(&["functions", "lea*"]).contains("+ leaf [program]"));
+    it.round('e');
+    it.ctl(&["filter", "exclude=leaf"]);
+    it.round('f');
+    for words in [&["patch"][..], &["set", "set_ftrace_notrace_pid", "1"]] {
+        assert!(it.refused(words).contains("linked dynamically"), "{words:?}");
+    }
+}
+
+#[test]
+fn filters_of_a_program_that_nothing_is_loaded_into() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["controlled.c"]).without_library().with(&["-O1", "-static", "-lpthread"]).build();
+    let started = |options: &[&str]| {
+        let mut it = Controlled::of(&program, options, &["busy"]);
+        it.wait_until_ready();
+        it
+    };
+    let attached = |options: &[&str]| Controlled::attached_to(&program, options, &["busy"], None);
+    let (first, without): (&[&str], &[&str]) = (&["-N", "deep"], &["all", "slow"]);
+    for (mut it, a, b) in [
+        (started(&[]), &ALL[..], &NO_LEAF[..]),
+        (attached(&[]), &ALL, &NO_LEAF),
+        (started(first), &["all", "leaf", "slow"], without),
+        (attached(first), &["all", "leaf", "slow"], without),
+    ] {
+        rounds_of_filters(&mut it);
+        let rounds = it.rounds();
+        let d = &["all", "leaf", "deep", "deeper", "slow"];
+        for (letter, expected) in [("a", a), ("b", b), ("c", without), ("d", d), ("e", &ALL), ("f", &NO_LEAF)] {
+            assert_eq!(rounds[&format!("round_{letter}")], expected, "round_{letter}");
+        }
+    }
+    let mut it = attached(&["--ring"]);
+    it.ctl(&["trigger", "add", "call:deepest#2"]);
+    it.round('a');
+    it.round('b');
+    let place = it.trace().join("snapshot-1-call-deepest-2");
+    attach::wait_for(|| place.join("info").exists(), "no dump of a call");
+    let calls = traces::calls_per_task(&traces::open(&place));
+    assert_eq!(calls.iter().filter_map(|calls| calls.get("deepest")).sum::<u64>(), 2);
+    it.end();
 }
 
 /// Calls come as text, and requests of two clients do not meet, while other threads call.

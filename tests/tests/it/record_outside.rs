@@ -410,7 +410,7 @@ fn controlled() {
         }
         let (is_done, said) = recorded.control(&["off"]);
         assert!(is_done, "{said}");
-        let (is_done, said) = recorded.control(&["filter", "include=alone"]);
+        let (is_done, said) = recorded.control(&["patch"]);
         assert!(!is_done && said.contains("linked dynamically"), "{said}");
         let (is_done, said) = recorded.control(&["stop"]);
         assert!(is_done && said.contains("goes on without the tracer"), "{said}");

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use anyhow::{Context, Result, bail};
 use nix::libc;
 use rftrace::abi::{Control, FilterControl, ValueTable};
-use rftrace_frontend::{Filter, OutsideChoice};
+use rftrace_frontend::{Filter, Function, OutsideChoice, Selected, outside_functions};
 
 use super::borrowed::Borrowed;
 use super::image::Image;
@@ -24,7 +24,13 @@ use super::wanted::Wanted;
 /// What is recorded.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    /// `None`: everything.
+    /// The functions that call a hook by themselves, with that, and those that get a branch.
+    functions: (Vec<(&'static str, u64)>, Vec<Range<u64>>),
+    /// Empty for everything.
+    rules: String,
+    /// Whether others were in force before.
+    are_others: bool,
+    /// What rules choose; `None` if there never were any.
     choice: Option<OutsideChoice>,
     /// Where somebody answers what values functions have, if that is needed.
     types: Option<PathBuf>,
@@ -53,23 +59,56 @@ impl Chosen {
         image: Option<&Image>,
         (hooked, entries): (&[Hooked], &Entries),
     ) -> Result<Self> {
-        let types = wanted.types.clone();
-        if wanted.filter.trim().is_empty() {
-            return Ok(Self { choice: None, types, room: 0..0, written: None });
-        }
-        let filter: Filter = wanted.filter.parse().context("what to record")?;
         let hooks = hooked.iter().map(|it| (it.hook, it.range.start)).collect();
-        let slots = image.map_or_else(|| Ok(Vec::new()), |image| published(process, image.control(process)))?;
-        let folder = PathBuf::from(format!("/proc/{}", process.pid));
-        let functions = (hooks, entries.functions().to_vec());
-        let choice = OutsideChoice::new(&filter, &folder, functions, &slots, |modules| ask(types.as_ref(), modules))?;
-        Ok(Self { choice: Some(choice), types, room: 0..0, written: None })
+        let mut this = Self {
+            functions: (hooks, entries.functions().to_vec()),
+            rules: String::new(),
+            are_others: false,
+            choice: None,
+            types: wanted.types.clone(),
+            room: 0..0,
+            written: None,
+        };
+        this.change(&wanted.filter, process, image)?;
+        this.are_others = false;
+        Ok(this)
     }
 
-    /// Has the tracer record that, which does not record now.
-    pub(crate) fn apply(&mut self, thread: &mut Borrowed<'_>, process: &Process, image: &Image) -> Result<()> {
+    /// Looks up what other rules choose. Nothing changes in the process yet.
+    ///
+    /// # Errors
+    ///
+    /// As of [`look_up`](Self::look_up): all is as before.
+    pub(crate) fn change(&mut self, rules: &str, process: &Process, image: Option<&Image>) -> Result<()> {
+        if !rules.trim().is_empty() {
+            let filter: Filter = rules.parse().context("what to record")?;
+            let types = self.types.as_ref();
+            let ask = |modules: &[(String, Option<String>)]| ask(types, modules);
+            match &mut self.choice {
+                Some(choice) => choice.set_filter(&filter, ask)?,
+                None => {
+                    let slots =
+                        image.map_or_else(|| Ok(Vec::new()), |image| published(process, image.control(process)))?;
+                    let functions = self.functions.clone();
+                    self.choice = Some(OutsideChoice::new(&filter, &folder_of(process), functions, &slots, ask)?);
+                }
+            }
+        }
+        self.rules = rules.trim().to_owned();
+        self.are_others = true;
+        Ok(())
+    }
+
+    /// Has the tracer record that. Recording `begins`, or goes on.
+    pub(crate) fn apply(
+        &mut self,
+        thread: &mut Borrowed<'_>,
+        process: &Process,
+        image: &Image,
+        begins: bool,
+    ) -> Result<()> {
         let control = image.control(process);
-        if self.choice.is_some() && table_of(process, control) == 0 {
+        if self.in_force().is_some() && table_of(process, control) == 0 {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let bytes = OutsideChoice::TABLE_BYTES as u64;
             let table = map(thread, bytes, protection)?;
@@ -78,40 +117,61 @@ impl Chosen {
             let at = control + (FILTER + offset_of!(FilterControl, sites)) as u64;
             process.write(at, &table.to_le_bytes())?;
         }
-        if self.choice.as_ref().is_some_and(OutsideChoice::has_table) {
-            let n_bytes = TABLES * (self.values(0).map_or(0, |table| table.len() as u64) + LATER_BYTES);
+        let table_bytes = self.values(0).map_or(0, |table| table.len() as u64);
+        if self.in_force().is_some_and(OutsideChoice::has_table) && self.room.end - self.room.start <= table_bytes {
+            let n_bytes = TABLES * (table_bytes + LATER_BYTES);
             let start = map(thread, n_bytes, libc::PROT_READ | libc::PROT_WRITE)?;
             self.room = start..start + n_bytes;
         }
-        self.write(process, control, true)?;
-        thread.call(image.function("rftrace_backend_filter")?, &[self.choice.is_some().into()])
+        self.write(process, control, begins)?;
+        thread.call(image.function("rftrace_backend_filter")?, &[self.in_force().is_some().into()])
     }
 
     /// Obeys the rules with what is loaded now.
     pub(crate) fn refresh(&mut self, process: &Process, image: &Image) -> Result<()> {
         let Self { choice: Some(choice), types, .. } = self else { return Ok(()) };
+        if self.rules.is_empty() {
+            return Ok(());
+        }
         choice.refresh(|modules| ask(types.as_ref(), modules))?;
         self.write(process, image.control(process), false)
     }
 
     /// Whether values are to be recorded, maybe only of functions of libraries that come later.
     pub(crate) fn wants_values(&self) -> bool {
-        self.choice.as_ref().is_some_and(OutsideChoice::wants_values)
+        self.in_force().is_some_and(OutsideChoice::wants_values)
     }
 
     /// Calls that are over earlier, in ticks, are not recorded.
     pub(crate) fn min_ticks(&self) -> u64 {
-        self.choice.as_ref().map_or(0, |choice| choice.control().min_ticks.load(Relaxed))
+        self.in_force().map_or(0, |choice| choice.control().min_ticks.load(Relaxed))
     }
 
-    /// Whether each of the rules that may match nothing has an effect.
-    pub(crate) fn in_effect(&self) -> &[bool] {
-        self.choice.as_ref().map_or(&[], OutsideChoice::in_effect)
+    /// Whether each of the first rules that may match nothing has an effect; empty if others are in force.
+    pub(crate) fn in_effect(&self) -> Vec<bool> {
+        self.in_force().filter(|_| !self.are_others).map(OutsideChoice::in_effect).unwrap_or_default()
+    }
+
+    /// The rules, and what they choose; `None` for everything.
+    pub(crate) fn rules(&self) -> (&str, Option<&Selected>) {
+        (&self.rules, self.in_force().map(OutsideChoice::selected))
+    }
+
+    /// All functions that can be recorded.
+    pub(crate) fn functions(&self, process: &Process) -> Result<Vec<Function>> {
+        let filter = self.rules.parse().context("what to record")?;
+        let (hooks, branched) = &self.functions;
+        Ok(outside_functions(&filter, &folder_of(process), (hooks, branched))?)
+    }
+
+    /// What the rules choose, if there are any.
+    fn in_force(&self) -> Option<&OutsideChoice> {
+        self.choice.as_ref().filter(|_| !self.rules.is_empty())
     }
 
     /// The table of values as it is at an address; `None` if there are none.
     fn values(&self, at: u64) -> Option<Vec<u8>> {
-        self.choice.as_ref()?.values(at)
+        self.in_force()?.values(at)
     }
 
     /// Writes the table of values, if it is another one than before: what hooks count stands in it. Where there is no room for it the functions of a library
@@ -136,7 +196,7 @@ impl Chosen {
         self.write_values(process, control)?;
         let put = |offset: usize, bytes: &[u8]| process.write(control + (FILTER + offset) as u64, bytes);
         put(offset_of!(FilterControl, min_ticks), &self.min_ticks().to_le_bytes())?;
-        let Some(choice) = &self.choice else { return Ok(()) };
+        let Some(choice) = self.in_force() else { return Ok(()) };
         let chosen = choice.control();
         let bytes: Vec<u8> = choice.slots().flat_map(u64::to_le_bytes).collect();
         process.write(table_of(process, control), &bytes)?;
@@ -158,6 +218,10 @@ impl Chosen {
         put(offset_of!(FilterControl, depth_limit), &depth_limit.to_le_bytes())?;
         Ok(())
     }
+}
+
+fn folder_of(process: &Process) -> PathBuf {
+    PathBuf::from(format!("/proc/{}", process.pid))
 }
 
 /// Where the table lies; 0 if there is none.

@@ -11,7 +11,7 @@
 //! - `signal` sends a thread a signal that ends no wait of it.
 //! - `branches` are those at functions' beginnings: the pass that changes code. `stubs` are what they lead to where no library makes it.
 //! - `started` is a program that this process starts, held where the tracer can be put into it.
-//! - `wanted` is what is recorded of a process, and how. `attached` is the whole where there is a library: begin, look, leave. `outside` is the same where there is none, with the tracer's `image`, the
+//! - `wanted` is what is recorded of a process, and how. `attached` is the whole where there is a library: begin, look, leave. `outside` is the same where there is none, with the tracer's `image` and the recorder's `bank`, the
 //!   `jumps` that lead there, the `filter` of what is recorded, and the program's `unwinder`, which is told of the tracer or finds it by the program's
 //!   `headers`; `way` chooses.
 //!
@@ -26,6 +26,7 @@
 #![deny(unsafe_code)]
 
 mod attached;
+mod bank;
 mod borrowed;
 mod bpf;
 mod branches;
@@ -58,11 +59,12 @@ mod way;
 mod world;
 
 pub use attached::{Files, State};
+pub use bank::BankPlaces;
 pub use bpf::Call;
 pub use branches::NoBranch;
 pub use call::begin_again;
 pub use needs::needed_calls;
-pub use outside::{BankPlaces, Mapped};
+pub use outside::Mapped;
 pub use process::OtherRoot;
 pub use signal::send_unseen;
 pub use started::Started;

@@ -11,21 +11,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::libc::{self, pid_t};
-use rftrace::abi::{
-    Control, ControlShared, FilterControl, InitArgs, LEFT_BUCKET_BYTES, MAX_CHUNK_BYTES, MOST_THREADS, Outside as Told,
-    Switch, ThreadBlock, init,
-};
-use rftrace_frontend::Filter;
+use rftrace::abi::{Control, ControlShared, Outside as Told, Switch};
 use rftrace_frontend::patch::Unnamed;
+use rftrace_frontend::{Filter, Function, Selected};
 
 use super::attached::{Files, State, modules};
+use super::bank::{BankPlaces, hide_bank, map_bank, record_into};
 use super::borrowed::{Borrowed, Gadgets};
 use super::branches::OwnBranches;
 use super::confined;
 use super::filter::Chosen;
 use super::image::Image;
 use super::jumps::{self, Hooked};
-use super::library::{close, map, memory_file};
+use super::library::{close, memory_file};
 use super::names;
 use super::needs::Needs;
 use super::place::Places;
@@ -37,27 +35,6 @@ use super::stubs::{self, Entries};
 use super::unwinder::Unwinder;
 use super::wanted::Wanted;
 use super::world::{World, let_late_go};
-
-/// Where things lie in the file of a bank, for who maps it as a whole.
-#[derive(Clone, Debug)]
-pub struct BankPlaces {
-    /// Bytes of the file.
-    pub n_bytes: u64,
-    /// The memory for the tracer.
-    pub chunks: Range<u64>,
-    /// What tracer and recorder share.
-    pub bank: u64,
-    /// Where the tracer tells what it finds in calls.
-    pub noticed: u64,
-    /// Where it tells what the system calls its threads.
-    pub threads: u64,
-    /// Bytes of an entry there.
-    pub thread_bytes: u64,
-    /// Entries.
-    pub n_threads: u64,
-    /// Whether nobody empties it: the newest take the place of the oldest.
-    pub is_ring: bool,
-}
 
 /// Where things lie in a process that cannot tell it itself.
 #[derive(Clone, Copy, Debug)]
@@ -74,8 +51,6 @@ pub struct Mapped {
     pub first_index: u64,
 }
 
-/// Buckets of frames that were left, as for the library.
-const LEFT_BUCKETS: usize = 512;
 /// Where C libraries have the number of a thread, from its control block on: GNU's, musl's since 1.2, and before.
 const TID_AT: [u64; 3] = [0x2d0, 0x30, 0x38];
 const OF_MUSL: [u64; 2] = [TID_AT[1], TID_AT[2]];
@@ -204,13 +179,36 @@ impl Outside {
     }
 
     /// Whether each of the rules that may match nothing has an effect.
-    pub(crate) fn rules_in_effect(&self) -> &[bool] {
-        self.chosen.as_ref().map_or(&[], Chosen::in_effect)
+    pub(crate) fn rules_in_effect(&self) -> Vec<bool> {
+        self.chosen.as_ref().map(Chosen::in_effect).unwrap_or_default()
+    }
+
+    /// The functions that can be recorded, and whether the rules in force choose them.
+    pub(crate) fn functions(&self) -> Result<Vec<Function>> {
+        self.chosen.as_ref().context(NOT_RECORDED)?.functions(&self.process)
+    }
+
+    /// Puts rules in the place of those in force; none for everything. Returns what they choose, if they are rules.
+    pub(crate) fn set_rules(&mut self, rules: &str) -> Result<Option<Selected>> {
+        self.let_late_go();
+        let Self { process, image, restorer, chosen, late, .. } = self;
+        let chosen = chosen.as_mut().context(NOT_RECORDED)?;
+        let before = chosen.rules().0.to_owned();
+        chosen.change(rules, process, Some(image))?;
+        let changed = borrow(process, image, *restorer, late).and_then(|mut thread| {
+            let applied = chosen.apply(&mut thread, process, image, false);
+            applied.and(thread.give_back())
+        });
+        if changed.is_err() {
+            // They were right before.
+            let _ = chosen.change(&before, process, Some(image));
+        }
+        changed.map(|()| chosen.rules().1.cloned())
     }
 
     /// Whether values are read only where memory is there for sure, as a filter of system calls might forbid more.
     pub(crate) fn is_confined(&self) -> bool {
-        self.is_confined
+        self.is_confined && self.chosen.as_ref().is_some_and(Chosen::wants_values)
     }
 
     /// What became of functions that were to have a branch, if there are any.
@@ -264,8 +262,7 @@ impl Outside {
     pub(crate) fn switch(&mut self, to: Option<bool>) -> Result<()> {
         self.let_late_go();
         let Self { process, image, restorer, late, .. } = self;
-        let places = Places::for_bare_tracer(process, image.texts(), *restorer, Vec::new())?;
-        let mut thread = Borrowed::take(process, &places, &Needs::outside(), image.gadgets()?, late)?;
+        let mut thread = borrow(process, image, *restorer, late)?;
         let is_on = to.unwrap_or_else(|| !image.is_on(process));
         let switched = switch_on(&mut thread, process, image, is_on);
         switched.and(thread.give_back())
@@ -275,11 +272,18 @@ impl Outside {
     pub(crate) fn leave(mut self) -> Result<()> {
         self.let_late_go();
         let Self { process, image, restorer, bank, late, .. } = &mut self;
-        let places = Places::for_bare_tracer(process, image.texts(), *restorer, Vec::new())?;
-        let mut thread = Borrowed::take(process, &places, &Needs::outside(), image.gadgets()?, late)?;
+        let mut thread = borrow(process, image, *restorer, late)?;
         let left = end_on(&mut thread, process, image, bank, late);
         left.and(thread.give_back())
     }
+}
+
+const NOT_RECORDED: &str = "it is not recorded by this process";
+
+/// Borrows a thread of a process that is recorded.
+fn borrow<'a>(process: &'a Process, image: &Image, restorer: u64, late: &mut Vec<pid_t>) -> Result<Borrowed<'a>> {
+    let places = Places::for_bare_tracer(process, image.texts(), restorer, Vec::new())?;
+    Borrowed::take(process, &places, &Needs::outside(), image.gadgets()?, late)
 }
 
 /// What is wanted of a process as it is.
@@ -326,7 +330,8 @@ fn put_into<'a>(
     let entries = Entries::look_up(process, &maps, wanted, &hooked, unnamed.as_ref())?;
     let mut chosen = Chosen::look_up(wanted, process, image.as_ref(), (&hooked, &entries))?;
     let gadgets = Gadgets::anywhere(process, &maps)?;
-    let is_confined = chosen.wants_values() && (!has_values || confined::may_be_installed(process, &maps)?);
+    // Also for rules that come later.
+    let is_confined = !has_values || confined::may_be_installed(process, &maps)?;
     // The borrowed thread stays where it is until all is written.
     let mut texts = image.as_ref().map_or_else(Vec::new, Image::texts);
     texts.extend(hooked.iter().map(Hooked::inside));
@@ -415,7 +420,7 @@ fn begin_on(
         true => thread.call(image.function("rftrace_backend_confine")?, &[]),
         false => Ok(()),
     });
-    let begun = begun.and_then(|()| chosen.apply(thread, process, &image));
+    let begun = begun.and_then(|()| chosen.apply(thread, process, &image, true));
     let begun = begun.and_then(|()| entries.make(thread, process, &image, unwinder.lowest()));
     let begun = begun.and_then(|made| unwinder.tell(thread, process, &image, late).map(|()| made));
     let begun = begun.and_then(|made| {
@@ -459,85 +464,6 @@ fn tid_at(process: &Process, fs_base: u64, own: Option<u32>) -> Option<u64> {
 
 fn own_number(thread: pid_t) -> Option<u32> {
     status::own_number(thread)
-}
-
-/// Maps the file of the bank where chunks are aligned.
-fn map_bank(thread: &mut Borrowed<'_>, number: u64, places: &BankPlaces) -> Result<Range<u64>> {
-    let align = MAX_CHUNK_BYTES as u64;
-    let start = map(thread, places.n_bytes + align, libc::PROT_NONE)?.next_multiple_of(align);
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-    let flags = flags | libc::MAP_NORESERVE;
-    thread
-        .system_call(libc::SYS_mmap, &[start, places.n_bytes, protection as u64, flags as u64, number, 0])
-        .context("it has no memory for the bank")?;
-    thread.system_call(libc::SYS_madvise, &[start, places.n_bytes, libc::MADV_DONTDUMP as u64])?;
-    Ok(start..start + places.n_bytes)
-}
-
-/// Makes the bank private memory: what hooks still write there is nobody's. The addresses stay taken.
-fn hide_bank(thread: &mut Borrowed<'_>, bank: &Range<u64>) -> Result<()> {
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let flags = flags | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    let arguments = [bank.start, bank.end - bank.start, protection as u64, flags as u64, u64::MAX, 0];
-    thread.system_call(libc::SYS_mmap, &arguments).context("the recorder's memory stays in it").map(drop)
-}
-
-/// Gives the tracer its memory.
-fn record_into(
-    thread: &mut Borrowed<'_>,
-    process: &Process,
-    image: &Image,
-    places: &BankPlaces,
-    bank: u64,
-    tid_at: u64,
-    is_new: bool,
-) -> Result<()> {
-    /// A thread that takes a chunk at this moment has taken it soon.
-    const TRIES: usize = 100;
-    const PAUSE: Duration = Duration::from_millis(1);
-
-    image.tell(process, offset_of!(Told, table_entries), 0)?;
-    image.tell(process, offset_of!(Told, tid_at), tid_at)?;
-    image.tell(process, offset_of!(Told, table), bank + places.threads)?;
-    let noticed = image.control(process) + (offset_of!(Control, filter) + offset_of!(FilterControl, noticed)) as u64;
-    process.write(noticed, &(bank + places.noticed).to_le_bytes())?;
-    image.tell(process, offset_of!(Told, table_stride), places.thread_bytes)?;
-    image.tell(process, offset_of!(Told, table_entries), places.n_threads)?;
-    let (blocks_bytes, left_bytes) = match is_new {
-        true => (MOST_THREADS * size_of::<ThreadBlock>(), LEFT_BUCKETS * LEFT_BUCKET_BYTES),
-        false => (0, 0),
-    };
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let (blocks, left) = match is_new {
-        true => (map(thread, blocks_bytes as u64, protection)?, map(thread, left_bytes as u64, protection)?),
-        false => (0, 0),
-    };
-    if blocks != 0 {
-        // As for the library: a thread's first call is not to touch 2 MiB. It may fail.
-        let _ = thread.system_call(libc::SYS_madvise, &[blocks, blocks_bytes as u64, libc::MADV_NOHUGEPAGE as u64]);
-    }
-    let mut arguments = [0u8; size_of::<InitArgs>()];
-    let mut put = |at: usize, word: u64| arguments[at..at + 8].copy_from_slice(&word.to_le_bytes());
-    put(offset_of!(InitArgs, buffer), bank + places.chunks.start);
-    put(offset_of!(InitArgs, buffer_bytes), places.chunks.end - places.chunks.start);
-    put(offset_of!(InitArgs, blocks), blocks);
-    put(offset_of!(InitArgs, blocks_bytes), blocks_bytes as u64);
-    put(offset_of!(InitArgs, left), left);
-    put(offset_of!(InitArgs, left_bytes), left_bytes as u64);
-    // A ring is not emptied: what else the bank has is for the recorder.
-    put(offset_of!(InitArgs, bank), if places.is_ring { 0 } else { bank + places.bank });
-    arguments[offset_of!(InitArgs, overwriting)] = places.is_ring.into();
-    let at = thread.room(arguments.len() as u64)?;
-    process.write(at, &arguments)?;
-    for _ in 0..TRIES {
-        thread.call(image.function("rftrace_outside_begin")?, &[at])?;
-        match (image.outside(process, offset_of!(Told, status)) as u32).wrapping_sub(1) {
-            init::OK => return Ok(()),
-            init::BUSY => thread::sleep(PAUSE),
-            status => bail!("the tracer in process {} does not begin ({status})", process.pid),
-        }
-    }
-    bail!("a thread of process {} is in the tracer all the time; try again", process.pid);
 }
 
 /// Switches recording. Where it is off nothing leads to the hook but its callers.

@@ -5,14 +5,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rftrace_frontend::{Function, Selected};
 
 use super::attached::{self, Attached as ByLibrary, Files, State};
+use super::bank::BankPlaces;
 use super::branches::{NoBranch, OwnBranches};
-use super::outside::{BankPlaces, Mapped, Outside};
+use super::outside::{Mapped, Outside};
 use super::process::OtherRoot;
 use super::refusal;
 use super::started::Started;
 use super::wanted::Wanted;
+
+const ASKED: &str = "it can be asked for that";
 
 /// A process that is recorded.
 #[derive(Debug)]
@@ -71,9 +75,9 @@ impl Attached {
 
     /// Whether each of the [optional rules](rftrace_frontend::Filter::optional_rules) has an effect, if nothing in the process tells that.
     #[must_use]
-    pub fn rules_in_effect(&self) -> &[bool] {
+    pub fn rules_in_effect(&self) -> Vec<bool> {
         match &self.0 {
-            Way::Library(_) => &[],
+            Way::Library(_) => Vec::new(),
             Way::Outside(outside) => outside.rules_in_effect(),
         }
     }
@@ -173,8 +177,32 @@ impl Attached {
     /// No thread could be borrowed, or the process has ended. Or it can be asked.
     pub fn switch(&mut self, to: Option<bool>) -> Result<()> {
         match &mut self.0 {
-            Way::Library(_) => bail!("it can be asked for that"),
+            Way::Library(_) => bail!(ASKED),
             Way::Outside(outside) => outside.switch(to),
+        }
+    }
+
+    /// Puts rules in the place of those in force; none for everything. Returns what they choose, if they are rules.
+    ///
+    /// # Errors
+    ///
+    /// Nothing has changed: as of [`switch`](Self::switch), or the rules are wrong, or match nothing.
+    pub fn set_rules(&mut self, rules: &str) -> Result<Option<Selected>> {
+        match &mut self.0 {
+            Way::Library(_) => bail!(ASKED),
+            Way::Outside(outside) => outside.set_rules(rules),
+        }
+    }
+
+    /// The functions that can be recorded, and whether the rules in force choose them.
+    ///
+    /// # Errors
+    ///
+    /// The process has ended. Or it can be asked.
+    pub fn functions(&self) -> Result<Vec<Function>> {
+        match &self.0 {
+            Way::Library(_) => bail!(ASKED),
+            Way::Outside(outside) => outside.functions(),
         }
     }
 

@@ -17,7 +17,7 @@ use rftrace_format::resources::Resource;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use rftrace_frontend::bank::{self, Described, Names, Tracer};
+use rftrace_frontend::bank::{self, Described, Names, Tracer, functions_above};
 
 use super::banks::{BankRecorder, BankRecording, NO_MEMORY, OnFull, Plan, Written};
 use super::control::{Control, Spelling};
@@ -235,7 +235,7 @@ impl Attended {
         let Self { attached, bank, .. } = self;
         match bank {
             Some(bank) => {
-                bank.answer(|request| obey(attached, request));
+                bank.answer(|request| obey(attached, bank, request));
                 Ok(())
             }
             None => attached.answer(),
@@ -509,19 +509,19 @@ pub(crate) fn attend(
 }
 
 /// Does what a process is asked that cannot do it itself.
-fn obey(attached: &mut Attached, request: &str) -> Result<Vec<u8>, String> {
-    let is_on = match request {
-        "on" => true,
-        "off" => false,
-        _ => {
-            return Err(
-                "that is for programs that are linked dynamically with the GNU C library: of this one the same functions are recorded until it \
-                 is left (rftrace ctl PID stop); `on` and `off` switch that"
-                    .to_owned(),
-            );
+fn obey(attached: &mut Attached, bank: &Described, request: &str) -> Result<Vec<u8>, String> {
+    let (command, argument) = request.split_once(' ').unwrap_or((request, ""));
+    let told = |error: anyhow::Error| format!("{error:#}");
+    match command {
+        "on" | "off" => attached.switch(Some(command == "on")).map(|()| Vec::new()).map_err(told),
+        "filter" => {
+            let selected = attached.set_rules(argument).map_err(told)?;
+            bank.tell_rules(argument, attached.mapped().map_or(0, |mapped| mapped.min_ticks));
+            Ok(selected.map(|selected| selected.told()).unwrap_or_default().into_bytes())
         }
-    };
-    attached.switch(Some(is_on)).map(|()| Vec::new()).map_err(|error| format!("{error:#}"))
+        "functions" => functions_above(argument, attached.functions().map_err(told)?),
+        _ => Err("that is for programs that are linked dynamically with the GNU C library".to_owned()),
+    }
 }
 
 fn do_errand(what: What, pid: u32, process: Option<&mut Result<Attended, Reason>>) -> Result<(), String> {

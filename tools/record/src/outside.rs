@@ -138,7 +138,7 @@ impl Way for Outside<'_> {
             });
             let look = |_, attached: &Attached| {
                 // It only loses what the user is told.
-                let _ = self.choice.rules.1.add(attached.rules_in_effect());
+                let _ = self.choice.rules.1.add(&attached.rules_in_effect());
             };
             let ends = attend(attended.into_iter().collect(), look, || Some(Duration::MAX), &to_do);
             self.told.end = ends.into_iter().next();

@@ -1,0 +1,121 @@
+//! The memory of a recorder in a process that has the tracer alone: where it is mapped, that the tracer is told of it, and that it is taken back.
+
+use std::mem::offset_of;
+use std::ops::Range;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::libc;
+use rftrace::abi::{
+    Control, FilterControl, InitArgs, LEFT_BUCKET_BYTES, MAX_CHUNK_BYTES, MOST_THREADS, Outside as Told, ThreadBlock,
+    init,
+};
+
+use super::borrowed::Borrowed;
+use super::image::Image;
+use super::library::map;
+use super::process::Process;
+
+/// Where things lie in the file of a bank, for who maps it as a whole.
+#[derive(Clone, Debug)]
+pub struct BankPlaces {
+    /// Bytes of the file.
+    pub n_bytes: u64,
+    /// The memory for the tracer.
+    pub chunks: Range<u64>,
+    /// What tracer and recorder share.
+    pub bank: u64,
+    /// Where the tracer tells what it finds in calls.
+    pub noticed: u64,
+    /// Where it tells what the system calls its threads.
+    pub threads: u64,
+    /// Bytes of an entry there.
+    pub thread_bytes: u64,
+    /// Entries.
+    pub n_threads: u64,
+    /// Whether nobody empties it: the newest take the place of the oldest.
+    pub is_ring: bool,
+}
+
+/// Buckets of frames that were left, as for the library.
+const LEFT_BUCKETS: usize = 512;
+
+/// Maps the file of the bank where chunks are aligned.
+pub(crate) fn map_bank(thread: &mut Borrowed<'_>, number: u64, places: &BankPlaces) -> Result<Range<u64>> {
+    let align = MAX_CHUNK_BYTES as u64;
+    let start = map(thread, places.n_bytes + align, libc::PROT_NONE)?.next_multiple_of(align);
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+    let flags = flags | libc::MAP_NORESERVE;
+    thread
+        .system_call(libc::SYS_mmap, &[start, places.n_bytes, protection as u64, flags as u64, number, 0])
+        .context("it has no memory for the bank")?;
+    thread.system_call(libc::SYS_madvise, &[start, places.n_bytes, libc::MADV_DONTDUMP as u64])?;
+    Ok(start..start + places.n_bytes)
+}
+
+/// Makes the bank private memory: what hooks still write there is nobody's. The addresses stay taken.
+pub(crate) fn hide_bank(thread: &mut Borrowed<'_>, bank: &Range<u64>) -> Result<()> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let flags = flags | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let arguments = [bank.start, bank.end - bank.start, protection as u64, flags as u64, u64::MAX, 0];
+    thread.system_call(libc::SYS_mmap, &arguments).context("the recorder's memory stays in it").map(drop)
+}
+
+/// Gives the tracer its memory.
+pub(crate) fn record_into(
+    thread: &mut Borrowed<'_>,
+    process: &Process,
+    image: &Image,
+    places: &BankPlaces,
+    bank: u64,
+    tid_at: u64,
+    is_new: bool,
+) -> Result<()> {
+    /// A thread that takes a chunk at this moment has taken it soon.
+    const TRIES: usize = 100;
+    const PAUSE: Duration = Duration::from_millis(1);
+
+    image.tell(process, offset_of!(Told, table_entries), 0)?;
+    image.tell(process, offset_of!(Told, tid_at), tid_at)?;
+    image.tell(process, offset_of!(Told, table), bank + places.threads)?;
+    let noticed = image.control(process) + (offset_of!(Control, filter) + offset_of!(FilterControl, noticed)) as u64;
+    process.write(noticed, &(bank + places.noticed).to_le_bytes())?;
+    image.tell(process, offset_of!(Told, table_stride), places.thread_bytes)?;
+    image.tell(process, offset_of!(Told, table_entries), places.n_threads)?;
+    let (blocks_bytes, left_bytes) = match is_new {
+        true => (MOST_THREADS * size_of::<ThreadBlock>(), LEFT_BUCKETS * LEFT_BUCKET_BYTES),
+        false => (0, 0),
+    };
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let (blocks, left) = match is_new {
+        true => (map(thread, blocks_bytes as u64, protection)?, map(thread, left_bytes as u64, protection)?),
+        false => (0, 0),
+    };
+    if blocks != 0 {
+        // As for the library: a thread's first call is not to touch 2 MiB. It may fail.
+        let _ = thread.system_call(libc::SYS_madvise, &[blocks, blocks_bytes as u64, libc::MADV_NOHUGEPAGE as u64]);
+    }
+    let mut arguments = [0u8; size_of::<InitArgs>()];
+    let mut put = |at: usize, word: u64| arguments[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    put(offset_of!(InitArgs, buffer), bank + places.chunks.start);
+    put(offset_of!(InitArgs, buffer_bytes), places.chunks.end - places.chunks.start);
+    put(offset_of!(InitArgs, blocks), blocks);
+    put(offset_of!(InitArgs, blocks_bytes), blocks_bytes as u64);
+    put(offset_of!(InitArgs, left), left);
+    put(offset_of!(InitArgs, left_bytes), left_bytes as u64);
+    // A ring is not emptied: what else the bank has is for the recorder.
+    put(offset_of!(InitArgs, bank), if places.is_ring { 0 } else { bank + places.bank });
+    arguments[offset_of!(InitArgs, overwriting)] = places.is_ring.into();
+    let at = thread.room(arguments.len() as u64)?;
+    process.write(at, &arguments)?;
+    for _ in 0..TRIES {
+        thread.call(image.function("rftrace_outside_begin")?, &[at])?;
+        match (image.outside(process, offset_of!(Told, status)) as u32).wrapping_sub(1) {
+            init::OK => return Ok(()),
+            init::BUSY => thread::sleep(PAUSE),
+            status => bail!("the tracer in process {} does not begin ({status})", process.pid),
+        }
+    }
+    bail!("a thread of process {} is in the tracer all the time; try again", process.pid);
+}
