@@ -156,11 +156,14 @@ fn threads_that_come_and_go() {
         let running = Running::begin(&program, "churn");
         let code = running.code();
         for _ in 0..3 {
-            running.record_some(&["--for", "100ms"]);
-            check_calls(&running.trace(), 4);
+            // A thread that was cancelled at once has not called anything, and where others have the processors few have begun meanwhile.
+            let has_several = |_| {
+                running.record_some(&["--for", "100ms"]);
+                check_calls(&running.trace(), 4);
+                traces::open(&running.trace()).tasks().len() > 3
+            };
+            assert!((0..20).any(has_several), "{}", program.display());
             let trace = traces::open(&running.trace());
-            // A thread that was cancelled at once has not called anything.
-            assert!(trace.tasks().len() > 3, "{}", program.display());
             for calls in calls_per_task(&trace) {
                 assert!(calls.get("middle").is_none_or(|&n| n <= 21), "{calls:?} of {}", program.display());
             }
