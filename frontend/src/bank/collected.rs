@@ -44,7 +44,7 @@ pub struct Collected {
     /// What threads were writing to, of a process that goes on: a file as the spool is.
     pub(crate) tail: Option<PathBuf>,
     /// Whether what was recorded after its end is left out: a ring was written to while it was copied.
-    pub(crate) is_cut: bool,
+    pub is_cut: bool,
     /// Whether nothing more was to come. Otherwise its recorder has ended before, or the line to it.
     pub(crate) is_over: bool,
     pub(crate) chunk_bytes: usize,

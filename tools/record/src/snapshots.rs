@@ -206,7 +206,11 @@ fn save_one(collected: &Collected, reason: &str, work: &Path, on_full: OnFull) -
             bail!("{}", told.problem.unwrap_or_default());
         }
         if !directory.join(INFO).is_file() {
-            bail!("nothing was recorded in that time");
+            bail!(if collected.is_cut {
+                "nothing of that time is in the ring any more, or ever was: with a larger --buffer it keeps more"
+            } else {
+                "nothing was recorded in that time"
+            });
         }
         publish_snapshot(&directory, work.parent().context("it has no place")?)
     });
