@@ -1,8 +1,8 @@
 //! `resources.dat`: who took memory, files, threads and libraries, and gave them back. The file, and the memory that recorded processes write the same
 //! units to.
 //!
-//! The file is [`MAGIC`] and blocks, each of a [head](BlockHead) and units of 16 bytes. A block is what one thread has written to
-//! one chunk of the memory, in which [`pool`] says where things lie.
+//! The file is [`MAGIC`] and blocks, each of a [head](BlockHead) and units of 16 bytes. One or two blocks are what one thread has written to
+//! one chunk of the memory, in which [`pool`] says where things lie, [`short`] what takes less room there, and [`chunk`] what of one goes into the file.
 //!
 //! A unit is two words of 64 bits. The first one has the unit's [kind](Kind) in its highest byte, and below it the time, in ticks since the
 //! recording began. Units of the kind [`Kind::More`] belong to the one before them.
@@ -28,6 +28,9 @@
 //! Text lies in second words, eight bytes in each.
 
 use alloc::vec::Vec;
+
+pub mod chunk;
+pub mod short;
 
 /// The file's first bytes: what it is, and the version of its form.
 pub const MAGIC: &[u8; 16] = b"rftrace res. 02\n";
@@ -426,7 +429,8 @@ impl Kind {
 
     /// Of a unit's first word.
     #[must_use]
-    pub fn of(word: u64) -> Option<Self> {
+    #[inline]
+    pub const fn of(word: u64) -> Option<Self> {
         Self::BY_NUMBER[(word >> 56) as usize]
     }
 
@@ -461,7 +465,7 @@ pub struct BlockHead {
     pub process: u32,
     /// The thread.
     pub tid: u32,
-    /// When the thread got the chunk. Units that are older were another's.
+    /// When the thread got the chunk, or the time of the oldest unit: no unit is older.
     pub taken: u64,
 }
 
@@ -497,30 +501,13 @@ impl BlockHead {
     }
 }
 
-/// Leaves those of a chunk's units that were written to their end: nothing is where nothing was written.
-pub fn written(units: &[Unit], out: &mut Vec<Unit>) {
-    let is_left_out = |unit: &Unit| matches!(Kind::of(unit[0]), None | Some(Kind::Nothing));
-    let mut rest = units;
-    while let Some(first) = rest.iter().position(|unit| !is_left_out(unit) && Kind::of(unit[0]) != Some(Kind::More)) {
-        let kept = &rest[first..];
-        let (kept, after) = kept.split_at(kept.iter().position(is_left_out).unwrap_or(kept.len()));
-        out.extend_from_slice(kept);
-        rest = after;
-    }
-}
-
-/// Whether all of a chunk was written.
-pub fn is_whole(units: &[Unit]) -> bool {
-    units.iter().all(|unit| Kind::of(unit[0]).is_some())
-}
-
 /// The memory that a recorder shares with the processes that it records: places in it, in bytes, and what is said there.
 ///
 /// Numbers of 32 or 64 bits, all of which are changed atomically. A chunk is a thread's from [`TAKEN`](pool::TAKEN) on, until that makes it [`LEFT`](pool::LEFT)
 /// or is gone; when all of it is written it is the recorder's, who makes it [`FREE`](pool::FREE).
 pub mod pool {
     /// The first word.
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"rftpool1");
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"rftpool2");
     /// 64 bits: [`MAGIC`].
     pub const MAGIC_AT: usize = 0;
     /// 64 bits: the ticks from which all times are counted.
@@ -603,19 +590,5 @@ mod tests {
         assert_eq!(Definition::of(of_memory.word(), text), Some(of_memory));
         assert_eq!(Definition::of(definition.word(), "block\0blocks"), None);
         assert_eq!(Definition::of(24 << 16, "a\0b\0c"), None, "too many resources");
-    }
-
-    #[test]
-    fn what_was_not_written_to_its_end_is_left_out() {
-        let event = [[Kind::Malloc.word(7), 2], [Kind::More.word(64), 9]];
-        let units = [event[0], event[1], [0, 3], [Kind::More.word(64), 0], event[0], event[1], [0, 0]];
-        let mut out = Vec::new();
-        written(&units, &mut out);
-        assert_eq!(out, [event, event].concat());
-        assert!(!is_whole(&units) && is_whole(&out));
-        out.push([Kind::Nothing.word(0), 0]);
-        let whole = core::mem::take(&mut out);
-        written(&whole, &mut out);
-        assert!(is_whole(&whole) && out.len() == 4);
     }
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicUsize, fence};
 
 use rftrace_format::resources::pool::CHUNK_BYTES;
-use rftrace_format::resources::{Kind, UNIT_BYTES, Unit};
+use rftrace_format::resources::{Kind, UNIT_BYTES, Unit, short};
 
 use crate::identity;
 use crate::pool::{self, Pool};
@@ -37,13 +37,25 @@ impl Place {
     /// Writes the first unit, after which all of it counts.
     #[inline(always)]
     pub(crate) fn finish(self, kind: Kind, ticks: u64, word: u64) {
+        self.finish_as([kind.word(ticks), word]);
+    }
+
+    #[inline(always)]
+    fn finish_as(self, unit: Unit) {
         let first = self.0.cast::<u64>();
         // SAFETY: as above.
-        unsafe { first.add(1).write_volatile(word) };
+        unsafe { first.add(1).write_volatile(unit[1]) };
         // As x86-64 stores in order anyway, this is for the compiler.
         fence(Release);
         // SAFETY: as above.
-        unsafe { first.write_volatile(kind.word(ticks)) };
+        unsafe { first.write_volatile(unit[0]) };
+    }
+
+    /// When the thread got the chunk that this is in, of the present recorder's. By now a signal handler may have got it another one.
+    #[inline(always)]
+    fn taken(self) -> Option<u64> {
+        let pool = pool::present()?;
+        Some(pool.taken(pool.chunk_at(self.0 as usize)?))
     }
 }
 
@@ -113,6 +125,33 @@ pub(crate) fn reserve(thread: &Thread, units: usize) -> Option<Place> {
         if !renew(thread) {
             return None;
         }
+    }
+}
+
+/// Writes that memory was given out: in one unit, if that has room for it.
+#[inline(always)]
+pub(crate) fn write_allocation(thread: &Thread, kind: Kind, address: u64, bytes: u64, stack: u32) {
+    let Some(unit) = short::of(kind, address, bytes, stack) else {
+        return write_long_allocation(thread, kind, address, bytes, stack);
+    };
+    let Some(place) = reserve(thread, 1) else { return };
+    // Where another recorder has come by now, nobody reads what is in this place.
+    let Some(taken) = place.taken() else { return };
+    match short::at(unit, pool::ticks_after().wrapping_sub(taken)) {
+        Some(unit) => place.finish_as(unit),
+        None => {
+            place.finish(Kind::Nothing, 0, 0);
+            write_long_allocation(thread, kind, address, bytes, stack);
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn write_long_allocation(thread: &Thread, kind: Kind, address: u64, bytes: u64, stack: u32) {
+    if let Some(place) = reserve(thread, 2) {
+        place.more(1, bytes, u64::from(stack));
+        place.finish(kind, pool::ticks_after(), address);
     }
 }
 

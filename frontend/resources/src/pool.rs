@@ -41,6 +41,7 @@ pub(crate) fn close() -> bool {
 }
 
 /// The memory that there is now.
+#[inline(always)]
 pub(crate) fn present() -> Option<Pool> {
     let memory = POOL.load(Acquire);
     (!memory.is_null()).then_some(Pool(memory))
@@ -67,11 +68,13 @@ pub(crate) struct Pool(*mut u8);
 
 impl Pool {
     /// Numbers in the memory.
+    #[inline(always)]
     fn number_32(self, at: usize) -> &'static AtomicU32 {
         // SAFETY: within the memory, which is aligned to a page and stays.
         unsafe { &*self.0.add(at).cast() }
     }
 
+    #[inline(always)]
     fn number_64(self, at: usize) -> &'static AtomicU64 {
         // SAFETY: as above.
         unsafe { &*self.0.add(at).cast() }
@@ -88,14 +91,22 @@ impl Pool {
     }
 
     /// Where a chunk is.
+    #[inline(always)]
     pub(crate) fn start(self, chunk: usize) -> usize {
         self.0 as usize + pool::CHUNKS_AT + chunk * pool::CHUNK_BYTES
     }
 
-    /// The chunk that begins there, if one does.
-    pub(crate) fn chunk_at(self, start: usize) -> Option<usize> {
-        let chunk = start.checked_sub(self.start(0))? / pool::CHUNK_BYTES;
+    /// The chunk that this is in, if it is in one.
+    #[inline(always)]
+    pub(crate) fn chunk_at(self, place: usize) -> Option<usize> {
+        let chunk = place.checked_sub(self.start(0))? / pool::CHUNK_BYTES;
         (chunk < pool::CHUNKS).then_some(chunk)
+    }
+
+    /// When a chunk was taken.
+    #[inline(always)]
+    pub(crate) fn taken(self, chunk: usize) -> u64 {
+        self.number_64(pool::HEADS_AT + pool::HEAD_BYTES * chunk).load(Relaxed)
     }
 
     /// What the recorder wants, a bit for each resource.

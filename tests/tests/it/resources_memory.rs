@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::record::rftrace;
-use super::resources::{sums, values};
+use super::resources::{resources, sums, values};
 
 fn program() -> &'static Path {
     static BUILT: OnceLock<Program> = OnceLock::new();
@@ -21,17 +21,32 @@ fn program() -> &'static Path {
     &BUILT.get_or_init(build).path
 }
 
-/// Records what says of itself what memory it has, each time at the same addresses: which pages of files the system maps beside those that are needed
-/// depends on them. Returns the trace, and all lines of `smaps` with their mapping.
-fn record(program: &Path, way: &str, arguments: &[&str]) -> (TempDir, Vec<(String, String)>) {
+fn chunks_program() -> &'static Path {
+    static BUILT: OnceLock<Program> = OnceLock::new();
+    let build = || {
+        let program = CProgram::new(&["resources_chunks.c"]).without_hooks().without_library();
+        program.with(&["-g", "-O1", "-fno-builtin"]).build()
+    };
+    &BUILT.get_or_init(build).path
+}
+
+/// Records a program, each time at the same addresses: which pages of files the system maps beside those that are needed depends on them. Returns the trace,
+/// and what the program says.
+fn run(program: &Path, way: &str, arguments: &[&str]) -> (TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new("setarch");
     command.arg("-R").arg(rftrace()).args(["record", "--resources", "memory", "--no-schedule"]);
     command.args(["--backtraces", way, "-o", "trace", "--"]);
     let output = command.arg(program).args(arguments).current_dir(&folder).output().unwrap();
     assert!(output.status.success(), "{output:?}");
+    (folder, String::from_utf8(output.stdout).unwrap())
+}
+
+/// Records what says of itself what memory it has. Returns the trace, and all lines of `smaps` with their mapping.
+fn record(program: &Path, way: &str, arguments: &[&str]) -> (TempDir, Vec<(String, String)>) {
+    let (folder, told) = run(program, way, arguments);
     let (mut mapping, mut lines) = (String::new(), Vec::new());
-    for line in String::from_utf8(output.stdout).unwrap().lines() {
+    for line in told.lines() {
         let first = line.split(' ').next().unwrap_or_default();
         if first.contains('-') && !first.ends_with(':') {
             line.clone_into(&mut mapping);
@@ -114,4 +129,67 @@ fn code_of_the_beginning_is_given_back() {
     });
     // 68 in a debug build.
     assert!(alone > 0 && alone + 32 < traced, "{alone} {traced}");
+}
+
+/// What waits for the recorder has one unit for most blocks. All are told as they were: those of few bytes, of many, and of as many as are just short.
+#[test]
+fn most_blocks_take_sixteen_bytes_until_the_recorder_comes() {
+    const BLOCKS: u64 = 30_000;
+    /// KiB: those of the blocks, of 100 blocks at each side of the limit, and of the system's pages at the edges. It took 944.
+    const MOST: u64 = BLOCKS * 16 / 1024 + 32;
+    if !require(&["gcc", "setarch"]) {
+        return;
+    }
+    for way in ["none", "cfi"] {
+        let (trace, told) = run(chunks_program(), way, &["lag", &BLOCKS.to_string()]);
+        let memory: u64 = told.trim().parse().unwrap();
+        assert!((BLOCKS * 16 / 1024..MOST).contains(&memory), "{way}: {memory}");
+        let found = values(&trace, &[]);
+        let small: u64 = (0..BLOCKS).map(|number| 8 + number % 1000).sum();
+        let at_the_limit = 50 * (65_535 + 65_536 + 65_536 + 65_280);
+        if way == "cfi" {
+            assert_eq!(sums(&found, &["small"]), [BLOCKS, small, BLOCKS, small], "{:#}", found["memory"]);
+            assert_eq!(
+                sums(&found, &["at_the_limit"]),
+                [200, at_the_limit, 200, at_the_limit],
+                "{:#}",
+                found["memory"]
+            );
+            assert_eq!(sums(&found, &["large"]), [1, 1 << 30, 1, 1 << 30], "{:#}", found["memory"]);
+        }
+        let kept = ["blocks", "bytes"].map(|key| found["memory"][key].as_u64().unwrap());
+        assert_eq!(kept, [BLOCKS + 201, small + at_the_limit + (1 << 30)], "{way}: {:#}", found["memory"]);
+    }
+}
+
+/// Times are right where more ticks have passed since the thread got its chunk than one unit has room for.
+#[test]
+fn times_after_a_long_wait() {
+    const DAY: u64 = 86_400_000_000;
+    if !require(&["gcc", "setarch"]) {
+        return;
+    }
+    // 2³² ticks, where there are more than 1.1 in a nanosecond.
+    let (trace, told) = run(chunks_program(), "none", &["wait", "4"]);
+    let limits: Vec<u64> = told.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    let output = resources(&trace, &["--text", "functracer"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let times = |call: &str| text.lines().filter(|line| line.contains(call)).map(micros).collect::<Vec<_>>();
+    let [before, after, last] = ["malloc(100)", "malloc(200)", "malloc(300)"].map(times);
+    assert_eq!([before.len(), after.len(), last.len()], [10, 10, 1], "{text}");
+    // It may be midnight.
+    let first = before[0];
+    let all = [before, after, last].concat().iter().map(|time| (time + DAY - first) % DAY).collect::<Vec<_>>();
+    assert!(all.is_sorted(), "{text}");
+    let waited = all[10] - all[9];
+    assert!(limits[0] * 99 / 100 <= waited && waited <= limits[1] * 101 / 100, "{waited} {limits:?}\n{text}");
+}
+
+/// Of a line with a time of day: `0. [23:59:59.123456] malloc(100) = …`.
+fn micros(line: &str) -> u64 {
+    let (time, _) = line.split_once('[').unwrap().1.split_once(']').unwrap();
+    time.split([':', '.'])
+        .zip([3_600_000_000, 60_000_000, 1_000_000, 1])
+        .map(|(number, unit)| number.parse::<u64>().unwrap() * unit)
+        .sum()
 }

@@ -8,6 +8,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::iter;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -22,9 +23,8 @@ use anyhow::{Context, Result};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::files::RESOURCES;
-use rftrace_format::resources::{
-    ATTACHED, BlockHead, DETAILED, Kind, LOW, MAGIC, Resource, Unit, is_whole, pool, written,
-};
+use rftrace_format::resources::chunk::{is_whole, written};
+use rftrace_format::resources::{ATTACHED, BlockHead, DETAILED, Kind, LOW, MAGIC, Resource, Unit, pool};
 use rftrace_frontend::ticks;
 
 use super::processes::thread_lives;
@@ -143,7 +143,7 @@ impl ResourceRecorder {
             most_bytes,
             bytes: 0,
             recorded: Recorded::default(),
-            units: Vec::with_capacity(pool::CHUNK_UNITS),
+            units: Vec::with_capacity(2 * pool::CHUNK_UNITS),
             clock: None,
         };
         taker.write_beginning(plan);
@@ -323,10 +323,12 @@ impl Memory {
         (0..pool::CHUNK_UNITS).map(move |number| unsafe { first.add(number).read_volatile() })
     }
 
-    /// When a chunk was taken, or before that: a call may have begun in the one before it.
-    fn since(&self, chunk: usize, units: &[Unit]) -> u64 {
-        let begin = |unit: &Unit| if unit[0] & !LOW == Kind::More.word(0) { LOW } else { unit[0] & LOW };
-        units.iter().map(begin).fold(self.taken(chunk).load(Acquire), u64::min)
+    /// The blocks of what was written to a chunk: two where that was short there, and is longer than a block now.
+    fn blocks(&self, chunk: usize, units: &[Unit]) -> impl Iterator<Item = Vec<u8>> {
+        let (process, tid, taken) = (self.process(chunk), self.tid(chunk), self.taken(chunk).load(Acquire));
+        // The second one begins with its first unit.
+        let begins = iter::once(taken).chain(iter::repeat(LOW));
+        parts(units).zip(begins).map(move |(units, begin)| encode(process, tid, since(begin, units), units))
     }
 
     /// Forgets whose a chunk was and what was there: a place may be left without an event.
@@ -377,7 +379,7 @@ impl Taker {
     /// Writes what is recorded.
     fn write_beginning(&mut self, plan: &Plan) {
         let wanted = self.memory.number_32(pool::WANTED_AT).load(Relaxed);
-        self.write(0, 0, 0, &[[Kind::Wanted.word(self.memory.now()), wanted.into()]]);
+        self.write(&[[Kind::Wanted.word(self.memory.now()), wanted.into()]]);
         for (word, text) in plan.definitions() {
             let mut units =
                 vec![[Kind::Definition.word(self.memory.now()), word], [Kind::More.word(0), text.len() as u64]];
@@ -386,7 +388,7 @@ impl Taker {
                 word[..bytes.len()].copy_from_slice(bytes);
                 [Kind::More.word(0), u64::from_le_bytes(word)]
             }));
-            self.write(0, 0, 0, &units);
+            self.write(&units);
         }
     }
 
@@ -417,7 +419,7 @@ impl Taker {
             [Kind::End.word(self.memory.now()), self.recorded.lost],
             [Kind::More.word(u64::from(self.recorded.is_cut)), 0],
         ];
-        self.write(0, 0, 0, &end);
+        self.write(&end);
         if let Err(error) = self.out.flush() {
             self.recorded.error.get_or_insert(error);
         }
@@ -465,12 +467,12 @@ impl Taker {
     fn take_chunk(&mut self, memory: &Memory, chunk: usize, all: &[Unit]) {
         let mut units = std::mem::take(&mut self.units);
         units.clear();
-        written(all, &mut units);
+        written(all, memory.taken(chunk).load(Acquire), &mut units);
         if self.is_paused.load(Relaxed) {
             leave_out_events(&mut units);
         }
         if !units.is_empty() && self.has_room() {
-            self.write(memory.process(chunk), memory.tid(chunk), memory.since(chunk, &units), &units);
+            memory.blocks(chunk, &units).for_each(|block| self.write_bytes(&block));
         }
         self.units = units;
         memory.clear(chunk);
@@ -490,11 +492,8 @@ impl Taker {
             }
             let all: Vec<Unit> = memory.units(chunk).collect();
             let mut units = Vec::new();
-            written(&all, &mut units);
-            if !units.is_empty() {
-                let taken = memory.since(chunk, &units);
-                file.write_all(&encode(memory.process(chunk), memory.tid(chunk), taken, &units))?;
-            }
+            written(&all, memory.taken(chunk).load(Acquire), &mut units);
+            memory.blocks(chunk, &units).try_for_each(|block| file.write_all(&block))?;
         }
         let end = [[Kind::End.word(self.memory.now()), 0], [Kind::More.word(0), 0]];
         file.write_all(&encode(0, 0, 0, &end))
@@ -537,17 +536,42 @@ impl Taker {
         if let Some((_, ticks, nanos)) = best {
             let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
             let offset = unix.wrapping_sub(self::nanos());
-            self.write(0, 0, 0, &[[Kind::Clock.word(ticks), nanos], [Kind::More.word(0), offset.wrapping_add(nanos)]]);
+            self.write(&[[Kind::Clock.word(ticks), nanos], [Kind::More.word(0), offset.wrapping_add(nanos)]]);
         }
     }
 
-    fn write(&mut self, process: u32, tid: u32, taken: u64, units: &[Unit]) {
-        let bytes = encode(process, tid, taken, units);
+    /// Writes what is of the recorder's own.
+    fn write(&mut self, units: &[Unit]) {
+        self.write_bytes(&encode(0, 0, 0, units));
+    }
+
+    fn write_bytes(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
-        if let Err(error) = self.out.write_all(&bytes) {
+        if let Err(error) = self.out.write_all(bytes) {
             self.recorded.error.get_or_insert(error);
         }
     }
+}
+
+/// Units as blocks have room for them: what belongs together is in one.
+fn parts(mut rest: &[Unit]) -> impl Iterator<Item = &[Unit]> {
+    iter::from_fn(move || {
+        let is_more = |unit: &Unit| Kind::of(unit[0]) == Some(Kind::More);
+        let end = if rest.len() <= pool::CHUNK_UNITS {
+            rest.len()
+        } else {
+            (1..=pool::CHUNK_UNITS).rfind(|&end| !is_more(&rest[end])).unwrap_or(pool::CHUNK_UNITS)
+        };
+        let (part, behind) = rest.split_at(end);
+        rest = behind;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+/// The time from which units are, or before that: a call may have begun before the thread got the chunk.
+fn since(taken: u64, units: &[Unit]) -> u64 {
+    let begin = |unit: &Unit| if unit[0] & !LOW == Kind::More.word(0) { LOW } else { unit[0] & LOW };
+    units.iter().map(begin).fold(taken, u64::min)
 }
 
 /// A block.
@@ -585,5 +609,20 @@ mod tests {
         let mut units = vec![[Kind::Malloc.word(1), 16], more, stack, more, [Kind::Free.word(5), 16]];
         leave_out_events(&mut units);
         assert_eq!(units, [stack, more]);
+    }
+
+    #[test]
+    fn what_has_no_room_in_a_block_is_in_another_one() {
+        assert_eq!(parts(&[]).count(), 0);
+        let event = |number: u64| [[Kind::Malloc.word(number), 16], [Kind::More.word(1), 2]];
+        let free = [Kind::Free.word(1), 16];
+        let events: Vec<Unit> = (0..pool::CHUNK_UNITS as u64).flat_map(event).collect();
+        let lengths = |units: &[Unit]| parts(units).map(<[Unit]>::len).collect::<Vec<_>>();
+        assert_eq!(lengths(&events[..pool::CHUNK_UNITS]), [1024]);
+        assert_eq!(lengths(&events), [1024, 1024]);
+        let units = [&[free], &events[..2046]].concat();
+        assert_eq!(lengths(&units), [1023, 1024]);
+        assert_eq!(parts(&units).collect::<Vec<_>>().concat(), units);
+        assert_eq!([since(3, &event(5)), since(LOW, &event(5)), since(9, &event(5))], [3, 5, 5]);
     }
 }

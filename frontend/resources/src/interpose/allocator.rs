@@ -56,10 +56,7 @@ fn allocated(kind: Kind, memory: Memory, bytes: usize, registers: Registers) {
     }
     let thread = thread::current();
     let stack = stacks::number(thread, registers);
-    if let Some(place) = chunks::reserve(thread, 2) {
-        place.more(1, bytes as u64, u64::from(stack));
-        place.finish(kind, pool::ticks_after(), memory as u64);
-    }
+    chunks::write_allocation(thread, kind, memory as u64, bytes as u64, stack);
 }
 
 extern "C" fn malloc_from(bytes: usize, sp: usize, bp: usize) -> Memory {
