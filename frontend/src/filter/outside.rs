@@ -31,6 +31,8 @@ pub struct OutsideChoice {
     known_values: KnownValues,
     /// The values that are recorded, and what is done at calls, by address.
     values: Vec<SiteValues>,
+    /// How often these have changed.
+    n_changes: u64,
     /// As of [`ValueTable::constant`].
     constant: Vec<[usize; 2]>,
     selected: Selected,
@@ -74,6 +76,7 @@ impl OutsideChoice {
             control,
             known_values,
             values,
+            n_changes: 0,
             constant,
             selected: Selected::default(),
         };
@@ -108,7 +111,10 @@ impl OutsideChoice {
         }
         let selection = select::select(&self.filter, &catalogue, &self.known_values)?;
         let Selection { actions, values, default_action, decisive, wanted, depth_limit, selected } = selection;
-        self.values = values;
+        if values != self.values {
+            self.values = values;
+            self.n_changes += 1;
+        }
         let control = &self.control;
         self.table.update(&actions, default_action, control);
         control.default_action.store(default_action, Relaxed);
@@ -129,6 +135,12 @@ impl OutsideChoice {
     #[must_use]
     pub fn values(&self, at: u64) -> Option<Vec<u8>> {
         (!self.values.is_empty()).then(|| lay(&self.values, &self.constant, at as usize))
+    }
+
+    /// How often what is in the table has changed. Where it has not the bytes may be others all the same: the processor's ticks are known better by now.
+    #[must_use]
+    pub fn n_changes(&self) -> u64 {
+        self.n_changes
     }
 
     /// Whether values are to be recorded, maybe only of functions of libraries that come later.
@@ -290,8 +302,15 @@ mod tests {
             assert_eq!(codes(found.result, found.n_result), site.result);
             // SAFETY: as the table says.
             let watches = unsafe { std::slice::from_raw_parts(found.watches, found.n_watches) };
-            let all = |watches: Vec<Watch>| format!("{watches:?}");
-            assert_eq!(format!("{watches:?}"), all(site.watches.iter().map(|watch| watch.for_hooks()).collect()));
+            assert_eq!(watches.len(), site.watches.len());
+            for (found, watch) in watches.iter().zip(site.watches.iter().map(|watch| watch.for_hooks())) {
+                let told = |it: &Watch| (it.number, it.action, it.on_return, it.is_rising, it.nth);
+                assert_eq!(told(found), told(&watch));
+                assert_eq!(found.n_calls.load(Relaxed), 0);
+                // How many ticks a time has is known better and better.
+                let [least, now] = [found, &watch].map(|it| it.least_ticks.load(Relaxed));
+                assert!(least.abs_diff(now) <= now / 100, "{least} and {now}");
+            }
         }
         // SAFETY: as the table says.
         let ranges = unsafe { std::slice::from_raw_parts(table.constant, table.n_constant) };

@@ -36,8 +36,8 @@ pub(crate) struct Chosen {
     types: Option<PathBuf>,
     /// Memory of the process that no table of values was written to yet.
     room: Range<u64>,
-    /// The table of values that was written last, and where.
-    written: Option<(u64, Vec<u8>)>,
+    /// How often the table of values had changed that was written last.
+    written: Option<u64>,
 }
 
 /// Where the tracer's control block has what is recorded.
@@ -177,7 +177,8 @@ impl Chosen {
     /// Writes the table of values, if it is another one than before: what hooks count stands in it. Where there is no room for it the functions of a library
     /// that has come have none.
     fn write_values(&mut self, process: &Process, control: u64) -> Result<()> {
-        if self.written.as_ref().is_some_and(|(at, table)| self.values(*at).as_ref() == Some(table)) {
+        let n_changes = self.in_force().map(OutsideChoice::n_changes);
+        if self.written.is_some() && self.written == n_changes {
             return Ok(());
         }
         let at = self.room.start;
@@ -187,7 +188,7 @@ impl Chosen {
         process.write(at, &table)?;
         process.write(control + (FILTER + offset_of!(FilterControl, values)) as u64, &at.to_le_bytes())?;
         self.room.start = (at + table.len() as u64).next_multiple_of(align_of::<ValueTable>() as u64);
-        self.written = Some((at, table));
+        self.written = n_changes;
         Ok(())
     }
 
