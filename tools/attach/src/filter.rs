@@ -70,7 +70,6 @@ impl Chosen {
             written: None,
         };
         this.change(&wanted.filter, process, image)?;
-        this.are_others = false;
         Ok(this)
     }
 
@@ -95,7 +94,6 @@ impl Chosen {
             }
         }
         self.rules = rules.trim().to_owned();
-        self.are_others = true;
         Ok(())
     }
 
@@ -124,6 +122,7 @@ impl Chosen {
             self.room = start..start + n_bytes;
         }
         self.write(process, control, begins)?;
+        self.are_others |= !begins;
         thread.call(image.function("rftrace_backend_filter")?, &[self.in_force().is_some().into()])
     }
 

@@ -72,7 +72,7 @@ pub(crate) struct Outside {
     is_confined: bool,
 }
 
-/// Refuses what needs the library.
+/// Refuses rules that are wrong, and what needs the library.
 fn check_wanted(pid: pid_t, wanted: &Wanted) -> Result<()> {
     let Wanted { filter, has_library_calls, is_patched, resources, .. } = wanted;
     filter.parse::<Filter>().context("what to record")?;
@@ -272,8 +272,10 @@ impl Outside {
     pub(crate) fn leave(mut self) -> Result<()> {
         self.let_late_go();
         let Self { process, image, restorer, bank, late, .. } = &mut self;
+        // Before a thread waits for it.
+        let stacks = stacks(process, image);
         let mut thread = borrow(process, image, *restorer, late)?;
-        let left = end_on(&mut thread, process, image, bank, late);
+        let left = end_on(&mut thread, process, image, &stacks, bank, late);
         left.and(thread.give_back())
     }
 }
@@ -437,7 +439,7 @@ fn begin_on(
     let begun = begun.and_then(|made| {
         let written = made.write(thread, process, maps, late);
         if written.is_err() {
-            let _ = end_on(thread, process, &image, &[], late);
+            let _ = end_on(thread, process, &image, &stacks(process, &image), &[], late);
         }
         written
     });
@@ -478,6 +480,7 @@ fn end_on(
     thread: &mut Borrowed<'_>,
     process: &Process,
     image: &Image,
+    stacks: &Stacks<'_>,
     bank: &[Range<u64>],
     late: &mut Vec<pid_t>,
 ) -> Result<()> {
@@ -486,7 +489,6 @@ fn end_on(
     const PAUSE: Duration = Duration::from_millis(1);
 
     thread.call(image.function("rftrace_backend_disable")?, &[])?;
-    let stacks = stacks(process, image);
     let branches = stubs::prepared(process)?;
     let take_away = || jumps::take_away(process, image).and_then(|()| branches.restore_in(process));
     let mut are_there = jumps::are_there(process, image)? || branches.are_there(process);
