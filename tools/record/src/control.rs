@@ -361,14 +361,17 @@ impl Recording for Recorded {
         let on = (self.spelling.read)(spec)?;
         let Recorder { banks, dumps, .. } = &self.recorders[0];
         let is_ring = banks.with(|banks| banks.is_ring()).ok_or(OVER)?;
-        match on.event {
-            _ if !is_ring => return Err("dumps on events are of rings: `rftrace record --ring`".to_owned()),
-            Event::Signal(signal) if signal != dumps.signal() && dumps.refusal(on.event).is_none() => {
-                return Err(
-                    "the signal that asks for dumps is chosen when the program starts (--signal-snapshot)".to_owned()
-                );
-            }
-            event => dumps.refusal(event).map_or(Ok(()), |why| Err(why.to_owned()))?,
+        let is_other_signal = matches!(on.event, Event::Signal(signal) if signal != dumps.signal());
+        if !is_ring {
+            return Err("dumps on events are of rings: `rftrace record --ring`".to_owned());
+        }
+        if let Some(why) = dumps.refusal(on.event) {
+            return Err(why.to_owned());
+        }
+        if is_other_signal {
+            return Err(
+                "the signal that asks for dumps is chosen when the program starts (--signal-snapshot)".to_owned()
+            );
         }
         let number = self.change_triggers(|dumps| dumps.add(on.clone()));
         Ok(self.trigger(number, &on))
