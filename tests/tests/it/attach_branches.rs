@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::thread;
@@ -359,13 +360,19 @@ fn exceptions_at_any_time() {
         return;
     }
     let program = CProgram::new(&["attached_throws.cpp"]).without_hooks().without_library().with(&["-O2"]).build();
-    let running = Running::begin(&program.path, "");
-    for _ in 0..4 {
+    exceptions_pass(&program.path, 4);
+}
+
+/// It throws all the time, and each exception comes where it belongs while it is recorded some times.
+#[track_caller]
+pub(crate) fn exceptions_pass(program: &Path, n_recordings: usize) {
+    let running = Running::begin(program, "");
+    for _ in 0..n_recordings {
         recorded(&running, &["-P", "*", "--for", "20ms", "--max-size", "1M", "--on-full", "drop"]);
         check_code(&running);
     }
     let (status, said) = running.end();
-    assert_eq!((status.code(), said.trim()), (Some(7), "right"), "{status}");
+    assert_eq!((status.code(), said.trim()), (Some(7), "right"), "{}: {status}", program.display());
 }
 
 /// A program as it is distributed does what it does without.

@@ -14,7 +14,7 @@ use rftrace_tests::{CProgram, Program, fixtures, require, tools};
 use tempfile::TempDir;
 
 use crate::attach::{Running, count, refused, told};
-use crate::attach_branches::{COUNTS, OWN, ask, check_code, outlives_recorders, recorded, stop};
+use crate::attach_branches::{COUNTS, OWN, ask, check_code, exceptions_pass, outlives_recorders, recorded, stop};
 use crate::record::{build_plain_rust_for_musl, calls, calls_of, record, rftrace};
 
 /// Builds a program of the C fixtures in all ways, without hooks.
@@ -317,13 +317,7 @@ fn exceptions_at_any_time() {
     for linkage in ["-static", "-static-pie"] {
         let program = CProgram::new(&["attached_throws.cpp"]).without_hooks().without_library();
         let program = program.with(&["-O2", linkage]).build();
-        let running = Running::begin(&program.path, "");
-        for _ in 0..8 {
-            recorded(&running, &["-P", "*", "--for", "20ms", "--max-size", "1M", "--on-full", "drop"]);
-            check_code(&running);
-        }
-        let (status, said) = running.end();
-        assert_eq!((status.code(), said.trim()), (Some(7), "right"), "{linkage}: {status}");
+        exceptions_pass(&program.path, 8);
     }
 }
 

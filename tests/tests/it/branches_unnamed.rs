@@ -12,7 +12,7 @@ use rftrace_tests::{CProgram, Run, fixtures, require, tools};
 use tempfile::TempDir;
 
 use crate::attach::{Running, refused};
-use crate::attach_branches::{OWN, ask, check_code, outlives_recorders, recorded, stop};
+use crate::attach_branches::{OWN, ask, check_code, exceptions_pass, outlives_recorders, recorded, stop};
 use crate::record::{build_plain_rust_for_musl, calls, calls_of, record, rftrace};
 
 /// A program, and the same without names.
@@ -183,13 +183,7 @@ fn exceptions_at_any_time() {
         return;
     }
     let pair = Pair::build("attached_throws.cpp", &["-static"]);
-    let running = Running::begin(&pair.stripped, "");
-    for _ in 0..8 {
-        recorded(&running, &["-P", "*", "--for", "20ms", "--max-size", "1M", "--on-full", "drop"]);
-        check_code(&running);
-    }
-    let (status, said) = running.end();
-    assert_eq!((status.code(), said.trim()), (Some(7), "right"), "{status}");
+    exceptions_pass(&pair.stripped, 8);
 }
 
 /// A program without unwinder: musl's C library is without, and its program too.
