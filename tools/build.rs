@@ -37,7 +37,7 @@ const OF_TRACER: [&str; 24] = [
 ];
 
 /// And for each processor the hooks; what the library for `--resources` asks; and what `rftrace record -p` calls.
-const ON_X86_64: [&str; 11] = [
+const ON_X86_64: [&str; 12] = [
     "mcount",
     "__fentry__",
     "rftrace_backend_thread",
@@ -49,6 +49,7 @@ const ON_X86_64: [&str; 11] = [
     "rftrace_attach_control",
     "rftrace_attach_told",
     "rftrace_detach",
+    "rftrace_work_stack",
 ];
 const ON_AARCH64: [&str; 1] = ["_mcount"];
 

@@ -18,8 +18,9 @@ use crate::notes;
 
 /// The thread that is at work, or that forks; 0 for none.
 static WORKER: AtomicU32 = AtomicU32::new(0);
-/// The lowest byte of the stack for the work.
-static STACK: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+/// The lowest byte of the stack for the work, and where it ends. The library for `--resources` looks there, so that it can read what is on it.
+#[unsafe(export_name = "rftrace_work_stack")]
+static STACK: [AtomicPtr<u8>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 pub(crate) const STACK_BYTES: usize = 1 << 20;
 /// Where the worker's own stack waits; null while it is on that.
 static WAITING: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -35,7 +36,10 @@ thread_local! {
 
 /// Takes memory for the stack, of so many bytes; null if there is none.
 pub(crate) fn prepare(stack: *mut u8) {
-    STACK.store(stack, Relaxed);
+    let end = if stack.is_null() { stack } else { stack.wrapping_add(STACK_BYTES) };
+    for (place, address) in STACK.iter().zip([stack, end]) {
+        place.store(address, Relaxed);
+    }
     // A panic is the end of what is at work, and nothing to be told to the program's users.
     std::panic::set_hook(Box::new(|_| {}));
 }
@@ -140,12 +144,12 @@ fn on_own_stack<F: FnOnce()>(work: F) -> bool {
     }
     let mut work = Some(work);
     let work = (&raw mut work).cast();
-    let stack = STACK.load(Relaxed);
-    if stack.is_null() {
+    let end = STACK[1].load(Relaxed);
+    if end.is_null() {
         return run::<F>(work);
     }
     // SAFETY: the stack is large, aligned to a page, and this thread's alone.
-    let is_done = unsafe { switch(run::<F>, work, stack.wrapping_add(STACK_BYTES), WAITING.as_ptr()) };
+    let is_done = unsafe { switch(run::<F>, work, end, WAITING.as_ptr()) };
     WAITING.store(ptr::null_mut(), Relaxed);
     is_done
 }

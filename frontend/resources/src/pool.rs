@@ -119,18 +119,28 @@ impl Pool {
         self.number_64(pool::LOST_AT).fetch_add(1, Relaxed);
     }
 
+    /// Leaves the recorder a processor for a moment.
+    fn give_way() {
+        const PAUSE_NANOS: i64 = 100_000;
+
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: PAUSE_NANOS };
+        // SAFETY: reads the time, and writes nothing.
+        unsafe { libc::syscall(libc::SYS_nanosleep, &raw const pause, ptr::null::<libc::timespec>()) };
+    }
+
     /// Takes a chunk, after waiting for the recorder if that is at work.
     pub(crate) fn take(self, process: u32, tid: u32) -> Option<usize> {
-        /// So often the thread sleeps while the recorder does nothing, for so long.
+        /// So often the thread sleeps while the recorder does nothing.
         const PATIENCE: u32 = 10_000;
-        const PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
+        /// Where more chunks wait the threads may have left the recorder no processor: then each gives way to it, once for a chunk.
+        const AT_EASE: usize = 32;
 
         if self.number_32(pool::OVER_AT).load(Relaxed) != 0 {
             return None;
         }
         let (mut beats, mut waited) = (self.number_32(pool::BEATS_AT).load(Relaxed), 0);
         loop {
-            let mut any_full = false;
+            let mut n_waiting = 0;
             // The first one that is free: as long as the recorder keeps up, little of the memory is ever touched.
             for chunk in 0..pool::CHUNKS {
                 let state = self.number_32(pool::STATES_AT + 4 * chunk);
@@ -141,19 +151,20 @@ impl Pool {
                         self.number_32(head + 8).store(process, Relaxed);
                         self.number_32(head + 12).store(tid, Relaxed);
                         self.number_64(head).store(ticks_before(), Release);
+                        if n_waiting > AT_EASE {
+                            Self::give_way();
+                        }
                         return Some(chunk);
                     }
-                    pool::FULL | pool::LEFT => any_full = true,
+                    pool::FULL | pool::LEFT => n_waiting += 1,
                     _ => {}
                 }
             }
             // Where all chunks are other threads' nobody empties one.
-            if !any_full || IS_SHORT.load(Relaxed) != 0 {
+            if n_waiting == 0 || IS_SHORT.load(Relaxed) != 0 {
                 return None;
             }
-            let pause = PAUSE;
-            // SAFETY: reads the time, and writes nothing.
-            unsafe { libc::syscall(libc::SYS_nanosleep, &raw const pause, ptr::null::<libc::timespec>()) };
+            Self::give_way();
             let now = self.number_32(pool::BEATS_AT).load(Relaxed);
             waited = if now == beats { waited + 1 } else { 0 };
             beats = now;

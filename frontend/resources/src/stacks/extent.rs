@@ -2,13 +2,35 @@
 
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::Relaxed;
 
-use super::returns::Returns;
+use super::returns::{self, Returns};
 use crate::thread::{self, Thread};
 
 unsafe extern "C" {
     /// Where the stack of the first thread ends; the dynamic linker's.
     static __libc_stack_end: usize;
+}
+
+/// Where the tracer keeps the lowest byte of the stack that it works on, and where that ends; null without one. No thread was made with it.
+static WORK_STACK: AtomicPtr<[AtomicPtr<u8>; 2]> = AtomicPtr::new(ptr::null_mut());
+
+/// Looks for that, where this program was started with a tracer.
+pub(super) fn prepare() {
+    if !returns::began_with_tracer() {
+        return;
+    }
+    // SAFETY: the name ends with a NUL.
+    let place = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"rftrace_work_stack".as_ptr()) };
+    WORK_STACK.store(place.cast(), Relaxed);
+}
+
+/// Where the tracer's own stack ends, if `sp` is in it.
+fn work_stack_end(sp: usize) -> Option<usize> {
+    // SAFETY: null, or a variable of the tracer's library, which stays.
+    let [low, end] = unsafe { WORK_STACK.load(Relaxed).as_ref() }?.each_ref().map(|place| place.load(Relaxed) as usize);
+    (low..end).contains(&sp).then_some(end)
 }
 
 /// The registers of a function at its first instruction.
@@ -119,7 +141,7 @@ fn stack_end(thread: &Thread, sp: usize) -> usize {
     if low != 0 && (low..pointer).contains(&sp) { pointer } else { look_at_stack(thread, sp) }
 }
 
-/// Looks how far a stack can be read: up to the storage of the thread, where the C library has made it; else the page of `sp`.
+/// Looks how far a stack can be read: up to the storage of the thread, where the C library has made it; the tracer's own up to its end; else the page of `sp`.
 #[cold]
 #[inline(never)]
 fn look_at_stack(thread: &Thread, sp: usize) -> usize {
@@ -128,6 +150,9 @@ fn look_at_stack(thread: &Thread, sp: usize) -> usize {
     /// A stack that is deeper when it is first seen is not looked at.
     const MOST: usize = 4096;
 
+    if let Some(end) = work_stack_end(sp) {
+        return end;
+    }
     let pointer = thread::pointer();
     let start = sp & !(PAGE - 1);
     let low = thread.stack_low.get();

@@ -44,6 +44,7 @@ pub(crate) fn prepare(way: Option<u8>, tracer: Option<Tracer>) {
         _ => UNWIND_INFORMATION,
     };
     WAY.store(way, Relaxed);
+    extent::prepare();
     returns::prepare(tracer);
     if way == UNWIND_INFORMATION {
         unwind::prepare();

@@ -2,6 +2,7 @@
 //! thread's return stack.
 
 use std::cell::Cell;
+use std::ffi::CStr;
 use std::mem::transmute;
 use std::ptr;
 use std::slice;
@@ -40,15 +41,17 @@ pub(super) fn prepare(tracer: Option<Tracer>) {
 }
 
 fn by_names() -> Option<Tracer> {
-    // SAFETY: the names end with a NUL, and of the variable it is only looked whether it is there.
-    let [trampoline, thread] = unsafe {
-        if libc::getenv(c"RFTRACE_RECORD".as_ptr()).is_null() {
-            return None;
-        }
-        [c"rftrace_backend_trampoline", c"rftrace_backend_thread"]
-            .map(|name| libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize)
-    };
+    let names = [c"rftrace_backend_trampoline", c"rftrace_backend_thread"];
+    // SAFETY: the names end with a NUL.
+    let address = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as usize;
+    let [trampoline, thread] = began_with_tracer().then(|| names.map(address))?;
     Some(Tracer { trampoline, thread })
+}
+
+/// Whether this program was started with a tracer. Without one its names are not looked for: what is said of that takes memory.
+pub(super) fn began_with_tracer() -> bool {
+    // SAFETY: the name ends with a NUL, and it is only looked whether the variable is there.
+    unsafe { !libc::getenv(c"RFTRACE_RECORD".as_ptr()).is_null() }
 }
 
 /// An open call.
