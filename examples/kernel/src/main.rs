@@ -65,11 +65,12 @@ extern "C" fn kernel_main(info: boot::Info) -> ! {
     if options.n_cores == 2 {
         smp::start_second(rates);
     }
-    if options.mode != Mode::Tree {
-        tasks::set_timer(&options, rates);
-    }
 
+    // The tasks' time begins here too: what is told of it is no shorter.
     let start = clock::ticks();
+    if options.mode != Mode::Tree {
+        tasks::set_timer(&options, rates, start);
+    }
     trace::start();
     MAY_START.store(true, Release);
     run_tasks(core);

@@ -179,11 +179,11 @@ fn next_task(core: &Core, current: usize) -> usize {
     IDLE
 }
 
-/// Prepares the timers of all cores. The tasks' work ends so many seconds from now.
-pub fn set_timer(options: &Options, rates: Rates) {
+/// Prepares the timers of all cores. The tasks' work ends so many seconds from `start`.
+pub fn set_timer(options: &Options, rates: Rates, start: u64) {
     IS_IRET_TIMER.store(options.timer == Timer::Iret, Relaxed);
     TIMER_PERIOD.store((rates.timer_hz / u64::from(options.timer_hz)) as u32, Relaxed);
-    END.store(clock::ticks() + rates.counter_hz * u64::from(options.seconds), Relaxed);
+    END.store(start + rates.counter_hz * u64::from(options.seconds), Relaxed);
 }
 
 /// Starts this core's timer, if there is to be one.

@@ -157,6 +157,8 @@ impl RawTrace {
             open: Vec<Option<u64>>,
             /// Whether one more may be open: the first chunk that is left says one too few where an interrupt has struck a hook.
             may_have_one_more: bool,
+            /// By how many what chunks say may differ from what is known: by one where an interrupt has struck a hook, and the first chunk that is left too.
+            tolerance: usize,
         }
         let mut tasks: BTreeMap<u32, Task> = BTreeMap::new();
         for (&(tid, index), chunk) in &self.chunks {
@@ -164,6 +166,7 @@ impl RawTrace {
                 last_index: chunk.prev_index,
                 open: vec![None; chunk.n_open],
                 may_have_one_more: chunk.prev_index != 0,
+                tolerance: 1 + usize::from(chunk.prev_index != 0),
             };
             let task = tasks.entry(tid).or_insert_with(first);
             if task.last_index != chunk.prev_index {
@@ -175,7 +178,7 @@ impl RawTrace {
             // A function whose hook an interrupt has struck when the exit was recorded still counts as open, and one whose entry
             // has a place does not count yet.
             assert!(
-                chunk.n_open.abs_diff(open.len()) <= 1,
+                chunk.n_open.abs_diff(open.len()) <= task.tolerance,
                 "task {tid}: {} functions are open before chunk {index}, which says {}",
                 open.len(),
                 chunk.n_open
