@@ -53,8 +53,8 @@ const ON_X86_64: [&str; 12] = [
 ];
 const ON_AARCH64: [&str; 1] = ["_mcount"];
 
-/// What the library for `--resources` exports: the functions that give out something and take it back.
-const OF_RESOURCES: [&str; 91] = [
+/// What the library for `--resources` exports: the functions that give out something and take it back, and those that forbid system calls.
+const OF_RESOURCES: [&str; 93] = [
     "rftrace_resources_attach",
     "rftrace_resources_begin",
     "rftrace_resources_branched",
@@ -146,6 +146,8 @@ const OF_RESOURCES: [&str; 91] = [
     "dlopen",
     "dlmopen",
     "dlclose",
+    "prctl",
+    "syscall",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -18,9 +18,9 @@
 //! | one of a specification: [`Kind::SpecifiedAllocation`] and the two behind it | what | size; number of its stack, and above its 32 bits that of the function. When the call began; bytes of a text. Then that: arguments |
 //! | [`Kind::Definition`] | function; from bit 16 on the resource's number, 255: memory; bit 24: it has sizes; 25: it is counted | 0; bytes of a text. Then that: resource, description and function with a NUL between them |
 //! | [`Kind::Stack`] | number; how many frames, in the highest 16 bits | two return addresses each, the innermost first |
-//! | [`Kind::Process`] | process; in the highest half the number of its parent, or 0 | `CLOCK_MONOTONIC` in nanoseconds; bytes of the text. Then the program's path |
+//! | [`Kind::Process`] | process; in the highest half the number of its parent, or 0 | `CLOCK_MONOTONIC` in nanoseconds, or 0; bytes of the text. Then the program's path; nothing: that of its parent |
 //! | [`Kind::Module`] | base address: what is added to the file's addresses | begin, end. Bytes of build-id and path; bytes of the build-id. Then both |
-//! | [`Kind::Thread`] | its `pthread_t` | bytes of its name; 0. Then that |
+//! | [`Kind::Thread`] | its `pthread_t` | bytes of its name, 0 where it is not known; 0. Then that |
 //! | [`Kind::Clock`] | `CLOCK_MONOTONIC` in nanoseconds | 0; `CLOCK_REALTIME` in nanoseconds |
 //! | [`Kind::Wanted`] | what is recorded: a bit for each [`Resource`]; [`ATTACHED`], [`DETAILED`] | |
 //! | [`Kind::End`] | events that were lost | 1 if a limit was reached; 0 |

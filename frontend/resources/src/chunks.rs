@@ -155,6 +155,14 @@ fn write_long_allocation(thread: &Thread, kind: Kind, address: u64, bytes: u64, 
     }
 }
 
+/// Gets this thread a chunk, if it has none: so the recorder knows of it.
+pub(crate) fn prepare() {
+    let thread = thread::current();
+    if !is_own(thread) {
+        renew(thread);
+    }
+}
+
 /// Gets another chunk. Returns whether there is one.
 ///
 /// A signal handler may do the same between any two steps: what it leaves is as right as what there was.
@@ -176,8 +184,7 @@ fn renew(thread: &Thread) -> bool {
             Some(old) => old.leave(pool),
             // The chunk that there was is a parent's, or was another recorder's.
             None => {
-                // SAFETY: the call takes nothing.
-                thread.tid.set(unsafe { libc::gettid() }.cast_unsigned());
+                thread.tid.set(thread::number());
                 thread.process.set(number);
             }
         }
@@ -243,10 +250,10 @@ fn tell(thread: &Thread, number: u64) {
 }
 
 fn tell_of_process(thread: &Thread, parent: u32) -> bool {
-    identity::with_path(|path| tell_of_process_at(thread, parent, path)) == Some(true)
-}
-
-fn tell_of_process_at(thread: &Thread, parent: u32, path: &[u8]) -> bool {
+    if state::is_confined() {
+        // The child of a fork: it has one thread, which has its number, and its path is that of its parent.
+        return tell_of_process_at(thread, thread.tid.get(), parent, 0, &[]);
+    }
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to what it is given; the other takes nothing.
     let pid = unsafe {
@@ -254,6 +261,10 @@ fn tell_of_process_at(thread: &Thread, parent: u32, path: &[u8]) -> bool {
         libc::getpid().cast_unsigned()
     };
     let nanos = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    identity::with_path(|path| tell_of_process_at(thread, pid, parent, nanos, path)) == Some(true)
+}
+
+fn tell_of_process_at(thread: &Thread, pid: u32, parent: u32, nanos: u64, path: &[u8]) -> bool {
     let Some(place) = reserve(thread, 2 + path.len().div_ceil(8)) else { return false };
     place.more(1, nanos, path.len() as u64);
     write_text(place, 2, [path, &[]]);
@@ -263,8 +274,10 @@ fn tell_of_process_at(thread: &Thread, parent: u32, path: &[u8]) -> bool {
 
 fn tell_of_thread(thread: &Thread) -> bool {
     let mut name = [0u8; 16];
-    // SAFETY: the system writes so many bytes at the most.
-    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    if !state::is_confined() {
+        // SAFETY: the system writes so many bytes at the most.
+        unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    }
     let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
     let Some(place) = reserve(thread, 2 + name.len().div_ceil(8)) else { return false };
     place.more(1, name.len() as u64, 0);

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64};
 use rftrace_format::resources::MAX_TEXT_BYTES;
 
 use crate::memory;
+use crate::state;
 
 /// The number of this process; 0 in the child of a fork, as the system clears the page there.
 static NUMBER: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const NO_NUMBER).cast_mut());
@@ -48,10 +49,10 @@ fn page() -> &'static AtomicU64 {
     unsafe { &*NUMBER.load(Relaxed) }
 }
 
-/// Whether this memory is this process's own, and not that of a parent that waits for it after `vfork`.
+/// Whether this memory is this process's own, and not that of a parent that waits for it after `vfork`, as far as that can be asked.
 pub(crate) fn is_own_memory() -> bool {
     // SAFETY: the call takes nothing.
-    number() == 0 || PID.load(Relaxed) == unsafe { libc::getpid() }
+    number() == 0 || state::is_confined() || PID.load(Relaxed) == unsafe { libc::getpid() }
 }
 
 /// Runs this with the path of the program that this process runs. It is in memory of its own, not on the program's stack: `None` if there is none.
@@ -65,8 +66,10 @@ pub(crate) fn with_path<T>(work: impl FnOnce(&[u8]) -> T) -> Option<T> {
 
 /// Gives this process a number, if it has none. Its parent is the one that the recorder was told of before.
 pub(crate) fn set_number(number: u32) {
-    // SAFETY: the call takes nothing.
-    PID.store(unsafe { libc::getpid() }, Relaxed);
+    if !state::is_confined() {
+        // SAFETY: the call takes nothing.
+        PID.store(unsafe { libc::getpid() }, Relaxed);
+    }
     let _ = page().compare_exchange(0, u64::from(number), AcqRel, Acquire);
 }
 

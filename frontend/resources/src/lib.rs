@@ -22,6 +22,8 @@
 //!
 //! **Invariant**: of the program's memory only stacks are read, as far as they are known to be there; what else a specification names is read
 //! by a system call that tells where nothing is.
+//!
+//! **Invariant**: as soon as the program is confined (`state::is_confined`) nothing here makes a system call but for anonymous memory. What needs another one looks before.
 
 #![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 

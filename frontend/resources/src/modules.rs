@@ -100,9 +100,9 @@ impl Known {
 }
 
 /// Runs what allocates memory of this library's own, unless somebody is at such a thing. No signal comes meanwhile: a handler may leave by a jump, and that would
-/// be for good, as what the dynamic linker holds would.
+/// be for good, as what the dynamic linker holds would. Where signals may not be blocked nothing is run.
 pub(crate) fn alone<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
-    if LOCK.load(Acquire) {
+    if state::is_confined() || LOCK.load(Acquire) {
         return None;
     }
     thread::without_signals(|| {

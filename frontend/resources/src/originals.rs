@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 use rftrace_format::resources::Resource;
 
+use crate::state;
 use crate::thread;
 
 /// The functions, each by its name.
@@ -50,6 +51,7 @@ functions! {
     pthread_create pthread_join pthread_tryjoin_np pthread_timedjoin_np pthread_clockjoin_np pthread_detach
     thrd_create thrd_join thrd_detach
     dlopen dlmopen dlclose
+    prctl syscall
 }
 
 static FOUND: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(ptr::null_mut()) }; NAMES.len()];
@@ -63,13 +65,14 @@ pub(crate) fn get(original: Original) -> *mut c_void {
     if known.is_null() { find(original as usize) } else { known }
 }
 
-/// What a function is of, by its place.
-pub(crate) fn resource_of(place: usize) -> Resource {
+/// What a function is of, by its place. `None`: it is not recorded, but looked at in what was started with this library.
+pub(crate) fn resource_of(place: usize) -> Option<Resource> {
     match place {
-        _ if place <= Original::pvalloc as usize => Resource::Memory,
-        _ if place <= Original::closefrom as usize => Resource::File,
-        _ if place <= Original::thrd_detach as usize => Resource::Thread,
-        _ => Resource::Library,
+        _ if place <= Original::pvalloc as usize => Some(Resource::Memory),
+        _ if place <= Original::closefrom as usize => Some(Resource::File),
+        _ if place <= Original::thrd_detach as usize => Some(Resource::Thread),
+        _ if place <= Original::dlclose as usize => Some(Resource::Library),
+        _ => None,
     }
 }
 
@@ -78,7 +81,7 @@ fn looks_at_caller(place: usize) -> bool {
     place == Original::dlopen as usize || place == Original::dlmopen as usize
 }
 
-/// This library's function in place of one that is specified too, if it records what is wanted: that one goes on to it. Not what looks who has called it.
+/// This library's function in place of one that is specified too, if it records what is wanted, or is looked at: that one goes on to it. Not what looks who has called it.
 ///
 /// Calls no function of the C library: that may be the specified one.
 ///
@@ -88,7 +91,7 @@ fn looks_at_caller(place: usize) -> bool {
 pub(crate) unsafe fn own(name: *const c_char, wanted: u32) -> Option<usize> {
     // SAFETY: by this function's contract.
     let place = NAMES.iter().position(|own| unsafe { are_same(own.as_ptr(), name) })?;
-    let is_wanted = wanted & resource_of(place).bit() != 0;
+    let is_wanted = resource_of(place).map_or(!state::is_attached(), |resource| wanted & resource.bit() != 0);
     (is_wanted && !looks_at_caller(place)).then(|| OWN[place] as usize)
 }
 

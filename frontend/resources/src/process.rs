@@ -19,7 +19,8 @@ use crate::specifications;
 use crate::stacks;
 use crate::state::{BEGINNING, LAYERED, RECORDED, STATES, UNKNOWN};
 pub(crate) use crate::state::{
-    attach, generation, is_detailed, is_known, is_number_recorded, set_layered, set_wanted, switch_off,
+    attach, confine, generation, is_confined, is_detailed, is_known, is_number_recorded, set_layered, set_wanted,
+    switch_off,
 };
 use crate::thread;
 
@@ -86,7 +87,7 @@ fn begin(resource: Resource) -> bool {
     const FIRST: usize = 0;
 
     if STATES[resource.number() as usize].load(Relaxed) == LAYERED {
-        return !layers::is_within(thread::stack_pointer());
+        return !thread::current().is_stopped.get() && !layers::is_within(thread::stack_pointer());
     }
     // SAFETY: the C library's; nobody changes it as long as there is one thread.
     let is_early = unsafe { environ.is_null() };

@@ -42,7 +42,7 @@ pub(crate) fn find(wanted: u32, specified: Vec<Interposed>) {
     // Before the others: they go on to those of the same names.
     found.extend(specified);
     for (place, name) in NAMES.iter().enumerate() {
-        if wanted & originals::resource_of(place).bit() == 0 {
+        if originals::resource_of(place).is_none_or(|resource| wanted & resource.bit() == 0) {
             continue;
         }
         // SAFETY: a handle of a library that stays, and a name with a NUL.

@@ -13,7 +13,8 @@ pub(crate) const UNKNOWN: u8 = 0;
 pub(crate) const BEGINNING: u8 = 1;
 pub(crate) const RECORDED: u8 = 2;
 const NOT_RECORDED: u8 = 3;
-/// As [`RECORDED`], and the program has functions of the same kind that have branches: what these do is recorded there (`layers`). Of memory alone.
+/// As [`RECORDED`], but not each call is: the program has functions of the same kind that have branches, and what these do is recorded there (`layers`); or a
+/// thread records nothing any more. Of memory alone.
 pub(crate) const LAYERED: u8 = 4;
 /// Of each resource, by its number.
 pub(crate) static STATES: [AtomicU8; N_RESOURCES] = [const { AtomicU8::new(UNKNOWN) }; N_RESOURCES];
@@ -23,7 +24,7 @@ fn is_wanted(state: u8) -> bool {
     state == RECORDED || state == LAYERED
 }
 
-/// Says that functions of the program give out memory and have branches.
+/// Says that not each call of those for memory is recorded.
 pub(crate) fn set_layered() {
     // Nobody else changes it once it is known.
     let _ = STATES[Resource::Memory.number() as usize].compare_exchange(RECORDED, LAYERED, AcqRel, Relaxed);
@@ -50,6 +51,19 @@ pub(crate) fn telling(tell: impl FnOnce()) {
     TELLER.store(unsafe { libc::gettid() }, Relaxed);
     tell();
     TELLER.store(0, Relaxed);
+}
+
+/// The program has asked for a filter of system calls: it may kill for those that the program does not make itself.
+static IS_CONFINED: AtomicBool = AtomicBool::new(false);
+
+/// Whether that is so. What is not known without such a call is not found out any more.
+pub(crate) fn is_confined() -> bool {
+    IS_CONFINED.load(Relaxed)
+}
+
+/// Says so: of this process, and of those that it forks.
+pub(crate) fn confine() {
+    IS_CONFINED.store(true, Relaxed);
 }
 
 /// Whether it was found out what is recorded.

@@ -9,6 +9,8 @@ use std::ptr;
 use std::sync::atomic::Ordering::AcqRel;
 use std::sync::atomic::compiler_fence;
 
+use crate::state;
+
 /// A thread's own. All zero at first. A signal handler may change it between any two instructions of the thread.
 #[repr(C)]
 pub(crate) struct Thread {
@@ -20,6 +22,8 @@ pub(crate) struct Thread {
     pub(crate) told: Cell<u64>,
     /// Its number for the system.
     pub(crate) tid: Cell<u32>,
+    /// It may make no system calls any more, nor read the time: it records nothing.
+    pub(crate) is_stopped: Cell<bool>,
     /// From here to the end of the stack all can be read; 0 if that is not known.
     pub(crate) stack_low: Cell<usize>,
     /// The outermost call of the program's own allocator (`layers`).
@@ -129,6 +133,32 @@ pub(crate) fn pointer() -> usize {
     // SAFETY: the thread pointer points to itself.
     unsafe { asm!("mov {}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly, pure)) };
     pointer
+}
+
+/// This thread's number for the system.
+pub(crate) fn number() -> u32 {
+    if state::is_confined() {
+        return number_in_library();
+    }
+    // SAFETY: the call takes nothing.
+    unsafe { libc::gettid() }.cast_unsigned()
+}
+
+/// The same as the C library knows it, without a system call: it writes into a mutex who has that.
+fn number_in_library() -> u32 {
+    /// Behind the lock and how often it is held: constants for new ones lie in programs, so this stays.
+    const OWNER: usize = 2;
+
+    // One of this kind is never left to the processor.
+    let mut mutex = libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+    let mutex = &raw mut mutex;
+    // SAFETY: a mutex of this function's own, and one of its first words.
+    unsafe {
+        libc::pthread_mutex_lock(mutex);
+        let number = mutex.cast::<u32>().add(OWNER).read_volatile();
+        libc::pthread_mutex_unlock(mutex);
+        number
+    }
 }
 
 /// About where the stack ends here.

@@ -26,6 +26,7 @@ mod branches_unnamed;
 mod buffers;
 mod calls;
 mod cargo_rftrace;
+mod confined_resources;
 mod conformance;
 mod control;
 mod control_all;

@@ -149,7 +149,10 @@ impl Finder<'_> {
             match called {
                 Called::Test(name) => return Some(name),
                 // The thread has the test's name, or its beginning.
-                Called::Unnamed => return self.recording.thread(process, tid, ticks).map(|thread| thread.name.clone()),
+                Called::Unnamed => {
+                    let name = self.recording.thread(process, tid, ticks).map(|thread| thread.name.clone());
+                    return name.filter(|name| !name.is_empty());
+                }
                 Called::Harness if step > 0 => return None,
                 Called::Harness | Called::Unknown => {}
             }

@@ -157,6 +157,7 @@ impl Recording {
         })?;
         found.all.sort_by_key(|block| block.head.taken);
         found.threads.values_mut().for_each(|threads| threads.sort_by_key(|thread| thread.first));
+        found.name_children();
         let mut recording = Self {
             blocks,
             all: found.all,
@@ -376,6 +377,20 @@ impl Found {
             has_others,
         });
         Ok(())
+    }
+
+    /// Has children run their parents' programs that could not ask which one that is.
+    fn name_children(&mut self) {
+        let numbers: Vec<u32> = self.processes.keys().copied().collect();
+        // A parent has its number before its child.
+        for number in numbers {
+            let process = &self.processes[&number];
+            if process.program.is_empty()
+                && let Some(program) = self.processes.get(&process.parent).map(|parent| parent.program.clone())
+            {
+                self.processes.entry(number).and_modify(|process| process.program = program);
+            }
+        }
     }
 
     fn add_item(&mut self, head: &BlockHead, item: &Item<'_>) -> std::result::Result<(), String> {

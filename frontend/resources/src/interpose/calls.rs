@@ -30,7 +30,8 @@ impl Call {
     /// Begins. `None` where such things are not recorded, as in a child of `vfork`: it is in its parent's memory, but has what it takes for
     /// itself.
     pub(super) fn begin(resource: Resource, registers: Registers) -> Option<Self> {
-        let is_recorded = process::is_recorded(resource) && identity::is_own_memory();
+        let is_stopped = thread::current().is_stopped.get();
+        let is_recorded = !is_stopped && process::is_recorded(resource) && identity::is_own_memory();
         is_recorded.then(|| Self::again(pool::ticks_before(), registers, process::generation(), logged()))
     }
 
@@ -38,7 +39,7 @@ impl Call {
     pub(super) fn specified(resource: usize, registers: Registers) -> Option<Self> {
         // Memory is not asked about, as in `allocator`: a child of `vfork` takes none.
         let is_own_memory = || resource == Resource::Memory.number() as usize || identity::is_own_memory();
-        if !process::is_number_recorded(resource) || !is_own_memory() {
+        if thread::current().is_stopped.get() || !process::is_number_recorded(resource) || !is_own_memory() {
             return None;
         }
         Some(Self::again(pool::ticks_before(), registers, process::generation(), logged()))
@@ -57,9 +58,9 @@ impl Call {
         self.generation
     }
 
-    /// Whether what has recorded when it began still does.
-    fn is_recorded(self) -> bool {
-        self.generation == process::generation()
+    /// Whether what has recorded when it began still does, and so does the thread.
+    pub(super) fn is_recorded(self) -> bool {
+        self.generation == process::generation() && !thread::current().is_stopped.get()
     }
 
     pub(super) fn began(self) -> u64 {

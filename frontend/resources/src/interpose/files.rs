@@ -13,6 +13,7 @@ use rftrace_format::resources::{Kind, Resource};
 
 use super::calls::{Call, Missing, Told, text};
 use crate::originals::{self, Original};
+use crate::process;
 use crate::stacks::Registers;
 use crate::thread;
 
@@ -264,8 +265,9 @@ fn close_one(fd: c_int, registers: Registers, original: impl FnOnce() -> c_int) 
 fn close_with(kind: Kind, fd: c_int, got: u64, registers: Registers, original: impl FnOnce() -> c_int) -> c_int {
     let call = begin(registers);
     let is_open = call.is_some() && {
+        let may_ask = !process::is_confined();
         // SAFETY: tells of a descriptor.
-        fd >= 0 && thread::keeping_errno(|| unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0)
+        fd >= 0 && !(may_ask && thread::keeping_errno(|| unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0))
     };
     let result = original();
     if let Some((call, fd)) = call.zip(descriptor(fd)) {

@@ -4,6 +4,7 @@
 //! are found. So no frame of this library is on the stack above them.
 //!
 //! - `allocator` has those for memory, which are the quickest; `files`, `threads` and `libraries` have the others.
+//! - `confined` has those by which a program forbids itself system calls.
 //! - `specified` has those that a user has specified, whatever they are.
 //! - `calls` is how those are recorded.
 
@@ -74,6 +75,7 @@ macro_rules! interpose_one {
 
 mod allocator;
 mod calls;
+mod confined;
 mod files;
 mod libraries;
 mod specified;

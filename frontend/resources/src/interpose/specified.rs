@@ -543,7 +543,7 @@ impl Released {
 /// Records what a call has done.
 fn record(number: u64, entry: &Entry<'_>, call: Call, values: &Values<'_>, released: Released) {
     // What cannot be evaluated has failed.
-    if !entry.failed().is_empty() && machine::run(entry.failed(), values) != Some(0) {
+    if !call.is_recorded() || !entry.failed().is_empty() && machine::run(entry.failed(), values) != Some(0) {
         return;
     }
     let mut buffer = [0u8; MAX_DETAIL_BYTES];

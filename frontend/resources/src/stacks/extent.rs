@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::returns::{self, Returns};
+use crate::state;
 use crate::thread::{self, Thread};
 
 unsafe extern "C" {
@@ -111,8 +112,11 @@ pub(super) fn is_left(thread: &Thread, outer: usize, sp: usize) -> bool {
     outer != 0 && outer <= sp && is_own && stack_end(thread, outer) == end && !is_on_other_stack()
 }
 
-/// Whether this is a handler on a stack that the program has given the system for such.
+/// Whether this is a handler on a stack that the program has given the system for such, or may be one.
 fn is_on_other_stack() -> bool {
+    if state::is_confined() {
+        return true;
+    }
     let mut stack = MaybeUninit::<libc::stack_t>::uninit();
     // SAFETY: only tells of that stack.
     thread::keeping_errno(|| unsafe {
@@ -156,6 +160,14 @@ fn look_at_stack(thread: &Thread, sp: usize) -> usize {
     let pointer = thread::pointer();
     let start = sp & !(PAGE - 1);
     let low = thread.stack_low.get();
+    if state::is_confined() {
+        // The page of `sp` can be read, and what is known may begin behind it.
+        let is_known = low == start + PAGE;
+        if is_known {
+            thread.stack_low.set(start);
+        }
+        return if is_known { pointer } else { start + PAGE };
+    }
     // From the new lowest page to what is known already.
     let end = if (start..pointer).contains(&low) { low } else { pointer };
     if start >= end || end - start > MOST * PAGE {

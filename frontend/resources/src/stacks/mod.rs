@@ -60,6 +60,13 @@ pub(crate) fn thread_begins() {
     }
 }
 
+/// Prepares for a process that is about to be confined.
+pub(crate) fn confine() {
+    if WAY.load(Relaxed) == UNWIND_INFORMATION {
+        unwind::confine();
+    }
+}
+
 /// The number of the present stack; 0 for none.
 #[inline(always)]
 pub(crate) fn number(thread: &Thread, registers: Registers) -> u32 {

@@ -340,6 +340,11 @@ pub(super) fn prepare() {
     make_ahead(if state::is_attached() { MOST_AHEAD } else { N_AHEAD.load(Relaxed) });
 }
 
+/// Makes what is made ahead, as none can be made any more.
+pub(super) fn confine() {
+    make_ahead(MOST_AHEAD);
+}
+
 /// Makes one for a thread that is about to begin.
 #[cold]
 pub(super) fn thread_begins() {
@@ -383,7 +388,10 @@ fn take_cache(thread: &Thread, sp: usize) -> Option<&'static Shared> {
 #[inline(never)]
 fn take_other_cache(thread: &Thread, sp: usize) -> Option<&'static Shared> {
     let first = NEXT_CACHE.fetch_add(1, Relaxed);
-    let places = || (first..first + N_CACHES).map(|place| place % N_CACHES).filter(|&place| place != 0);
+    // Where none can be made, those that there are.
+    let can_be = |place: usize| !state::is_confined() || !CACHES[place].cache.load(Relaxed).is_null();
+    let places =
+        || (first..first + N_CACHES).map(|place| place % N_CACHES).filter(|&place| place != 0 && can_be(place));
     let left = || places().find(|&place| CACHES[place].take_back(thread, sp)).filter(|_| may_renew());
     let (place, is_left) = match left() {
         Some(place) => (place, true),
