@@ -669,6 +669,7 @@ fn the_library_exports_nothing_else() {
         "rftrace_backend_trampoline",
         "rftrace_detach",
         "rftrace_mark",
+        "rftrace_work_stack",
         "sigaction",
         "signal",
         "syscall",
