@@ -54,6 +54,19 @@ fn none_is_killed_for_calls_of_the_library() {
     }
 }
 
+/// Who only asks whether there are filters is not confined: stacks of all threads are whole.
+#[test]
+fn who_asks_is_not_confined() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let (trace, _) = record_kinds(KINDS, &["--backtraces", "cfi"], program(), &["asks"]);
+    for (thread, function, n_blocks) in [("known", "in_known", 7), ("unknown", "in_unknown", 9), ("new", "in_new", 11)]
+    {
+        assert_eq!(blocks(&trace, &["leak", function, "deep", thread]), n_blocks, "{thread}");
+    }
+}
+
 /// In the strict mode the thread may not even read the time: what it does is not recorded any more.
 #[test]
 fn the_strict_mode_is_survived() {

@@ -53,26 +53,27 @@ passed_on!(prctl, before_prctl);
 passed_on!(syscall, before_syscall);
 
 /// Returns the original `prctl`.
-extern "C" fn before_prctl(option: c_int, mode: c_ulong) -> *mut c_void {
-    look_at_prctl(option, mode);
+extern "C" fn before_prctl(option: c_int, mode: c_ulong, filter: c_ulong) -> *mut c_void {
+    look_at_prctl(option, mode, filter);
     originals::get(Original::prctl)
 }
 
 /// Returns the original `syscall`.
-extern "C" fn before_syscall(number: c_long, first: c_ulong, second: c_ulong) -> *mut c_void {
+extern "C" fn before_syscall(number: c_long, first: c_ulong, second: c_ulong, third: c_ulong) -> *mut c_void {
     match number {
-        libc::SYS_prctl => look_at_prctl(first as c_int, second),
+        libc::SYS_prctl => look_at_prctl(first as c_int, second, third),
         libc::SYS_seccomp if first == c_ulong::from(libc::SECCOMP_SET_MODE_STRICT) && second == 0 => stop_thread(),
-        libc::SYS_seccomp if first == c_ulong::from(libc::SECCOMP_SET_MODE_FILTER) => confine(),
+        libc::SYS_seccomp if first == c_ulong::from(libc::SECCOMP_SET_MODE_FILTER) && third != 0 => confine(),
         _ => {}
     }
     originals::get(Original::syscall)
 }
 
-fn look_at_prctl(option: c_int, mode: c_ulong) {
+/// Without a filter it is only asked whether the system has such.
+fn look_at_prctl(option: c_int, mode: c_ulong, filter: c_ulong) {
     if option == libc::PR_SET_SECCOMP && mode == c_ulong::from(libc::SECCOMP_MODE_STRICT) {
         stop_thread();
-    } else if option == libc::PR_SET_SECCOMP {
+    } else if option == libc::PR_SET_SECCOMP && filter != 0 {
         confine();
     }
 }
