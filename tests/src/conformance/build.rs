@@ -173,7 +173,6 @@ fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
 fn rust_programs_on_aarch64(flag: &'static str) -> Result<PathBuf, String> {
     static BUILT: Mutex<BTreeMap<&str, Result<PathBuf, String>>> = Mutex::new(BTreeMap::new());
     let build = || {
-        aarch64::c_library(); // what both are linked with
         let mut cargo = aarch64::cargo_build(&folder("conformance").join("Cargo.toml"));
         cargo.args(["--bins", "--features", "ours", "-Z", "profile-rustflags"]);
         for package in ["rftrace-conformance", "corosensei"] {
