@@ -1,10 +1,9 @@
 //! Building a case's program with a tracer.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use super::{Build, Case, Hooks, Program, Tracer};
 use crate::fixtures::{TARGET, build_folder, c_library, cargo, folder, repository};
@@ -134,56 +133,50 @@ fn published_library() -> &'static Path {
 /// The folder of the Rust programs, which are built together, once.
 fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
     static BUILT: Mutex<Vec<(Profile, Tracer)>> = Mutex::new(Vec::new());
-    match tracer {
-        Tracer::OursOnRiscv64 => return rust_programs_on_riscv64(),
-        Tracer::OursOnAarch64(_) => return rust_programs_on_aarch64("-Zinstrument-mcount"),
-        Tracer::EntriesOnAarch64(_) => return rust_programs_on_aarch64("-Zpatchable-function-entry=2"),
-        _ => {}
+    if tracer == Tracer::OursOnRiscv64 {
+        return rust_programs_on_riscv64();
     }
     let target_folder = build_folder("conformance-programs").join(tracer.name().replace(' ', "-"));
     let (name, flag) = match profile {
         Profile::Debug => ("debug", None),
         Profile::Release => ("release", Some("--release")),
     };
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    // The machine makes no difference to the program.
+    let tracer = match tracer {
+        Tracer::OursOnAarch64(_) => Tracer::OursOnAarch64(""),
+        Tracer::EntriesOnAarch64(_) => Tracer::EntriesOnAarch64(""),
+        _ => tracer,
+    };
+    let target = if tracer.on_aarch64().is_some() { aarch64::TARGET } else { TARGET };
+    let mut built = BUILT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if !built.contains(&(profile, tracer)) {
         let mut cargo = if tracer == Tracer::Published { cargo_for_published() } else { cargo(Some("nightly")) };
-        cargo.args(["build", "--bins", "--target", TARGET, "--manifest-path"]);
+        cargo.args(["build", "--bins", "--target", target, "--manifest-path"]);
         cargo.arg(folder("conformance").join("Cargo.toml"));
         cargo.arg("--target-dir").arg(&target_folder).args(flag);
-        // Most of what an optimised build took, and no part of what is tried. (The tracer is built as ever.)
-        cargo.args(["--config", "profile.release.package.rftrace-frontend.opt-level=0"]);
+        // Most of what an optimised build took, and no part of what is tried. (The tracer is built as ever.) But as much code as that is what the
+        // tracer's reading of prologues is tried with.
+        if !matches!(tracer, Tracer::OursOnAarch64(_)) {
+            cargo.args(["--config", "profile.release.package.rftrace-frontend.opt-level=0"]);
+        }
         match tracer {
             Tracer::Ours => drop(cargo.args(["--features", "ours"])),
+            Tracer::OursOnAarch64(_) | Tracer::EntriesOnAarch64(_) => {
+                let _ = aarch64::set_linker(&mut cargo).args(["--features", "ours"]);
+            }
             Tracer::Published => drop(cargo.args(["--features", "published"])),
-            _ => {}
+            Tracer::Uftrace | Tracer::Nobody | Tracer::OursBy(_) | Tracer::OursOnRiscv64 => {}
         }
         match tracer {
             Tracer::Nobody => {}
             Tracer::OursBy(hooks) => drop(cargo.env("RUSTFLAGS", hooks.rust_flags())),
+            Tracer::EntriesOnAarch64(_) => drop(cargo.env("RUSTFLAGS", "-Z patchable-function-entry=2")),
             _ => drop(cargo.env("RUSTFLAGS", "-Z instrument-mcount")),
         }
         compile(&mut cargo)?;
         built.push((profile, tracer));
     }
-    Ok(target_folder.join(TARGET).join(name))
-}
-
-/// The same on aarch64, with hooks by such a flag in their own functions, and in those of what they are about.
-fn rust_programs_on_aarch64(flag: &'static str) -> Result<PathBuf, String> {
-    static BUILT: Mutex<BTreeMap<&str, Result<PathBuf, String>>> = Mutex::new(BTreeMap::new());
-    let build = || {
-        let mut cargo = aarch64::cargo_build(&folder("conformance").join("Cargo.toml"));
-        cargo.args(["--bins", "--features", "ours", "-Z", "profile-rustflags"]);
-        for package in ["rftrace-conformance", "corosensei"] {
-            cargo.args(["--config", &format!("profile.release.package.{package}.rustflags=['{flag}']")]);
-        }
-        // Those of the other flag replace them where they are built.
-        let programs = build_folder("conformance-programs").join(format!("aarch64{flag}"));
-        cargo.args(["-Z", "unstable-options", "--artifact-dir"]).arg(&programs);
-        compile(&mut cargo).map(|()| programs)
-    };
-    BUILT.lock().unwrap_or_else(PoisonError::into_inner).entry(flag).or_insert_with(build).clone()
+    Ok(target_folder.join(target).join(name))
 }
 
 /// The same on riscv64, where only their own functions call the hook.
