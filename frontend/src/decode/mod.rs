@@ -5,6 +5,9 @@
 //!
 //! Not here: how chunks get out of the tracer (`backend`, `image`), and how events are written (`uftrace`).
 
+// A test asks for a thread's processor time.
+#![cfg_attr(not(test), forbid(unsafe_code))]
+
 pub(crate) mod records;
 mod stacks;
 pub(crate) mod task;

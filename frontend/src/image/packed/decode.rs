@@ -1,5 +1,7 @@
 //! Unpacks the records of a chunk. The bytes may be anything.
 
+#![forbid(unsafe_code)]
+
 use rftrace::abi::Record;
 
 use super::{MANY_TICKS, Tables, Told, form, tag};
