@@ -186,6 +186,7 @@ fn rust_programs_on_riscv64() -> Result<PathBuf, String> {
         riscv64::c_library(); // one build at a time
         let mut cargo = riscv64::cargo_build(&folder("conformance").join("Cargo.toml"));
         cargo.args(["--bins", "--features", "ours,rftrace/buildcore"]);
+        cargo.args(["--config", "profile.release.package.rftrace-frontend.opt-level=0"]);
         compile(riscv64::instrument(&mut cargo, "rftrace-conformance"))?;
         Ok(riscv64::output())
     };
