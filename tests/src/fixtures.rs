@@ -68,6 +68,11 @@ fn keep_settings(cargo: &mut Command) {
     }
 }
 
+/// What has a cargo for `fixtures/conformance` build the library for C programs. In that workspace, as it shares what it is made of with the Rust
+/// programs there: packages of ours are others in each workspace.
+const LIBRARY_BESIDE_PROGRAMS: [&str; 7] =
+    ["--package", "rftrace-conformance", "--package", "rftrace-frontend-ffi", "--lib", "--features", "ours,library"];
+
 /// A cargo that does not know that it is started by a test: without variables that the outer cargo set or obeys.
 ///
 /// It is that of `toolchain` or, if that is `None`, of the toolchain that runs the test.
@@ -319,7 +324,10 @@ pub fn executables(messages: &str) -> Vec<PathBuf> {
 pub fn command_line() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        tools::run(&mut workspace_cargo(&["build", "--package", "rftrace-tools", "--bins"]));
+        // CI has built them with the tests, by whose dependencies they differ from what is built here.
+        if env::var_os("TOOLS_ARE_BUILT").is_none() {
+            tools::run(&mut workspace_cargo(&["build", "--package", "rftrace-tools", "--bins"]));
+        }
         target_folder().join("debug")
     })
 }

@@ -133,62 +133,66 @@ fn published_library() -> &'static Path {
 /// The folder of the Rust programs, which are built together, once.
 fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
     static BUILT: Mutex<Vec<(Profile, Tracer)>> = Mutex::new(Vec::new());
-    if tracer == Tracer::OursOnRiscv64 {
-        return rust_programs_on_riscv64();
-    }
-    let target_folder = build_folder("conformance-programs").join(tracer.name().replace(' ', "-"));
-    let (name, flag) = match profile {
-        Profile::Debug => ("debug", None),
-        Profile::Release => ("release", Some("--release")),
-    };
     // The machine makes no difference to the program.
     let tracer = match tracer {
         Tracer::OursOnAarch64(_) => Tracer::OursOnAarch64(""),
         Tracer::EntriesOnAarch64(_) => Tracer::EntriesOnAarch64(""),
         _ => tracer,
     };
-    let target = if tracer.on_aarch64().is_some() { aarch64::TARGET } else { TARGET };
+    let (mut cargo, output) = match tracer {
+        Tracer::OursOnRiscv64 => rust_programs_on_riscv64(),
+        Tracer::EntriesOnAarch64(_) => rust_programs_with_entries(),
+        _ => rust_programs_with_hooks(profile, tracer),
+    };
     let mut built = BUILT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if !built.contains(&(profile, tracer)) {
-        let mut cargo = if tracer == Tracer::Published { cargo_for_published() } else { cargo(Some("nightly")) };
-        cargo.args(["build", "--bins", "--target", target, "--manifest-path"]);
-        cargo.arg(folder("conformance").join("Cargo.toml"));
-        cargo.arg("--target-dir").arg(&target_folder).args(flag);
-        // Most of what an optimised build took, and no part of what is tried. (The tracer is built as ever.) But as much code as that is what the
-        // tracer's reading of prologues is tried with.
-        if !matches!(tracer, Tracer::OursOnAarch64(_)) {
-            cargo.args(["--config", "profile.release.package.rftrace-frontend.opt-level=0"]);
-        }
-        match tracer {
-            Tracer::Ours => drop(cargo.args(["--features", "ours"])),
-            Tracer::OursOnAarch64(_) | Tracer::EntriesOnAarch64(_) => {
-                let _ = aarch64::set_linker(&mut cargo).args(["--features", "ours"]);
-            }
-            Tracer::Published => drop(cargo.args(["--features", "published"])),
-            Tracer::Uftrace | Tracer::Nobody | Tracer::OursBy(_) | Tracer::OursOnRiscv64 => {}
-        }
-        match tracer {
-            Tracer::Nobody => {}
-            Tracer::OursBy(hooks) => drop(cargo.env("RUSTFLAGS", hooks.rust_flags())),
-            Tracer::EntriesOnAarch64(_) => drop(cargo.env("RUSTFLAGS", "-Z patchable-function-entry=2")),
-            _ => drop(cargo.env("RUSTFLAGS", "-Z instrument-mcount")),
-        }
-        compile(&mut cargo)?;
+        compile(cargo.arg("--bins"))?;
         built.push((profile, tracer));
     }
-    Ok(target_folder.join(target).join(name))
+    Ok(output)
+}
+
+/// What builds them so that all functions call a hook, and where they are then.
+fn rust_programs_with_hooks(profile: Profile, tracer: Tracer) -> (Command, PathBuf) {
+    let target_folder = build_folder("conformance-programs").join(tracer.name().replace(' ', "-"));
+    let (name, flag) = match profile {
+        Profile::Debug => ("debug", None),
+        Profile::Release => ("release", Some("--release")),
+    };
+    let target = if tracer.on_aarch64().is_some() { aarch64::TARGET } else { TARGET };
+    let mut cargo = if tracer == Tracer::Published { cargo_for_published() } else { cargo(Some("nightly")) };
+    cargo.args(["build", "--target", target, "--manifest-path"]).arg(folder("conformance").join("Cargo.toml"));
+    cargo.arg("--target-dir").arg(&target_folder).args(flag);
+    // Most of what an optimised build took, and no part of what is tried. (The tracer is built as ever.) But as much code as that is what the
+    // tracer's reading of prologues is tried with.
+    if !matches!(tracer, Tracer::OursOnAarch64(_)) {
+        cargo.args(["--config", "profile.release.package.rftrace-frontend.opt-level=0"]);
+    }
+    match tracer {
+        Tracer::Ours => drop(cargo.args(["--features", "ours"])),
+        Tracer::OursOnAarch64(_) => drop(aarch64::set_linker(&mut cargo).args(["--features", "ours"])),
+        Tracer::Published => drop(cargo.args(["--features", "published"])),
+        _ => {}
+    }
+    match tracer {
+        Tracer::Nobody => {}
+        Tracer::OursBy(hooks) => drop(cargo.env("RUSTFLAGS", hooks.rust_flags())),
+        _ => drop(cargo.env("RUSTFLAGS", "-Z instrument-mcount")),
+    }
+    (cargo, target_folder.join(target).join(name))
+}
+
+/// The same on aarch64 with room at the entries of their own functions.
+fn rust_programs_with_entries() -> (Command, PathBuf) {
+    let mut cargo = aarch64::cargo_build();
+    cargo.args(["--features", "ours", "-Z", "profile-rustflags", "--config"]);
+    cargo.arg("profile.release.package.rftrace-conformance.rustflags=['-Zpatchable-function-entry=2']");
+    (cargo, aarch64::output())
 }
 
 /// The same on riscv64, where only their own functions call the hook.
-fn rust_programs_on_riscv64() -> Result<PathBuf, String> {
-    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let build = || {
-        riscv64::c_library(); // one build at a time
-        let mut cargo = riscv64::cargo_build(&folder("conformance").join("Cargo.toml"));
-        cargo.args(["--bins", "--features", "ours,rftrace/buildcore"]);
-        cargo.args(["--config", "profile.release.package.rftrace-frontend.opt-level=0"]);
-        compile(riscv64::instrument(&mut cargo, "rftrace-conformance"))?;
-        Ok(riscv64::output())
-    };
-    BUILT.get_or_init(build).clone()
+fn rust_programs_on_riscv64() -> (Command, PathBuf) {
+    let mut cargo = riscv64::cargo_build();
+    riscv64::instrument(cargo.args(["--features", "ours"]), "rftrace-conformance");
+    (cargo, riscv64::output())
 }

@@ -381,7 +381,7 @@ unwinding::catches
 const FLAVOURS_OF_BUILDS: [[&str; 4]; 9] = [
     ["0", "off", "256", "unwind"],
     ["0", "off", "16", "abort"],
-    ["1", "thin", "16", "abort"],
+    ["1", "thin", "16", "unwind"],
     ["2", "off", "16", "unwind"],
     ["2", "fat", "1", "abort"],
     ["3", "off", "16", "abort"],
