@@ -29,7 +29,7 @@ fn snapshots_of_threads_leave_recording_on() {
     if !require(&["nightly"]) {
         return;
     }
-    for _ in 0..5 {
+    for _ in 0..2 {
         assert_eq!(program().run(&["snapshots"]).stdout, "after snapshots: true\n");
     }
 }
