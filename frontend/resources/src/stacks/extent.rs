@@ -48,6 +48,8 @@ pub(super) struct Stack {
     end: usize,
     /// So many bytes from `low` on may a word begin at.
     readable: usize,
+    /// Where the last two words begin.
+    last_pair: usize,
     returns: Returns,
 }
 
@@ -56,7 +58,8 @@ impl Stack {
     #[inline(always)]
     pub(super) fn from(thread: &Thread, sp: usize) -> Self {
         let end = stack_end(thread, sp);
-        Self { low: sp, end, readable: (end - sp).saturating_sub(7), returns: Returns::of_thread() }
+        let readable = (end - sp).saturating_sub(7);
+        Self { low: sp, end, readable, last_pair: end.saturating_sub(16), returns: Returns::of_thread() }
     }
 
     /// What is there; of return addresses those that the tracer has not replaced.
@@ -68,14 +71,27 @@ impl Stack {
 
     /// The two words of a frame with a frame pointer: the caller's, and the return address.
     #[inline(always)]
-    pub(super) fn frame(&self, pointer: u64) -> Option<(u64, u64)> {
+    pub(super) fn frame(&self, pointer: u64) -> Option<[u64; 2]> {
         let place = pointer as usize;
-        if place.wrapping_sub(self.low) >= self.readable.saturating_sub(8) {
+        if place < self.low || place > self.last_pair || !place.is_multiple_of(8) {
             return None;
         }
         // SAFETY: within this thread's stack.
-        let [next, back] = unsafe { (place as *const [u64; 2]).read_unaligned() };
-        Some((next, self.returns.original(place + 8, back)?))
+        let [next, back] = unsafe { (place as *const [u64; 2]).read() };
+        Some([next, self.returns.original(place + 8, back)?])
+    }
+
+    /// The return address there, and the word so many words below it.
+    #[inline(always)]
+    pub(super) fn with_lower(&self, slot: u64, below: u64) -> Option<[u64; 2]> {
+        let [address, lower] = self.words([slot, slot.wrapping_sub(8 * below)])?;
+        Some([self.returns.original(slot as usize, address)?, lower])
+    }
+
+    /// What is in two places, if both can be read.
+    #[inline(always)]
+    fn words(&self, [one, other]: [u64; 2]) -> Option<[u64; 2]> {
+        Some([self.word(one)?, self.word(other)?])
     }
 
     /// Whether this is the return address there.

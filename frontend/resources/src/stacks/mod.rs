@@ -1,11 +1,13 @@
 //! Who has called: the return addresses on the stack. Each stack gets a number, and is written once.
 //!
-//! - `unwind` finds it by unwind information, and remembers what it has found last. `shadow` has the functions that the tracer records.
+//! - `unwind` finds it by unwind information, and remembers what it has found last; `rules` leads it from frame to frame. `shadow` has the functions that the
+//!   tracer records.
 //! - `extent` is how far a stack can be read, `returns` what the tracer has replaced in it, `hash` by what a stack is known again, `table` the numbers.
 
 mod extent;
 mod hash;
 mod returns;
+mod rules;
 mod shadow;
 mod table;
 mod unwind;
@@ -148,13 +150,13 @@ fn by_frame_pointers(stack: &Stack, registers: Registers, addresses: &mut Addres
     if let Ok(first) = stack.read(registers.sp as u64) {
         add(first);
         let (mut at, mut below) = (registers.bp as u64, registers.sp as u64);
-        while at > below && at.is_multiple_of(8) {
-            let Some((next, back)) = stack.frame(at) else { break };
-            if back < 4096 || !add(back) {
-                break;
-            }
+        while at > below
+            && let Some([next, back]) = stack.frame(at)
+            && back >= 4096
+            && add(back)
+        {
             (below, at) = (at, next);
         }
     }
-    found(hash.of(n_frames), n_frames, || {})
+    found(hash.of(n_frames), || n_frames)
 }

@@ -4,7 +4,7 @@
 use super::extent::Registers;
 use super::hash::Hash;
 use super::returns::{Call, Returns};
-use super::table::{Addresses, Found, place};
+use super::table::{Addresses, Found, found};
 use crate::modules;
 
 /// Finds who has called.
@@ -17,11 +17,7 @@ pub(super) fn walk(registers: Registers, addresses: &mut Addresses) -> Found {
     let mut hash = Hash::NONE.with(caller);
     let add = |call: Call| hash = hash.with(call.function ^ call.caller.rotate_left(32));
     let n_calls = returns.calls(registers.sp, add);
-    let hash = hash.of(n_calls);
-    match place(hash) {
-        (number, false) => Found::Numbered(number),
-        (_, true) => Found::New(hash, write(&returns, registers, caller, addresses)),
-    }
+    found(hash.of(n_calls), || write(&returns, registers, caller, addresses))
 }
 
 /// Writes where each function has called; where that was in another one, which is not recorded, where it begins. Returns how many.

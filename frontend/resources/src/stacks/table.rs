@@ -34,15 +34,16 @@ fn rows_of(table: usize, hash: u64) -> [usize; 2] {
     [row, row ^ 1]
 }
 
-/// The number of a table's first place.
-const fn first_number(table: usize) -> usize {
-    let (mut number, mut before) = (1, 0);
-    while before < table {
-        number += n_rows(before) * ROW_PLACES;
-        before += 1;
+/// The number of each table's first place.
+const FIRST_NUMBERS: [usize; N_TABLES] = {
+    let mut numbers = [1; N_TABLES];
+    let mut table = 1;
+    while table < N_TABLES {
+        numbers[table] = numbers[table - 1] + n_rows(table - 1) * ROW_PLACES;
+        table += 1;
     }
-    number
-}
+    numbers
+};
 
 /// Makes the first table, or empties those that there are. Returns whether there is memory for it.
 pub(super) fn prepare() -> bool {
@@ -80,28 +81,25 @@ pub(super) enum Found {
 /// The return addresses of a new stack, from that of the function on.
 pub(super) type Addresses = [MaybeUninit<u64>; MAX_FRAMES];
 
-/// The stack with this hash, whose addresses the other function has if it is new.
+/// The stack with this hash. If it is new the other function writes its addresses, and returns how many.
 #[inline(always)]
-pub(super) fn found(hash: u64, n_frames: usize, addresses: impl FnOnce()) -> Found {
+pub(super) fn found(hash: u64, write: impl FnOnce() -> usize) -> Found {
     if let Some(number) = told(hash) {
         return Found::Numbered(number);
     }
     match place(hash) {
         (number, false) => Found::Numbered(number),
-        (_, true) => {
-            addresses();
-            Found::New(hash, n_frames)
-        }
+        (_, true) => Found::New(hash, write()),
     }
 }
 
-/// The number of the stack with this hash, if the recorder was told of it.
+/// The number of the stack with this hash, if the recorder was told of it. The last table, which is the largest, comes first.
 #[inline(always)]
 fn told(hash: u64) -> Option<u32> {
-    for (table, rows) in TABLES.iter().enumerate() {
+    for (table, rows) in TABLES.iter().enumerate().rev() {
         let rows = rows.load(Acquire);
         if rows.is_null() {
-            return None;
+            continue;
         }
         for row in rows_of(table, hash) {
             // SAFETY: within the table, which stays.
@@ -144,7 +142,7 @@ pub(super) fn place(hash: u64) -> (u32, bool) {
 
 #[inline(always)]
 fn number_of(table: usize, row: usize, place: usize) -> u32 {
-    (first_number(table) + row * ROW_PLACES + place) as u32
+    (FIRST_NUMBERS[table] + row * ROW_PLACES + place) as u32
 }
 
 /// Gives a number that is free to the stack with this hash. Returns false if another one has it.
@@ -160,8 +158,8 @@ pub(super) fn is_told(number: u32, hash: u64) {
 
 /// The hash of a stack.
 fn known(number: u32) -> &'static AtomicU64 {
-    let table = (0..N_TABLES).rfind(|&table| first_number(table) <= number as usize).unwrap_or(0);
-    let place = number as usize - first_number(table);
+    let table = (0..N_TABLES).rfind(|&table| FIRST_NUMBERS[table] <= number as usize).unwrap_or(0);
+    let place = number as usize - FIRST_NUMBERS[table];
     // SAFETY: within a table that is there, and stays.
     let row = unsafe { &*TABLES[table].load(Acquire).add(place / ROW_PLACES) };
     &row.0[place % ROW_PLACES]

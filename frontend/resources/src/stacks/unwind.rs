@@ -7,16 +7,14 @@ use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
 
-use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64};
-use framehop::{FrameAddress, Unwinder};
 use rftrace_format::resources::MAX_FRAMES;
 
 use super::extent::{Registers, Stack, is_left};
 use super::hash::Hash;
+use super::rules::{Failed, Rules, Step};
 use super::table::{Addresses, Found, found};
 use crate::memory;
 use crate::modules::{self, Known};
-use crate::room::Room;
 use crate::state;
 use crate::thread::{self, Thread};
 
@@ -26,75 +24,6 @@ struct Cache {
     last: Box<Walk>,
     /// New frames of the stack that is walked now: the program's stack may be a small one.
     steps: Box<[MaybeUninit<Step>; MAX_FRAMES]>,
-}
-
-type RuleCache = CacheX86_64<Room>;
-
-/// One of framehop's caches has 509 places, one for each address: too few for programs with many callers. So there are more of them when
-/// addresses get into each other's way.
-struct Rules {
-    /// Of so many hash bits.
-    bits: u32,
-    caches: [Option<RuleCache>; 1 << MOST_BITS],
-    /// What was walked since it was looked whether there are enough, and addresses that were in others' way before.
-    n_walked: usize,
-    misses: u64,
-}
-
-const MOST_BITS: u32 = 3;
-/// What framehop allocates for one, at the most: rules by address, and the rows of [`Room`].
-const RULE_CACHE_BYTES: usize = 24 << 10;
-
-impl Rules {
-    /// One of framehop's caches. To be called where there is memory for it.
-    fn new() -> Self {
-        let mut caches = [const { None }; 1 << MOST_BITS];
-        caches[0] = Some(RuleCache::new_in());
-        Self { bits: 0, caches, n_walked: 0, misses: 0 }
-    }
-
-    /// That of this address.
-    #[inline(always)]
-    fn of(&mut self, code: u64) -> Option<&mut RuleCache> {
-        let hash = code.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.caches[(hash >> 1 >> (63 - self.bits)) as usize % (1 << MOST_BITS)].as_mut()
-    }
-
-    /// So many frames were walked more: twice as many caches, if it has to be looked up too often.
-    #[inline(always)]
-    fn walked(&mut self, n_frames: usize) {
-        const BETWEEN_LOOKS: usize = 1024;
-
-        self.n_walked += n_frames;
-        if self.n_walked > BETWEEN_LOOKS && self.bits < MOST_BITS {
-            self.look();
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn look(&mut self) {
-        /// One of so many.
-        const OFTEN: u64 = 50;
-
-        let caches = self.caches.iter().flatten();
-        let misses = caches.map(|cache| cache.stats().miss_wrong_address_count).sum::<u64>();
-        let more = misses - self.misses;
-        let is_often = more > self.n_walked as u64 / OFTEN;
-        (self.n_walked, self.misses) = (0, misses);
-        let n_caches = 1 << self.bits;
-        if is_often
-            && let Some(mut new) = modules::alone(|| {
-                roomy(|| {
-                    let make = || (0..n_caches).map(|_| RuleCache::new_in()).collect::<Vec<_>>();
-                    memory::reserve(n_caches * RULE_CACHE_BYTES).then(make)
-                })
-            })
-        {
-            self.caches[n_caches..2 * n_caches].iter_mut().for_each(|place| *place = new.pop());
-            self.bits += 1;
-        }
-    }
 }
 
 /// Runs this on a stack with room.
@@ -122,14 +51,6 @@ struct Frame {
     step: Step,
     /// That of this frame and those outside of it.
     hash: Hash,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Step {
-    /// Where the return address is, what it is, and the frame pointer behind it.
-    slot: u64,
-    address: u64,
-    bp: u64,
 }
 
 /// Why a walk has ended.
@@ -199,10 +120,11 @@ impl Walk {
         let (outside, frames) = self.frames[..self.n_frames].split_at(self.n_frames.saturating_sub(MAX_FRAMES));
         let hash = |frames: &[Frame]| frames.last().map_or(Hash::NONE, |frame| frame.hash);
         let hash = hash(&self.frames[..self.n_frames]).without(hash(outside)).of(frames.len());
-        found(hash, frames.len(), || {
+        found(hash, || {
             for (place, frame) in addresses.iter_mut().zip(frames.iter().rev()) {
                 place.write(frame.step.address);
             }
+            frames.len()
         })
     }
 }
@@ -270,8 +192,7 @@ impl Cache {
     }
 
     fn make_here() -> Option<Box<Self>> {
-        const BYTES: usize =
-            size_of::<Walk>() + size_of::<[Step; MAX_FRAMES]>() + size_of::<Cache>() + RULE_CACHE_BYTES;
+        const BYTES: usize = size_of::<Walk>() + size_of::<[Step; MAX_FRAMES]>() + size_of::<Cache>() + Rules::BYTES;
 
         let make = || {
             // SAFETY: of the steps none need be initialised.
@@ -285,48 +206,43 @@ impl Cache {
         let Self { rules, last, steps } = self;
         if !ptr::eq(last.known, known) {
             (last.known, last.n_frames) = (known, 0);
+            rules.forget();
         }
         let mut old = last.unchanged(stack);
         let mut end = End::OfStack;
         let mut n_new = 0;
-        let walked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let Ok(first) = stack.read(registers.sp as u64) else { return };
-            let mut state = UnwindRegsX86_64::new(first, registers.sp as u64 + 8, registers.bp as u64);
-            let mut next = Some(first);
-            let mut read = |address| stack.read(address);
-            while let Some(address) = next.and_then(FrameAddress::from_return_address) {
-                let code = address.address();
-                // Behind a signal handler the unwinder goes wrong.
-                if stack.contains(code) {
-                    break;
-                }
-                let step = Step { slot: state.sp().wrapping_sub(8), address: code, bp: state.bp() };
-                while old > 0 && last.frames[old - 1].step.slot < step.slot {
-                    old -= 1;
-                }
-                // The same state in the same frame: the way from here is that of the last time.
-                if old > 0 && last.frames[old - 1].step == step && last.is_enough(old, n_new) {
-                    end = End::AsBefore(old);
-                    break;
-                }
-                if n_new == MAX_FRAMES {
-                    end = End::Enough;
-                    break;
-                }
-                steps[n_new].write(step);
-                n_new += 1;
-                let Some(rules) = rules.of(code) else { break };
-                next = known.unwinder.unwind_frame(address, &mut state, rules, &mut read).ok().flatten();
+        let mut next = stack.read(registers.sp as u64).ok().map(|address| Step {
+            slot: registers.sp as u64,
+            address,
+            bp: registers.bp as u64,
+        });
+        // Behind a signal handler the unwinder goes wrong.
+        while let Some(step) = next.filter(|step| !stack.contains(step.address)) {
+            while old > 0 && last.frames[old - 1].step.slot < step.slot {
+                old -= 1;
             }
-        }));
+            // The same state in the same frame: the way from here is that of the last time.
+            if old > 0 && last.frames[old - 1].step == step && last.is_enough(old, n_new) {
+                end = End::AsBefore(old);
+                break;
+            }
+            if n_new == MAX_FRAMES {
+                end = End::Enough;
+                break;
+            }
+            let written = &*steps[n_new].write(step);
+            n_new += 1;
+            next = rules.next(stack, step).or_else(|| {
+                rules.ask(known, stack, written).unwrap_or_else(|Failed| {
+                    IS_FLAWED.store(true, Relaxed);
+                    None
+                })
+            });
+        }
         rules.walked(n_new);
         // SAFETY: so many were written.
         last.replace(end, unsafe { steps[..n_new].assume_init_ref() });
-        let found = last.found(addresses);
-        if walked.is_err() {
-            IS_FLAWED.store(true, Relaxed);
-        }
-        found
+        last.found(addresses)
     }
 }
 
