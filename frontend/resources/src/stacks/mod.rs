@@ -76,17 +76,17 @@ pub(crate) fn number(thread: &Thread, registers: Registers) -> u32 {
 }
 
 fn find(thread: &Thread, registers: Registers) -> u32 {
-    let mut addresses = [MaybeUninit::uninit(); MAX_FRAMES];
-    match walk(thread, registers, &mut addresses) {
+    match walk(thread, registers, None) {
         Found::Numbered(number) => number,
-        Found::New(hash, n_frames) => add(thread, registers, &mut addresses, hash, n_frames),
+        Found::New(..) => add(thread, registers),
     }
 }
 
-/// Writes a stack that was not seen before.
+/// Writes a stack that was not seen before. It is walked once more: the room for its addresses is not to be on the program's stack, which may be a small one, while
+/// the unwinder looks up what it does not know.
 #[cold]
 #[inline(never)]
-fn add(thread: &Thread, registers: Registers, addresses: &mut Addresses, mut hash: u64, mut n_frames: usize) -> u32 {
+fn add(thread: &Thread, registers: Registers) -> u32 {
     /// # Safety
     ///
     /// So many were written.
@@ -95,16 +95,21 @@ fn add(thread: &Thread, registers: Registers, addresses: &mut Addresses, mut has
         unsafe { addresses[..n_frames].assume_init_ref() }
     }
 
-    // SAFETY: so many were found.
-    let is_known = modules::known().is_some_and(|known| known.has_all(unsafe { written(addresses, n_frames) }));
-    if !is_known && modules::refresh() {
-        match walk(thread, registers, addresses) {
-            Found::Numbered(number) => return number,
-            Found::New(new_hash, new_n_frames) => (hash, n_frames) = (new_hash, new_n_frames),
+    let mut addresses = [MaybeUninit::uninit(); MAX_FRAMES];
+    let mut found = walk(thread, registers, Some(&mut addresses));
+    if let Found::New(_, n_frames) = found {
+        // SAFETY: so many were found.
+        let is_known = modules::known().is_some_and(|known| known.has_all(unsafe { written(&addresses, n_frames) }));
+        if !is_known && modules::refresh() {
+            found = walk(thread, registers, Some(&mut addresses));
         }
     }
+    let (hash, n_frames) = match found {
+        Found::Numbered(number) => return number,
+        Found::New(hash, n_frames) => (hash, n_frames),
+    };
     // SAFETY: as above.
-    let frames = unsafe { written(addresses, n_frames) };
+    let frames = unsafe { written(&addresses, n_frames) };
     loop {
         let (number, is_new) = table::place(hash);
         if !is_new {
@@ -123,15 +128,15 @@ fn add(thread: &Thread, registers: Registers, addresses: &mut Addresses, mut has
     }
 }
 
-/// Finds who has called.
+/// Finds who has called, and writes the addresses where that is new and they are wanted.
 #[inline(always)]
-fn walk(thread: &Thread, registers: Registers, addresses: &mut Addresses) -> Found {
+fn walk(thread: &Thread, registers: Registers, mut addresses: Option<&mut Addresses>) -> Found {
     if WAY.load(Relaxed) == RETURN_STACK {
         return shadow::walk(registers, addresses);
     }
     let stack = Stack::from(thread, registers.sp);
     if WAY.load(Relaxed) == UNWIND_INFORMATION
-        && let Some(found) = unwind::walk(thread, &stack, registers, addresses)
+        && let Some(found) = unwind::walk(thread, &stack, registers, addresses.as_deref_mut())
     {
         return found;
     }
@@ -139,10 +144,12 @@ fn walk(thread: &Thread, registers: Registers, addresses: &mut Addresses) -> Fou
 }
 
 #[inline(always)]
-fn by_frame_pointers(stack: &Stack, registers: Registers, addresses: &mut Addresses) -> Found {
+fn by_frame_pointers(stack: &Stack, registers: Registers, mut addresses: Option<&mut Addresses>) -> Found {
     let (mut n_frames, mut hash) = (0, Hash::NONE);
     let mut add = |address| {
-        addresses[n_frames].write(address);
+        if let Some(addresses) = &mut addresses {
+            addresses[n_frames].write(address);
+        }
         n_frames += 1;
         hash = hash.with(address);
         n_frames < MAX_FRAMES

@@ -9,7 +9,7 @@ use crate::modules;
 
 /// Finds who has called.
 #[inline(always)]
-pub(super) fn walk(registers: Registers, addresses: &mut Addresses) -> Found {
+pub(super) fn walk(registers: Registers, addresses: Option<&mut Addresses>) -> Found {
     let returns = Returns::of_thread();
     // SAFETY: the return address of a function that is running.
     let word = unsafe { *(registers.sp as *const u64) };
@@ -17,7 +17,7 @@ pub(super) fn walk(registers: Registers, addresses: &mut Addresses) -> Found {
     let mut hash = Hash::NONE.with(caller);
     let add = |call: Call| hash = hash.with(call.function ^ call.caller.rotate_left(32));
     let n_calls = returns.calls(registers.sp, add);
-    found(hash.of(n_calls), || write(&returns, registers, caller, addresses))
+    found(hash.of(n_calls), || addresses.map_or(0, |addresses| write(&returns, registers, caller, addresses)))
 }
 
 /// Writes where each function has called; where that was in another one, which is not recorded, where it begins. Returns how many.

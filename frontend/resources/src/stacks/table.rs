@@ -74,14 +74,14 @@ fn make(table: usize) -> bool {
 pub(super) enum Found {
     /// Its number.
     Numbered(u32),
-    /// It has none. Its hash, and how many addresses there are.
+    /// It has none. Its hash, and how many addresses were written.
     New(u64, usize),
 }
 
 /// The return addresses of a new stack, from that of the function on.
 pub(super) type Addresses = [MaybeUninit<u64>; MAX_FRAMES];
 
-/// The stack with this hash. If it is new the other function writes its addresses, and returns how many.
+/// The stack with this hash. If it is new the other function writes its addresses, where they are wanted, and returns how many.
 #[inline(always)]
 pub(super) fn found(hash: u64, write: impl FnOnce() -> usize) -> Found {
     if let Some(number) = told(hash) {

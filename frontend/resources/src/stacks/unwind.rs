@@ -116,12 +116,12 @@ impl Walk {
 
     /// The innermost frames, as many as are wanted.
     #[inline(always)]
-    fn found(&self, addresses: &mut Addresses) -> Found {
+    fn found(&self, addresses: Option<&mut Addresses>) -> Found {
         let (outside, frames) = self.frames[..self.n_frames].split_at(self.n_frames.saturating_sub(MAX_FRAMES));
         let hash = |frames: &[Frame]| frames.last().map_or(Hash::NONE, |frame| frame.hash);
         let hash = hash(&self.frames[..self.n_frames]).without(hash(outside)).of(frames.len());
         found(hash, || {
-            for (place, frame) in addresses.iter_mut().zip(frames.iter().rev()) {
+            for (place, frame) in addresses.into_iter().flatten().zip(frames.iter().rev()) {
                 place.write(frame.step.address);
             }
             frames.len()
@@ -202,7 +202,7 @@ impl Cache {
         memory::reserve(BYTES).then(make)
     }
 
-    fn walk(&mut self, known: &Known, stack: &Stack, registers: Registers, addresses: &mut Addresses) -> Found {
+    fn walk(&mut self, known: &Known, stack: &Stack, registers: Registers, addresses: Option<&mut Addresses>) -> Found {
         let Self { rules, last, steps } = self;
         if !ptr::eq(last.known, known) {
             (last.known, last.n_frames) = (known, 0);
@@ -280,7 +280,12 @@ fn make_ahead(n_caches: usize) {
 
 /// Finds who has called. `None` where nothing is known of programs, no cache is free, or the unwinder has failed.
 #[inline(always)]
-pub(super) fn walk(thread: &Thread, stack: &Stack, registers: Registers, addresses: &mut Addresses) -> Option<Found> {
+pub(super) fn walk(
+    thread: &Thread,
+    stack: &Stack,
+    registers: Registers,
+    addresses: Option<&mut Addresses>,
+) -> Option<Found> {
     let known = modules::known().filter(|_| !IS_FLAWED.load(Relaxed))?;
     let shared = take_cache(thread, registers.sp)?;
     // SAFETY: this thread has taken it.
