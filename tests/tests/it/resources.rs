@@ -267,9 +267,11 @@ fn views_choose_and_draw() {
     assert_eq!((first("bytes"), first("allocated")), ([1, 7], [10, 0]));
     assert_eq!(values(&folder, &["--at", "0ns"])["memory"]["allocations"], 0);
     assert_eq!(values(&folder, &["--at", "1000s"])["memory"]["allocations"], 13);
-    for of in ["live", "peak", "allocated"] {
+    let all = [("live", "7 bytes"), ("peak", "1,000 bytes"), ("allocated", "5,562 bytes"), ("temporary", "12 blocks")];
+    for (of, all) in all {
         let picture = text(&["--flamegraph", of]);
         assert!(picture.starts_with("<?xml") && picture.contains("chain"), "{picture}");
+        assert!(picture.contains(&format!("all ({all}, 100%)")), "{of}: {picture}");
     }
     let output = resources(&folder, &["--pid", "1"]);
     assert!(

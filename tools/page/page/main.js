@@ -123,6 +123,7 @@ class App {
   // What is told of a call.
 
   lines(call) {
+    if (call.counter) return call.counter.lines(call.time);
     const task = this.trace.tasks[call.task];
     const { lane } = call;
     const name = this.trace.functions[lane.fn[call.i]];
@@ -149,7 +150,8 @@ class App {
   }
 
   hover(call, event) {
-    const key = call?.i === undefined ? '' : `${call.task} ${call.depth} ${call.start} ${call.end} ${call.i} ${call.n}`;
+    const key = call?.counter ? `${call.counter.heading} ${call.time}`
+      : call?.i === undefined ? '' : `${call.task} ${call.depth} ${call.start} ${call.end} ${call.i} ${call.n}`;
     if (key !== this.hovered) this.hoveredLines = key && this.lines(call);
     this.hovered = key;
     this.tooltip(key && this.hoveredLines, event);
@@ -173,7 +175,7 @@ class App {
   }
 
   showCall(call) {
-    byId('call').textContent = byId('call').title = call?.i === undefined ? '' : this.lines(call).join(' · ');
+    byId('call').textContent = byId('call').title = call?.i === undefined && !call?.counter ? '' : this.lines(call).join(' · ');
   }
 
   // Tabs, buttons, keys.

@@ -79,13 +79,16 @@ function label(context, name, x, y, width, char) {
 }
 
 class Timeline {
+  static COUNTERS = 8;
+
   /// `app` is told of what is chosen: `showCall`, `select`, and has `trace`, `colours` and `tooltip`.
   constructor(app) {
     this.app = app;
     this.canvas = document.getElementById('timeline');
     this.box = document.getElementById('timeline-scroll');
     this.space = document.getElementById('timeline-space');
-    this.folded = new Set();
+    /// Tasks by their numbers, and counters. Of many counters most are folded at first.
+    this.folded = new Set(app.trace.counters.slice(Timeline.COUNTERS));
     this.selection = null;
     this.pinned = null;
     this.frames = 0;
@@ -103,14 +106,29 @@ class Timeline {
     this.draw();
   }
 
-  /// Where the rows of each task are.
+  /// What is where, from the top: tasks by their numbers, each process's counters above its first one.
   layout() {
+    const { tasks, counters } = this.app.trace;
+    this.places = [];
+    this.placeTops = [];
     this.tops = [];
     let y = AXIS;
-    for (const [t, task] of this.app.trace.tasks.entries()) {
+    const put = (place, height) => {
+      this.places.push(place);
+      this.placeTops.push(y);
+      y += HEAD + (this.folded.has(place) ? 0 : height) + 4;
+    };
+    const waiting = Map.groupBy(counters, counter => counter.pid);
+    const putCounters = pid => {
+      for (const counter of waiting.get(pid) ?? []) put(counter, COUNTER);
+      waiting.delete(pid);
+    };
+    for (const [t, task] of tasks.entries()) {
+      putCounters(task.pid);
       this.tops.push(y);
-      y += HEAD + (this.folded.has(t) ? 0 : task.depths.length * ROW) + 4;
+      put(t, task.depths.length * ROW);
     }
+    for (const pid of [...waiting.keys()]) putCounters(pid);
     this.height = y + 8;
     // Browsers have no higher ones.
     this.space.style.height = `${Math.min(this.height, 3e7)}px`;
@@ -155,29 +173,23 @@ class Timeline {
     context.fillStyle = colours.back;
     context.fillRect(0, 0, width, height);
     const scroll = this.box.scrollTop;
-    // The first task that is seen.
-    const first = Math.max(0, upperBound(this.tops, scroll, 0, this.tops.length) - 1);
+    const first = Math.max(0, upperBound(this.placeTops, scroll, 0, this.places.length) - 1);
     const rows = [];
     const heads = [];
-    for (let t = first; t < this.tops.length && this.tops[t] - scroll < height; t++) {
-      const top = this.tops[t] - scroll;
-      heads.push([t, top]);
-      if (this.folded.has(t)) continue;
-      const nDepths = trace.tasks[t].depths.length;
+    for (let k = first; k < this.places.length && this.placeTops[k] - scroll < height; k++) {
+      const [place, top] = [this.places[k], this.placeTops[k] - scroll];
+      heads.push([place, top]);
+      if (this.folded.has(place) || place instanceof Counter) continue;
+      const nDepths = trace.tasks[place].depths.length;
       const begin = Math.max(0, Math.floor((AXIS - top - HEAD) / ROW));
       for (let depth = begin; depth < nDepths && top + HEAD + depth * ROW < height; depth++) {
-        rows.push({ task: t, depth, y: top + HEAD + depth * ROW });
+        rows.push({ task: place, depth, y: top + HEAD + depth * ROW });
       }
     }
     trace.look(rows, this.from, this.to, (this.to - this.from) / this.canvas.width);
     this.paintRows(context, rows, width);
     this.paintPinned(context, width, scroll);
-    for (const [t, top] of heads) {
-      context.fillStyle = colours.panel;
-      context.fillRect(0, top, width, HEAD - 3);
-      context.fillStyle = colours.text;
-      context.fillText(`${this.folded.has(t) ? '▸' : '▾'} ${this.app.taskName(trace.tasks[t])}`, 8, top + HEAD / 2 - 1);
-    }
+    for (const [place, top] of heads) this.paintPlace(context, width, place, top);
     this.paintAxis(context, width);
     if (this.selection) {
       const [a, b] = this.selection.map(time => this.x(time));
@@ -189,8 +201,24 @@ class Timeline {
     }
     if (trace.tasks.length === 0) {
       context.fillStyle = colours.text;
-      context.fillText('There are no calls.', 12, AXIS + 20);
+      context.fillText('There are no calls.', 12, this.height - scroll + 12);
     }
+  }
+
+  /// The head of a task; of a counter all of it.
+  paintPlace(context, width, place, top) {
+    const { trace, colours } = this.app;
+    const isFolded = this.folded.has(place);
+    const isCounter = place instanceof Counter;
+    if (isCounter && !isFolded) {
+      context.fillStyle = colours.accent;
+      place.paint(context, this.from, this.px, width, top + HEAD);
+    }
+    context.fillStyle = colours.panel;
+    context.fillRect(0, top, width, HEAD - 3);
+    context.fillStyle = colours.text;
+    const name = isCounter ? place.heading : this.app.taskName(trace.tasks[place]);
+    context.fillText(`${isFolded ? '▸' : '▾'} ${name}`, 8, top + HEAD / 2 - 1);
   }
 
   /// Narrow calls and blocks of them, which may be as many as there are pixels, become an image with a line for each row; wide ones
@@ -283,10 +311,12 @@ class Timeline {
     const { trace } = this.app;
     if (y < AXIS) return null;
     const inside = y + this.box.scrollTop;
-    const t = upperBound(this.tops, inside, 0, this.tops.length) - 1;
-    if (t < 0) return null;
-    const row = inside - this.tops[t] - HEAD;
-    if (row < 0) return { task: t, depth: -1 };
+    const k = upperBound(this.placeTops, inside, 0, this.places.length) - 1;
+    if (k < 0) return null;
+    const t = this.places[k];
+    const row = inside - this.placeTops[k] - HEAD;
+    if (row < 0) return { fold: t };
+    if (t instanceof Counter) return this.folded.has(t) ? null : { counter: t, time: Math.round(this.time(x)) };
     const depth = Math.floor(row / ROW);
     const lane = this.folded.has(t) ? undefined : trace.row(t, depth).lane;
     if (!lane) return null;
@@ -392,8 +422,8 @@ class Timeline {
     const end = event => {
       if (drag && !drag.moved) {
         const found = this.pick(drag.x, drag.y);
-        if (found?.depth === -1) {
-          if (!this.folded.delete(found.task)) this.folded.add(found.task);
+        if (found?.fold !== undefined) {
+          if (!this.folded.delete(found.fold)) this.folded.add(found.fold);
           this.layout();
         } else {
           this.pinned = found;

@@ -131,6 +131,7 @@ class Trace {
     if (text.decode(bytes.subarray(0, 8)) !== 'rfpage1\n') throw new Error('These data are no trace.');
     const headEnd = 12 + view.getUint32(8, true);
     const head = JSON.parse(text.decode(bytes.subarray(12, headEnd)));
+    head.counters = (head.counters ?? []).map(counter => new Counter(counter));
     if (head.calls) return new ZoomTrace(head);
     const trace = Object.assign(new Trace(), head);
     trace.calls = new Float64Array(trace.functions.length);

@@ -18,6 +18,7 @@ const DOCUMENT: &str = include_str!("../page/page.html");
 const PARTS: [(&str, &str); 2] = [("/*STYLE*/", include_str!("../page/page.css")), ("/*SCRIPT*/", SCRIPT)];
 const SCRIPT: &str = concat!(
     include_str!("../page/trace.js"),
+    include_str!("../page/counters.js"),
     include_str!("../page/aggregate.js"),
     include_str!("../page/zoom.js"),
     include_str!("../page/timeline.js"),

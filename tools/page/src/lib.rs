@@ -3,6 +3,7 @@
 //! Not here: reading (`rftrace-read`), call stacks (`rftrace-views`), and other tools' formats (`rftrace-export`).
 //!
 //! - [`Page::read`] packs what a trace shows; [`Page::html`] is the page with it as one file.
+//! - [`Counter`]s are shown beside the calls: what each process has of memory, for one.
 //! - [`Server`] serves the same page to browsers of this machine.
 //!
 //! # How it works
@@ -23,6 +24,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod calls;
+mod counters;
 mod dictionary;
 mod error;
 mod html;
@@ -32,6 +34,7 @@ mod server;
 mod values;
 mod zoom;
 
+pub use counters::Counter;
 pub use error::{Error, Result};
 pub use pack::{MAX_CALLS, Page};
 pub use server::{Server, SharedFile};

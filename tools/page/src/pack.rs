@@ -19,9 +19,10 @@
 
 use rftrace_read::{SCHEDULE, Summary, Task, Trace};
 use rftrace_views::TaskStats;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::calls::{Sink, read_calls};
+use crate::counters::{Counter, Counters};
 use crate::dictionary::Dictionary;
 use crate::error::{Error, Result};
 use crate::numbers::number;
@@ -53,7 +54,8 @@ pub(crate) struct Head {
     /// The version of this crate.
     pub(crate) version: &'static str,
     /// Time 0 of the page, in nanoseconds of the trace's clock. A text: it may be more than JavaScript counts.
-    pub(crate) base: String,
+    #[serde(rename = "base", serialize_with = "as_text")]
+    pub(crate) base_ns: u64,
     /// The first record and the last one, since `base`.
     pub(crate) begin: u64,
     pub(crate) end: u64,
@@ -66,6 +68,9 @@ pub(crate) struct Head {
     pub(crate) tasks: Vec<TaskHead>,
     /// What is to be said of the trace: lines.
     pub(crate) notes: Vec<String>,
+    /// What processes have, over time.
+    #[serde(skip_serializing_if = "Counters::is_empty")]
+    pub(crate) counters: Counters,
     /// How many calls each function has, where the page asks for them (`zoom`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) calls: Option<Vec<u64>>,
@@ -85,10 +90,21 @@ pub(crate) struct TaskHead {
     pub(crate) depths: Vec<u64>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn as_text<S: Serializer>(number: &u64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_str(number)
+}
+
 impl Head {
     /// The number of calls.
     pub(crate) fn n_calls(&self) -> u64 {
         self.tasks.iter().flat_map(|task| &task.depths).sum()
+    }
+
+    pub(crate) fn set_counters(&mut self, counters: Vec<Counter>) {
+        let (counters, lost) = Counters::new(counters, self.base_ns, (self.begin, self.end));
+        self.counters = counters;
+        self.notes.extend(lost);
     }
 
     /// All that is before the events.
@@ -140,7 +156,7 @@ impl Page {
         let head = Head {
             title: title.to_owned(),
             version: env!("CARGO_PKG_VERSION"),
-            base: base_ns.to_string(),
+            base_ns,
             begin: begin.min(end),
             end,
             functions,
@@ -148,15 +164,43 @@ impl Page {
             schedule,
             tasks,
             notes: Vec::new(),
+            counters: Counters::default(),
             calls: None,
         };
         Ok(Self { head, events: packer.events, n_lost_values: texts.n_lost, summary })
+    }
+
+    /// A page of counters alone, of a program whose calls were not recorded.
+    pub fn without_calls(title: &str, counters: Vec<Counter>) -> Self {
+        let times = || counters.iter().flat_map(|counter| &counter.points).map(|&(time, _)| time);
+        let base_ns = times().min().unwrap_or(0);
+        let mut head = Head {
+            title: title.to_owned(),
+            version: env!("CARGO_PKG_VERSION"),
+            base_ns,
+            begin: 0,
+            end: times().max().unwrap_or(0).saturating_sub(base_ns),
+            functions: Vec::new(),
+            values: Vec::new(),
+            schedule: None,
+            tasks: Vec::new(),
+            notes: Vec::new(),
+            counters: Counters::default(),
+            calls: None,
+        };
+        head.set_counters(counters);
+        Self { head, events: Vec::new(), n_lost_values: 0, summary: Summary::default() }
     }
 
     /// Lines that the page shows: what is missing in the trace. What is missing in the page alone is told behind them.
     pub fn set_notes(&mut self, notes: Vec<String>) {
         self.head.notes = notes;
         self.head.notes.extend(lost_note(self.n_lost_values));
+    }
+
+    /// What processes have over time, shown above the calls: the part of it that is in the page's range. To be called after [`Page::set_notes`].
+    pub fn set_counters(&mut self, counters: Vec<Counter>) {
+        self.head.set_counters(counters);
     }
 
     /// How much was read, and the flaws in it.

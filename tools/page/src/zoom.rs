@@ -16,6 +16,7 @@ use std::mem;
 use rftrace_read::{Kept, SCHEDULE, Summary, Trace};
 use serde::Deserialize;
 
+use crate::counters::{Counter, Counters};
 use crate::error::{Error, Result};
 use crate::pack::{Head, TaskHead};
 use crate::values::lost_note;
@@ -79,7 +80,7 @@ impl Zoom {
         let head = Head {
             title: title.to_owned(),
             version: env!("CARGO_PKG_VERSION"),
-            base: directory.base_ns.to_string(),
+            base_ns: directory.base_ns,
             begin: directory.begin,
             end: directory.end,
             functions,
@@ -87,6 +88,7 @@ impl Zoom {
             schedule,
             tasks,
             notes: Vec::new(),
+            counters: Counters::default(),
             calls: Some(calls),
         };
         Self { file, directory, head }
@@ -100,6 +102,11 @@ impl Zoom {
             let n_lost = self.directory.n_too_deep;
             self.head.notes.push(format!("{n_lost} calls are not in the page, as they were nested too deeply"));
         }
+    }
+
+    /// What processes have over time: see [`Page::set_counters`](crate::Page::set_counters).
+    pub fn set_counters(&mut self, counters: Vec<Counter>) {
+        self.head.set_counters(counters);
     }
 
     /// How much was read, and the flaws in it.

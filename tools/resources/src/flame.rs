@@ -14,16 +14,25 @@ use crate::words::several_of;
 /// The most bytes of text that a picture is drawn of.
 const MAX_TEXT_BYTES: usize = 128 << 20;
 
+/// What the width of a function is a number of, in a picture of memory. Descriptors and threads are one each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Blocks of any size.
+    Blocks,
+}
+
 impl Report {
-    /// Draws stacks as an SVG, each as wide as `bytes` says.
+    /// Draws stacks as an SVG, each as wide as `width` says, in that unit.
     ///
     /// # Errors
     ///
     /// [`Error::Write`]; or there is nothing to draw, or too much.
-    pub fn flame_graph(&self, title: &str, bytes: fn(&Sums) -> u64, out: &mut dyn Write) -> Result<()> {
+    pub fn flame_graph(&self, title: &str, unit: Unit, width: fn(&Sums) -> u64, out: &mut dyn Write) -> Result<()> {
         let mut stacks: BTreeMap<String, u64> = BTreeMap::new();
         let mut n_bytes = 0;
-        for line in self.lines.iter().filter(|line| bytes(&line.sums) > 0) {
+        for line in self.lines.iter().filter(|line| width(&line.sums) > 0) {
             let names = line.names.iter().rev().map(|name| name.function.replace(';', ":"));
             let text = if line.names.is_empty() { "?".to_owned() } else { names.collect::<Vec<_>>().join(";") };
             n_bytes += text.len();
@@ -31,15 +40,18 @@ impl Report {
                 return Err(Error::Export("too many stacks for a picture; --json has all".into()));
             }
             let sum = stacks.entry(text).or_default();
-            *sum = sum.saturating_add(bytes(&line.sums));
+            *sum = sum.saturating_add(width(&line.sums));
         }
         if stacks.is_empty() {
             return Err(Error::Export("nothing to draw: no stack has such".into()));
         }
-        let lines: Vec<String> = stacks.into_iter().map(|(stack, bytes)| format!("{stack} {bytes}")).collect();
+        let lines: Vec<String> = stacks.into_iter().map(|(stack, width)| format!("{stack} {width}")).collect();
         let mut options = flamegraph::Options::default();
         options.title = title.replace(|c: char| c.is_control(), "\u{fffd}");
-        options.count_name = if self.resource.has_bytes() { "bytes".to_owned() } else { several_of(self.resource) };
+        options.count_name = match unit {
+            Unit::Bytes if self.resource.has_bytes() => "bytes".to_owned(),
+            Unit::Bytes | Unit::Blocks => several_of(self.resource),
+        };
         options.deterministic = true;
         options.colors = Palette::Multi(MultiPalette::Rust);
         flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(Error::Write)

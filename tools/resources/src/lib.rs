@@ -37,6 +37,7 @@ mod words;
 pub use account::{Account, Held, Sums};
 pub use by_test::{TestLeaks, Tests};
 pub use diff::Difference;
+pub use flame::Unit;
 pub use heaptrack::write_heaptrack;
 pub use live::Until;
 pub use merge::Event;

@@ -1,14 +1,19 @@
-//! What `rftrace dump` shows beside the calls of a trace: how much of each resource its processes have.
+//! What `rftrace dump` and `rftrace view` show beside the calls of a trace: how much of each resource its processes have.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 
+use anyhow::bail;
 use rftrace_export::{ExportOptions, Sink};
-use rftrace_format::files::RESOURCES;
+use rftrace_format::files::{INFO, RESOURCES};
 use rftrace_format::resources::Resource;
 use rftrace_format::text::base_name;
+use rftrace_page::Counter;
 use rftrace_read::{Result, Task};
 use rftrace_resources::{Recording, timeline};
+
+use super::choice::RangeArgs;
 
 /// What was recorded of resources.
 pub(super) struct Counters {
@@ -25,42 +30,96 @@ impl Counters {
         Ok(Some(Self { recording: Recording::open(&path)? }))
     }
 
+    /// Those of a program whose calls were not recorded, if that is one: there is nothing else to be shown.
+    pub(super) fn alone(dir: &Path, range: &RangeArgs) -> anyhow::Result<Option<Self>> {
+        if dir.join(INFO).exists() {
+            return Ok(None);
+        }
+        let counters = Self::open(dir)?;
+        if counters.is_some() && !range.is_everything() {
+            bail!("{} has no calls: it is shown as a whole, without --from, --to, -r and --tid", dir.display());
+        }
+        Ok(counters)
+    }
+
     /// Gives them to a sink: of the chosen range of time, and of the processes that the chosen ones of the trace's tasks are of.
     pub(super) fn write(&self, tasks: &[Task], options: &ExportOptions, sink: &mut dyn Sink) -> Result<()> {
-        let chosen = tasks.iter().filter(|task| options.tids.contains(&task.tid()));
-        let chosen: BTreeSet<u32> = chosen.map(|task| task.pid()).collect();
         // Those with calls have their names.
         let mut named: BTreeSet<u32> = tasks.iter().map(|task| task.pid()).collect();
-        let (from_ns, to_ns) = (options.from_ns.unwrap_or(0), options.to_ns.unwrap_or(u64::MAX));
+        let times = options.from_ns.unwrap_or(0)..options.to_ns.unwrap_or(u64::MAX);
+        self.points(tasks, &options.tids, times, |Point { resource, pid, program, time_ns, value }| {
+            if named.insert(pid) {
+                sink.process(pid, base_name(program))?;
+            }
+            sink.counter(pid, time_ns, name(resource), value as f64)
+        })
+    }
+
+    /// The same for a page, which chooses the range of time.
+    pub(super) fn of_page(&self, tasks: &[Task], tids: &[u32]) -> Result<Vec<Counter>> {
+        let mut counters: Vec<Counter> = Vec::new();
+        let mut places: BTreeMap<(&str, u32), usize> = BTreeMap::new();
+        self.points(tasks, tids, 0..u64::MAX, |Point { resource, pid, program, time_ns, value }| {
+            let place = *places.entry((name(resource), pid)).or_insert_with(|| {
+                let (name, process) = (name(resource).to_owned(), base_name(program).to_owned());
+                counters.push(Counter { name, is_bytes: resource.has_bytes(), pid, process, points: Vec::new() });
+                counters.len() - 1
+            });
+            counters[place].points.push((time_ns, value));
+            Ok(())
+        })?;
+        Ok(counters)
+    }
+
+    /// What the recorded program is called.
+    pub(super) fn title(&self) -> &str {
+        let first = self.recording.processes().iter().min_by_key(|(number, _)| **number);
+        first.map_or("rftrace", |(_, process)| base_name(&process.program))
+    }
+
+    fn points<'r>(
+        &'r self,
+        tasks: &[Task],
+        tids: &[u32],
+        times: Range<u64>,
+        mut each: impl FnMut(Point<'r>) -> Result<()>,
+    ) -> Result<()> {
+        let chosen = tasks.iter().filter(|task| tids.contains(&task.tid()));
+        let chosen: BTreeSet<u32> = chosen.map(|task| task.pid()).collect();
         for resource in self.recording.resources() {
-            let name = name(resource);
             // What there was before the range.
-            let mut waiting: BTreeMap<u32, u64> = BTreeMap::new();
+            let mut waiting: BTreeMap<u32, (&'r str, u64)> = BTreeMap::new();
             timeline(&self.recording, resource, |number, time_ns, value| {
                 let Some(process) = self.recording.processes().get(&number) else { return Ok(()) };
-                let pid = process.pid;
-                if time_ns >= to_ns || !(options.tids.is_empty() || chosen.contains(&pid)) {
+                let (pid, program) = (process.pid, process.program.as_str());
+                if time_ns >= times.end || !(tids.is_empty() || chosen.contains(&pid)) {
                     return Ok(());
                 }
-                if time_ns < from_ns {
-                    waiting.insert(pid, value);
+                if time_ns < times.start {
+                    waiting.insert(pid, (program, value));
                     return Ok(());
                 }
-                if named.insert(pid) {
-                    sink.process(pid, base_name(&process.program))?;
+                if let Some((program, value)) = waiting.remove(&pid) {
+                    each(Point { resource, pid, program, time_ns: times.start, value })?;
                 }
-                if let Some(value) = waiting.remove(&pid) {
-                    sink.counter(pid, from_ns, name, value as f64)?;
-                }
-                sink.counter(pid, time_ns, name, value as f64)
+                each(Point { resource, pid, program, time_ns, value })
             })?;
             // What does not change in it.
-            for (pid, value) in waiting.into_iter().filter(|&(_, value)| value > 0) {
-                sink.counter(pid, from_ns, name, value as f64)?;
+            for (pid, (program, value)) in waiting.into_iter().filter(|&(_, (_, value))| value > 0) {
+                each(Point { resource, pid, program, time_ns: times.start, value })?;
             }
         }
         Ok(())
     }
+}
+
+/// How much of a resource a process has from some time on.
+struct Point<'r> {
+    resource: Resource,
+    pid: u32,
+    program: &'r str,
+    time_ns: u64,
+    value: u64,
 }
 
 /// What is counted.

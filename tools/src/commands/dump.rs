@@ -4,19 +4,19 @@ use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressStyle};
 use rftrace_export::{
     Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export_with, write_directory,
 };
-use rftrace_format::files::INFO;
+use rftrace_page::Page;
 use rftrace_read::{Error, RECORD_BYTES, SourcePlace, Summary, Trace};
 
 use super::choice::{ShownArgs, SourcesArg, Time};
 use super::common::{DirArg, PlainArgs, print_warnings};
 use super::counters::Counters;
-use super::page::{read_page, title};
+use super::page::{page_without_calls, read_page, title};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -82,12 +82,11 @@ pub(crate) struct DumpArgs {
 /// Runs it.
 pub(crate) fn run(args: DumpArgs) -> Result<()> {
     let dir = args.dir.path();
-    if (args.chrome || args.perfetto)
-        && !dir.join(INFO).exists()
-        && let Some(counters) = Counters::open(&dir)?
+    if (args.chrome || args.perfetto || args.html)
+        && let Some(counters) = Counters::alone(&dir, &args.shown.range)?
     {
-        if !args.shown.range.is_everything() {
-            bail!("{} has no calls: it is dumped as a whole, without --from, --to, -r and --tid", dir.display());
+        if args.html {
+            return write_page(&page_without_calls(&counters)?, &dir, args.output).map(drop);
         }
         return write_counters(&counters, &dir, args.chrome, args.output);
     }
@@ -102,7 +101,8 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
     options.check(&trace)?;
     if args.html {
         args.shown.choose_range(&mut trace)?;
-        return write_page(&trace, &dir, args.output);
+        let summary = write_page(&read_page(&trace, args.shown.range.tids())?, &dir, args.output)?;
+        return print_warnings(&trace, &summary);
     }
     if args.firefox {
         Firefox::<Vec<u8>>::check(&trace, &options)?;
@@ -153,13 +153,11 @@ fn write_counters(counters: &Counters, dir: &Path, is_chrome: bool, output: Opti
 }
 
 /// Writes the page of `rftrace view`.
-fn write_page(trace: &Trace, dir: &Path, output: Option<PathBuf>) -> Result<()> {
-    let page = read_page(trace)?;
+fn write_page(page: &Page, dir: &Path, output: Option<PathBuf>) -> Result<Summary> {
     let html = page.html()?;
     let mut out = Output::open(output, Some(derived_name(dir, "html")))?;
     let written = out.writer.write_all(&html).map_err(Error::Write);
-    let summary = out.close(written.map(|()| page.summary().clone()))?;
-    print_warnings(trace, &summary)
+    out.close(written.map(|()| page.summary().clone()))
 }
 
 /// The directory's name with an extension, in the current directory.

@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use rftrace_page::{Error, MAX_CALLS, Page, Server, Zoom};
+use rftrace_page::{Counter, Error, MAX_CALLS, Page, Server, Zoom};
 use rftrace_read::{RECORD_BYTES, Reading, Trace};
 
 use super::common::{losses, print_warnings};
+use super::counters::Counters;
 
-/// Serves what is chosen of a trace: with more calls than that the page asks for what is seen.
-pub(crate) fn serve(trace: &mut Trace, port: u16, max_calls: u64) -> Result<Server> {
+/// Serves what is chosen of a trace, of these tasks if there are any: with more calls than that the page asks for what is seen.
+pub(crate) fn serve(trace: &mut Trace, tids: &[u32], port: u16, max_calls: u64) -> Result<Server> {
     // A call has two records.
     let is_long = !trace.is_chosen() && trace.records_bytes() / (2 * RECORD_BYTES as u64) > max_calls;
     if !is_long {
-        match read_up_to(trace, max_calls.min(MAX_CALLS)) {
+        match read_up_to(trace, tids, max_calls.min(MAX_CALLS)) {
             Ok(page) => {
                 print_warnings(trace, page.summary())?;
                 return Ok(Server::bind(page, port)?);
@@ -33,6 +34,7 @@ pub(crate) fn serve(trace: &mut Trace, port: u16, max_calls: u64) -> Result<Serv
         None => make_index(trace, &title)?,
     };
     zoom.set_notes(losses(zoom.summary(), &trace.gaps()?));
+    zoom.set_counters(counters(trace, tids));
     print_warnings(trace, zoom.summary())?;
     Ok(Server::bind_zoom(zoom, port)?)
 }
@@ -65,13 +67,30 @@ fn make_index(trace: &mut Trace, title: &str) -> Result<Zoom> {
     zoom.with_context(|| format!("there is no page of {}", trace.dir().display()))
 }
 
-/// Reads what is chosen of a trace.
-pub(crate) fn read_page(trace: &Trace) -> Result<Page> {
-    read_up_to(trace, MAX_CALLS)
+/// Reads what is chosen of a trace, of these tasks if there are any.
+pub(crate) fn read_page(trace: &Trace, tids: &[u32]) -> Result<Page> {
+    read_up_to(trace, tids, MAX_CALLS)
+}
+
+/// A page of what was recorded of a program that does not call the tracer.
+pub(crate) fn page_without_calls(recorded: &Counters) -> Result<Page> {
+    Ok(Page::without_calls(recorded.title(), recorded.of_page(&[], &[])?))
+}
+
+/// What processes have over time. Where that cannot be read the calls are shown without it.
+fn counters(trace: &Trace, tids: &[u32]) -> Vec<Counter> {
+    let read = Counters::open(trace.dir()).and_then(|counters| match counters {
+        Some(counters) => counters.of_page(trace.tasks(), tids),
+        None => Ok(Vec::new()),
+    });
+    read.unwrap_or_else(|error| {
+        say!("rftrace: {error}: what processes have is not shown");
+        Vec::new()
+    })
 }
 
 /// The same, if it has no more calls than that.
-fn read_up_to(trace: &Trace, max_calls: u64) -> Result<Page> {
+fn read_up_to(trace: &Trace, tids: &[u32], max_calls: u64) -> Result<Page> {
     let progress = if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     progress.set_message("Reading the trace");
     progress.enable_steady_tick(Duration::from_millis(100));
@@ -79,6 +98,7 @@ fn read_up_to(trace: &Trace, max_calls: u64) -> Result<Page> {
     progress.finish_and_clear();
     let mut page = page.with_context(|| format!("there is no page of {}", trace.dir().display()))?;
     page.set_notes(losses(page.summary(), &trace.gaps()?));
+    page.set_counters(counters(trace, tids));
     Ok(page)
 }
 

@@ -11,7 +11,7 @@ use rftrace_format::files::RESOURCES;
 use rftrace_format::resources::{MAX_FRAMES, Resource};
 use rftrace_read::Pattern;
 use rftrace_resources::{
-    Account, Choice, Difference, FunctracerText, Names, Recording, Report, Section, Sort, Sums, Until, amount,
+    Account, Choice, Difference, FunctracerText, Names, Recording, Report, Section, Sort, Sums, Unit, Until, amount,
     functracer_header, several_of, write_heaptrack, write_sp_rtrace,
 };
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ pub(crate) struct ResourcesArgs {
     /// With --leaks: the same, of a file with a pattern on each line; what begins with # is none.
     #[arg(long, value_name = "FILE", requires = "leaks")]
     suppressions: Vec<PathBuf>,
-    /// Draw a flame graph, of what is still there, was there at the peak, or was taken in all: of memory, or what --kind says.
+    /// Draw a flame graph, of what is still there, was there at the peak, or was taken in all, or of how often something was given back at once: of memory, or what --kind says.
     #[arg(long, value_name = "OF", value_enum, conflicts_with_all = ["json", "leaks"])]
     flamegraph: Option<Flame>,
     /// Show what another trace has more, or less, than this one.
@@ -117,6 +117,7 @@ enum Flame {
     Live,
     Peak,
     Allocated,
+    Temporary,
 }
 
 impl From<SortArg> for Sort {
@@ -295,12 +296,17 @@ fn draw(recording: &Recording, resources: &[Resource], of: Flame, args: &Resourc
         Resource::Library => "Libraries",
         Resource::Specified(specified) => specified.description,
     };
-    let (when, bytes): (_, fn(&Sums) -> u64) = match of {
+    let (when, width): (_, fn(&Sums) -> u64) = match of {
         Flame::Live => ("still there", |sums| sums.bytes),
         Flame::Peak => ("there at the peak", |sums| sums.bytes),
         Flame::Allocated => ("taken in all", |sums| sums.allocated),
+        Flame::Temporary => ("given back at once", |sums| sums.temporary),
     };
-    write_to(args.output.as_deref(), |out| report.flame_graph(&format!("{what}: {when}"), bytes, out))?;
+    let unit = match of {
+        Flame::Temporary => Unit::Blocks,
+        Flame::Live | Flame::Peak | Flame::Allocated => Unit::Bytes,
+    };
+    write_to(args.output.as_deref(), |out| report.flame_graph(&format!("{what}: {when}"), unit, width, out))?;
     warn_of_recording(recording, &report.changed);
     warn_of_account(recording, &account);
     Ok(())

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use rftrace_page::Server;
 use rftrace_read::Error;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::choice::ShownArgs;
 use super::common::{DirArg, PlainArgs, find_program, print};
+use super::counters::Counters;
 use super::page;
 use super::site::{self, Site};
 
@@ -67,8 +69,13 @@ pub(crate) fn run(args: ViewArgs) -> Result<()> {
     };
     let (server, url) = match site {
         None => {
-            let mut trace = args.shown.open(&args.dir.path())?;
-            let server = page::serve(&mut trace, args.port, args.max_calls)?;
+            let server = match Counters::alone(&args.dir.clone().path(), &args.shown.range)? {
+                Some(counters) => Server::bind(page::page_without_calls(&counters)?, args.port)?,
+                None => {
+                    let mut trace = args.shown.open(&args.dir.path())?;
+                    page::serve(&mut trace, args.shown.range.tids(), args.port, args.max_calls)?
+                }
+            };
             let url = server.url();
             (server, url)
         }

@@ -1,4 +1,4 @@
-//! What a program had of memory and descriptors, beside its calls in Perfetto's and Chrome's formats: by the clock of the calls.
+//! What a program had of memory and descriptors, beside its calls in Perfetto's and Chrome's formats and in the page: by the clock of the calls.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,8 +9,11 @@ use perfetto_protos::trace as proto;
 use perfetto_protos::track_event::track_event::Type;
 use protobuf::Message;
 use rftrace_tests::{CProgram, require};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::browser::Browser;
+use crate::view::View;
 
 /// When functions ran, and what counters were when.
 #[derive(Default)]
@@ -168,4 +171,122 @@ fn programs_without_calls_have_counters() {
     let mut part = Command::new(env!("CARGO_BIN_EXE_rftrace"));
     let output = part.args(["dump", "--chrome", "--from", "1ms", "trace"]).current_dir(folder.path()).output().unwrap();
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("has no calls"), "{output:?}");
+}
+
+/// What the page shows of a counter: its values, and times since its beginning.
+const SHOWN: &str = "Object.fromEntries(rftrace.app.trace.counters.map(counter => [counter.name, { most: counter.most, isBytes: counter.isBytes, \
+                     owner: counter.process, points: [...counter.times].map((time, k) => [time, counter.values[k]]) }]))";
+
+#[test]
+fn the_page_has_them_beside_the_calls() {
+    if !require(&["gcc", "chromium"]) {
+        return;
+    }
+    let program = CProgram::new(&["counters.c"]).without_library().with(&["-g", "-O1", "-fno-builtin"]).build();
+    let folder = record(&program.path);
+    let whole = of_perfetto(&dump(&["--perfetto"], folder.path()));
+    dump(&["--html", "-o", "page.html"], folder.path());
+    let mut browser = Browser::start();
+    browser.open(&format!("file://{}", folder.path().join("page.html").display()));
+
+    // They are those of the exports, as far as there are calls.
+    let base: u64 = browser.value("rftrace.app.trace.base").as_str().unwrap().parse().unwrap();
+    let end = base + browser.value("rftrace.app.trace.end").as_u64().unwrap();
+    let shown = browser.value(SHOWN);
+    for (name, points) in &whole.counters {
+        let within: Vec<Value> = points
+            .iter()
+            .filter(|(time, _)| (base + 1..=end).contains(time))
+            .map(|&(time, value)| json!([time - base, value as u64]))
+            .collect();
+        let found: &[Value] = match shown[name]["points"].as_array() {
+            // What it was when the first call began has that time.
+            Some(found) if found.first().is_some_and(|first| first[0] == 0) => &found[1..],
+            Some(found) => found,
+            None => &[],
+        };
+        let is_nothing = points.iter().all(|(_, value)| *value == 0.0);
+        assert!(is_nothing || found == within, "{name}: {found:?} for {within:?}");
+    }
+    assert_eq!((&shown["bytes of memory"]["isBytes"], &shown["descriptors"]["isBytes"]), (&json!(true), &json!(false)));
+
+    // They are above the calls of their process, and what is under the pointer is told.
+    let place = |what: &str| {
+        format!(
+            "(() => {{ const {{ timeline, trace }} = rftrace.app; const box = timeline.canvas.getBoundingClientRect(); \
+             const counter = trace.counters.find(counter => counter.name === '{what}'); const k = timeline.places.indexOf(counter); \
+             const times = counter.times; const at = counter.values.indexOf(counter.most); \
+             return [box.left + timeline.x((times[at] + times[at + 1]) / 2), box.top + timeline.placeTops[k] + HEAD + COUNTER / 2]; }})()"
+        )
+    };
+    assert_eq!(browser.value("rftrace.app.timeline.places.at(-1)"), 0);
+    let tip = "[...document.getElementById('tooltip').children].map(line => line.textContent)";
+    for (what, told) in [("descriptors", "2"), ("bytes of memory", "1048.6 kB")] {
+        let at = browser.value(&place(what));
+        browser.mouse("mouseMoved", [at[0].as_f64().unwrap(), at[1].as_f64().unwrap()], 0, false);
+        let tip = browser.value(tip);
+        let amount = tip[0].as_str().unwrap();
+        // The C library has some memory of its own.
+        assert!(amount == told || what != "descriptors" && amount.ends_with(" kB"), "{tip}");
+        assert_eq!(tip[1], what);
+    }
+    // What is drawn there: pixels of the counter's colour, and none at the beginning.
+    let drawn = "(columns => { const { timeline, colours } = rftrace.app; const { width } = timeline.canvas; \
+                 const top = timeline.placeTops[timeline.places.findIndex(place => place.name === 'descriptors')]; \
+                 const data = timeline.canvas.getContext('2d').getImageData(0, top + HEAD, width, COUNTER).data; \
+                 const pixels = new Uint32Array(data.buffer); const accent = Colours.pixel(colours.accent); \
+                 return columns.map(x => pixels.filter((pixel, k) => k % width === x && pixel === accent).length); })";
+    let x =
+        format!("Math.round({}[0] - rftrace.app.timeline.canvas.getBoundingClientRect().left)", place("descriptors"));
+    assert_eq!(browser.value(&format!("{drawn}([{x}, 3])")), json!([40, 0]));
+    // A click on its head folds it.
+    let before = browser.value("rftrace.app.timeline.tops[0]").as_f64().unwrap();
+    let at = browser.value(&place("descriptors"));
+    let head = [60.0, at[1].as_f64().unwrap() - 20.0 - 12.0];
+    browser.mouse("mousePressed", head, 1, false);
+    browser.mouse("mouseReleased", head, 1, false);
+    browser.wait(&format!("rftrace.app.timeline.tops[0] === {before} - COUNTER"));
+    assert_eq!(browser.complaints, [""; 0]);
+
+    // A part begins with what there is then.
+    let (start, end) = whole.calls["have_files"];
+    let (from, to) = (start + (end - start) / 2, end + 1_000_000);
+    let seconds = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+    dump(&["--html", "-o", "part.html", "--from", &seconds(from), "--to", &seconds(to)], folder.path());
+    browser.open(&format!("file://{}", folder.path().join("part.html").display()));
+    assert_eq!(browser.value(SHOWN)["descriptors"]["most"], json!(2));
+    // With too many calls for a browser's memory, and without what was recorded of resources.
+    let path = folder.path().join("trace");
+    let view = View::start(&path, &["--max-calls", "1"]);
+    browser.open(&view.url);
+    assert_eq!(browser.value("rftrace.app.trace instanceof ZoomTrace"), json!(true));
+    assert_eq!(browser.value(SHOWN), shown);
+    drop(view);
+    fs::write(path.join("resources.dat"), "no such file").unwrap();
+    let view = View::start(&path, &[]);
+    browser.open(&view.url);
+    assert_eq!(browser.value("[rftrace.app.trace.counters.length, rftrace.app.trace.tasks.length]"), json!([0, 1]));
+}
+
+#[test]
+fn the_page_of_a_program_without_calls_has_them_alone() {
+    if !require(&["gcc", "chromium"]) {
+        return;
+    }
+    let with = ["-g", "-O1", "-fno-builtin"];
+    let program = CProgram::new(&["counters.c"]).without_hooks().without_library().with(&with).build();
+    let folder = record(&program.path);
+    let view = View::start(&folder.path().join("trace"), &[]);
+    let mut browser = Browser::start();
+    browser.open(&view.url);
+    let shown = browser.value(SHOWN);
+    let values: Vec<&Value> =
+        shown["descriptors"]["points"].as_array().unwrap().iter().map(|point| &point[1]).collect();
+    assert_eq!(values, [1, 2, 1, 0, 0]);
+    assert_eq!(shown["descriptors"]["owner"], json!(program.path.file_name().unwrap().to_str()));
+    assert_eq!(
+        browser.value("document.title").as_str().unwrap().split(' ').next(),
+        shown["descriptors"]["owner"].as_str()
+    );
+    assert_eq!(browser.complaints, [""; 0]);
 }
