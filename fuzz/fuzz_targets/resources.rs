@@ -6,7 +6,7 @@ use std::io::sink;
 
 use libfuzzer_sys::fuzz_target;
 use rftrace_resources::{
-    Account, Choice, FunctracerText, Names, Recording, Report, Section, Tests, Until, timeline, write_sp_rtrace,
+    Account, Choice, FunctracerText, Names, Recording, Report, Section, Tests, Unit, Until, timeline, write_sp_rtrace,
 };
 
 fuzz_target!(|bytes: &[u8]| {
@@ -20,10 +20,17 @@ fuzz_target!(|bytes: &[u8]| {
             let _ = account.json(&recording);
             let _ = report.write(10, 10, true, &mut sink());
             let _ = report.json(10, 10);
-            let _ = report.flame_graph("memory", |sums| sums.allocated, &mut sink());
+            let _ = report.flame_graph("memory", Unit::Bytes, |sums| sums.allocated, &mut sink());
+            let _ = report.flame_graph("memory", Unit::Blocks, |sums| sums.temporary, &mut sink());
         }
         for process in recording.processes().values().take(3) {
-            let text = FunctracerText { resource: Some(resource), has_time: true, has_names: true, has_release_stacks: true, depth: 9 };
+            let text = FunctracerText {
+                resource: Some(resource),
+                has_time: true,
+                has_names: true,
+                has_release_stacks: true,
+                depth: 9,
+            };
             let section = Section { pid: process.pid, times: (1, u64::MAX), first_index: 0, lines: &[] };
             let _ = text.write(&recording, &section, &mut Names::default(), &mut sink());
             let _ = write_sp_rtrace(&recording, &[resource], process.pid, 9, Some(&mut Names::default()), &mut sink());

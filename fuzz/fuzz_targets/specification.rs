@@ -16,7 +16,8 @@ fuzz_target!(|bytes: &[u8]| {
     let Some(table) = Table::new(bytes) else { return };
     for function in (0..table.n_functions()).filter_map(|number| table.function(number)) {
         let arguments = function.arguments().map(|argument| argument.steps);
-        let all = [function.size(), function.failed(), function.old()].into_iter().chain(function.ids()).chain(arguments);
+        let all =
+            [function.size(), function.failed(), function.old()].into_iter().chain(function.ids()).chain(arguments);
         for mut code in all {
             while let Some((step, rest)) = Step::decode(code) {
                 std::hint::black_box(step);
