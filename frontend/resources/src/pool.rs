@@ -6,7 +6,7 @@ use std::arch::x86_64::{_mm_lfence, _rdtsc};
 use std::hint;
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64};
 
 use rftrace_format::resources::{LOW, pool};
 
@@ -16,6 +16,9 @@ use crate::state;
 static POOL: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// The ticks from which times are counted.
 static BASE: AtomicU64 = AtomicU64::new(0);
+/// The C library's own variable that is not zero where it has begun no other thread (glibc 2.32); without one a variable that is zero.
+static HAS_ONE_THREAD: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::from_ref(&NOT_KNOWN).cast_mut());
+static NOT_KNOWN: AtomicU8 = AtomicU8::new(0);
 /// There was no chunk: no thread waits for one any more.
 static IS_SHORT: AtomicU32 = AtomicU32::new(0);
 
@@ -26,6 +29,11 @@ pub(crate) fn open(memory: *mut u8) -> Option<Pool> {
     if is_one {
         BASE.store(pool.number_64(pool::BASE_AT).load(Relaxed), Relaxed);
         IS_SHORT.store(0, Relaxed);
+        // SAFETY: the name ends with a NUL.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+        if !found.is_null() {
+            HAS_ONE_THREAD.store(found.cast(), Relaxed);
+        }
     }
     POOL.store(if is_one { memory } else { ptr::null_mut() }, Release);
     is_one.then_some(pool)
@@ -50,11 +58,15 @@ pub(crate) fn present() -> Option<Pool> {
     (!memory.is_null()).then_some(Pool(memory))
 }
 
-/// Now, for something that has been done: after what it has waited for.
+/// Now, for something that has been done: after what it has waited for. A thread that is alone waits for no other one.
 #[inline(always)]
 pub(crate) fn ticks_after() -> u64 {
-    // SAFETY: every x86-64 has it.
-    unsafe { _mm_lfence() };
+    // SAFETY: a byte of the C library, or of this module.
+    let has_one_thread = unsafe { &*HAS_ONE_THREAD.load(Relaxed) }.load(Relaxed) != 0;
+    if !has_one_thread {
+        // SAFETY: every x86-64 has it.
+        unsafe { _mm_lfence() };
+    }
     ticks_before()
 }
 
