@@ -1,6 +1,6 @@
 //! The numbers of stacks, by their hashes.
 //!
-//! The first table is small, and so are its pages few; each further one is used for what the one before has no room for.
+//! The first table is small, and so are its pages few; each further one is used for what the one before has no room for. What was found lately is found at once.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -45,8 +45,19 @@ const FIRST_NUMBERS: [usize; N_TABLES] = {
     numbers
 };
 
+/// Stacks that were found lately, each at the place that its hash's lowest bits say: its number, and above it the highest bits of the hash.
+static RECENT: [AtomicU64; 1 << RECENT_BITS] = [const { AtomicU64::new(0) }; 1 << RECENT_BITS];
+const RECENT_BITS: u32 = 12;
+const NUMBER_BITS: u32 = 23;
+const _: () = assert!(FIRST_NUMBERS[N_TABLES - 1] + n_rows(N_TABLES - 1) * ROW_PLACES <= 1 << NUMBER_BITS);
+const _: () = assert!(RECENT_BITS < NUMBER_BITS);
+
 /// Makes the first table, or empties those that there are. Returns whether there is memory for it.
 pub(super) fn prepare() -> bool {
+    // Pages that are zero are not to be written.
+    for place in RECENT.iter().filter(|place| place.load(Relaxed) != 0) {
+        place.store(0, Relaxed);
+    }
     let empty = |table: usize| {
         let rows = TABLES[table].load(Relaxed);
         // SAFETY: the table, which is private memory: it reads as 0 then.
@@ -84,7 +95,14 @@ pub(super) type Addresses = [MaybeUninit<u64>; MAX_FRAMES];
 /// The stack with this hash. If it is new the other function writes its addresses, where they are wanted, and returns how many.
 #[inline(always)]
 pub(super) fn found(hash: u64, write: impl FnOnce() -> usize) -> Found {
+    // The lowest bit is set in each hash.
+    let recent = &RECENT[(hash >> 1) as usize % (1 << RECENT_BITS)];
+    let known = recent.load(Relaxed);
+    if (known ^ hash) >> NUMBER_BITS == 0 && known != 0 {
+        return Found::Numbered((known % (1 << NUMBER_BITS)) as u32);
+    }
     if let Some(number) = told(hash) {
+        recent.store(hash >> NUMBER_BITS << NUMBER_BITS | u64::from(number), Relaxed);
         return Found::Numbered(number);
     }
     match place(hash) {
@@ -94,7 +112,7 @@ pub(super) fn found(hash: u64, write: impl FnOnce() -> usize) -> Found {
 }
 
 /// The number of the stack with this hash, if the recorder was told of it. The last table, which is the largest, comes first.
-#[inline(always)]
+#[inline(never)]
 fn told(hash: u64) -> Option<u32> {
     for (table, rows) in TABLES.iter().enumerate().rev() {
         let rows = rows.load(Acquire);
