@@ -58,8 +58,21 @@ pub(super) fn began_with_tracer() -> bool {
 pub(super) struct Call {
     /// An address in the function, or that of the slot through which it was called.
     pub(super) function: u64,
+    /// Where it returns to, or the address of a trampoline.
+    returns_to: usize,
+}
+
+impl Call {
+    /// What tells it from other ones.
+    #[inline(always)]
+    pub(super) fn key(&self) -> u64 {
+        self.function ^ (self.returns_to as u64).rotate_left(32)
+    }
+
     /// Where it returns to; 0 where it was called by a jump, from another one of which that is known.
-    pub(super) caller: u64,
+    pub(super) fn caller(&self) -> u64 {
+        if is_trampoline(self.returns_to) { 0 } else { self.returns_to as u64 }
+    }
 }
 
 /// The open calls of this thread that the tracer knows.
@@ -93,12 +106,10 @@ impl Returns {
         for entry in rest.iter().rev() {
             let (frame, word) = (entry.frame.load(Acquire), entry.exit_word.load(Relaxed));
             // Half-written, another thread's, or over.
-            if frame == 0 || frame % 2 != 0 || word & kind::LEFT != 0 {
+            if frame == 0 || frame as u64 & 1 | word & kind::LEFT != 0 {
                 continue;
             }
-            let caller = entry.parent_ip.load(Relaxed) & !UNHOOKED;
-            let caller = if is_trampoline(caller) { 0 } else { caller as u64 };
-            take(Call { function: word >> ADDRESS_SHIFT, caller });
+            take(Call { function: word >> ADDRESS_SHIFT, returns_to: entry.parent_ip.load(Relaxed) & !UNHOOKED });
             n_calls += 1;
             if n_calls == MAX_FRAMES {
                 break;

@@ -15,7 +15,7 @@ pub(super) fn walk(registers: Registers, addresses: Option<&mut Addresses>) -> F
     let word = unsafe { *(registers.sp as *const u64) };
     let caller = returns.original(registers.sp, word).unwrap_or(0);
     let mut hash = Hash::NONE.with(caller);
-    let add = |call: Call| hash = hash.with(call.function ^ call.caller.rotate_left(32));
+    let add = |call: Call| hash = hash.with(call.key());
     let n_calls = returns.calls(registers.sp, add);
     found(hash.of(n_calls), || addresses.map_or(0, |addresses| write(&returns, registers, caller, addresses)))
 }
@@ -27,15 +27,15 @@ fn write(returns: &Returns, registers: Registers, mut inner: u64, addresses: &mu
     let known = modules::known();
     let begins = |address| known.map_or(Some(address), |known| known.function(address));
     let mut n_frames = 0;
-    returns.calls(registers.sp, |Call { function, caller }| {
+    returns.calls(registers.sp, |call| {
         // What is called through a slot of a table, as functions of libraries are, has the slot's address.
-        if let Some(begin) = begins(function) {
+        if let Some(begin) = begins(call.function) {
             // As return addresses do, both lie behind what is meant.
             let is_direct = inner != 0 && begins(inner - 1) == Some(begin);
-            addresses[n_frames].write(if is_direct { inner } else { function + 1 });
+            addresses[n_frames].write(if is_direct { inner } else { call.function + 1 });
             n_frames += 1;
         }
-        inner = caller;
+        inner = call.caller();
     });
     n_frames
 }
