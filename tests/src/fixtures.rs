@@ -1,9 +1,11 @@
 //! Building the programs that trace themselves.
 
 pub mod aarch64;
+pub mod cache;
 pub mod riscv64;
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,6 +14,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use self::cache::{LIBRARY_SOURCES, build_once, cache_folder, compile, key_of_sources, once};
 use crate::run::Run;
 use crate::tools;
 
@@ -61,9 +64,12 @@ fn workspace_cargo(arguments: &[&str]) -> Command {
     cargo
 }
 
-/// Has a cargo build as the tests were built: as fast, and with as much debug information.
+/// How the tests are built: as fast, and with as much debug information as who builds them wants.
+const SETTINGS: [&str; 2] = ["CARGO_INCREMENTAL", "CARGO_PROFILE_DEV_DEBUG"];
+
+/// Has a cargo build as the tests were built.
 fn keep_settings(cargo: &mut Command) {
-    for name in ["CARGO_INCREMENTAL", "CARGO_PROFILE_DEV_DEBUG"] {
+    for name in SETTINGS {
         cargo.envs(env::var_os(name).map(|value| (name, value)));
     }
 }
@@ -107,29 +113,48 @@ pub struct CLibrary {
     pub backend: PathBuf,
 }
 
-/// Builds the library for C programs, once.
+/// Builds the library for C programs, once, without the lines of its code: each program is linked with it.
+///
+/// # Panics
+///
+/// When that fails.
 pub fn c_library() -> &'static CLibrary {
     static LIBRARY: OnceLock<CLibrary> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        let mut cargo = workspace_cargo(&["build", "--release", "--package", "rftrace-frontend-ffi"]);
-        let messages = tools::text(cargo.arg("--message-format=json"));
-        let messages: Vec<Value> = messages.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        let library = messages
-            .iter()
-            .filter_map(|message| message["filenames"].as_array())
-            .flatten()
-            .filter_map(Value::as_str)
-            .find(|name| name.ends_with(".a"))
-            .expect("cargo names the static library");
-        let backend = messages
-            .iter()
-            .filter(|message| {
-                message["linked_libs"].as_array().is_some_and(|libs| libs.contains(&"static=rftrace_backend".into()))
-            })
-            .find_map(|message| message["out_dir"].as_str())
-            .expect("cargo names the output folder of the tracer's build script");
-        CLibrary { library: library.into(), backend: Path::new(backend).join("librftrace_backend.a") }
+        let key = key_of_sources(&LIBRARY_SOURCES);
+        // Whatever is linked with the library has its key in its own.
+        let folder = cache_folder().join(format!("library-{key:016x}"));
+        let [library, backend] = ["librftrace_frontend_ffi.a", "librftrace_backend.a"].map(|name| folder.join(name));
+        let copied = once(&folder.with_extension("built"), key, || {
+            let built = build_c_library();
+            fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+            cache::copy(&built.backend, &backend);
+            tools::try_run(Command::new("objcopy").arg("--strip-debug").arg(&built.library).arg(&library))
+        });
+        copied.unwrap_or_else(|error| panic!("{error}"));
+        CLibrary { library, backend }
     })
+}
+
+fn build_c_library() -> CLibrary {
+    let mut cargo = workspace_cargo(&["build", "--release", "--package", "rftrace-frontend-ffi"]);
+    let messages = tools::text(cargo.arg("--message-format=json"));
+    let messages: Vec<Value> = messages.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let library = messages
+        .iter()
+        .filter_map(|message| message["filenames"].as_array())
+        .flatten()
+        .filter_map(Value::as_str)
+        .find(|name| name.ends_with(".a"))
+        .expect("cargo names the static library");
+    let backend = messages
+        .iter()
+        .filter(|message| {
+            message["linked_libs"].as_array().is_some_and(|libs| libs.contains(&"static=rftrace_backend".into()))
+        })
+        .find_map(|message| message["out_dir"].as_str())
+        .expect("cargo names the output folder of the tracer's build script");
+    CLibrary { library: library.into(), backend: Path::new(backend).join("librftrace_backend.a") }
 }
 
 /// A program that was built.
@@ -151,7 +176,7 @@ impl Program {
     pub fn copy_of(path: &Path) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let copy = folder.path().join(path.file_name().expect("a file's path"));
-        fs::copy(path, &copy).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        cache::copy(path, &copy);
         Self { path: copy, _folder: Some(folder) }
     }
 
@@ -228,12 +253,26 @@ impl CProgram {
         Program { path, _folder: Some(dir) }
     }
 
-    /// Compiles and links to the file `path`.
+    /// Compiles and links to the file `path`, which no other program has.
     ///
     /// # Panics
     ///
     /// When that fails.
     pub fn build_as(&self, path: &Path) {
+        build_as(&mut self.compiler(), path);
+    }
+
+    /// Compiles and links, and returns the file `name` that nobody may change.
+    ///
+    /// # Panics
+    ///
+    /// When that fails.
+    #[must_use]
+    pub fn cached(&self, name: &str) -> PathBuf {
+        compile(&mut self.compiler(), name)
+    }
+
+    fn compiler(&self) -> Command {
         let is_cpp = self.sources.first().is_some_and(|source| source.ends_with(".cpp"));
         let compiler = match (self.by_clang, is_cpp) {
             (true, true) => "clang++",
@@ -249,9 +288,36 @@ impl CProgram {
         if self.library {
             compiler.arg(&c_library().library).args(["-lpthread", "-ldl", "-lm"]);
         }
-        compiler.arg("-o").arg(path);
-        tools::run(&mut compiler);
+        compiler
     }
+}
+
+/// Has a compiler build the file `path`, which no other test has: a copy of what is kept, unless it is made of what a test has made.
+///
+/// # Panics
+///
+/// When that fails.
+pub fn build_as(compiler: &mut Command, path: &Path) {
+    let (ours, temporary) = (repository().to_string_lossy(), env::temp_dir());
+    let temporary = temporary.to_string_lossy();
+    let is_of_test = |argument: &OsStr| argument.to_string_lossy().replace(&*ours, "").contains(&*temporary);
+    if compiler.get_args().any(is_of_test) {
+        tools::run(compiler.arg("-o").arg(path));
+    } else {
+        cache::copy(&compile(compiler, "program"), path);
+    }
+}
+
+/// A rustc of a toolchain, or of that which runs the test, for the source `name` of the fixtures.
+#[must_use]
+pub fn rustc(toolchain: Option<&str>, source: &str) -> Command {
+    let mut rustc = Command::new("rustc");
+    without_settings(&mut rustc);
+    if let Some(toolchain) = toolchain {
+        rustc.env_remove("RUSTUP_TOOLCHAIN").arg(format!("+{toolchain}"));
+    }
+    rustc.arg("--edition=2024").arg(folder(source));
+    rustc
 }
 
 /// How a Rust fixture is built.
@@ -295,13 +361,14 @@ pub fn crates_program(name: &str, profile: Profile) -> Program {
 /// Builds a package of the workspace `fixtures/rust` and returns the folder with its programs.
 fn build_rust(package: &str, profile: Profile) -> PathBuf {
     let target_folder = build_folder("rust-fixtures");
+    let (folder, option) = match profile {
+        Profile::Debug => ("debug", None),
+        Profile::Release => ("release", Some("--release")),
+    };
     let mut cargo = instrumenting_cargo("build");
-    cargo.args(["--bins", "--package", package, "--target-dir"]).arg(&target_folder);
-    if profile == Profile::Release {
-        cargo.arg("--release");
-    }
-    tools::run(&mut cargo);
-    target_folder.join(TARGET).join(if profile == Profile::Release { "release" } else { "debug" })
+    cargo.args(["--bins", "--package", package]).args(option).arg("--target-dir").arg(&target_folder);
+    build_once(&format!("{package}-{folder}"), &["tests/fixtures/rust"], &mut cargo);
+    target_folder.join(TARGET).join(folder)
 }
 
 /// A nightly cargo that instruments what it builds in the workspace `fixtures/rust`.
@@ -326,7 +393,8 @@ pub fn command_line() -> &'static Path {
     FOLDER.get_or_init(|| {
         // CI has built them with the tests, by whose dependencies they differ from what is built here.
         if env::var_os("TOOLS_ARE_BUILT").is_none() {
-            tools::run(&mut workspace_cargo(&["build", "--package", "rftrace-tools", "--bins"]));
+            let mut cargo = workspace_cargo(&["build", "--package", "rftrace-tools", "--bins"]);
+            build_once("tools", &["tools"], &mut cargo);
         }
         target_folder().join("debug")
     })

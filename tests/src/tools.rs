@@ -65,21 +65,30 @@ fn is_there(tool: &str) -> bool {
 ///
 /// When it cannot be started or fails; the message has what it printed.
 pub fn run(command: &mut Command) -> Output {
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.unwrap_or_else(|error| panic!("{} does not start: {error}", command.get_program().display()));
+    output_of(command).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// As [`run`].
+///
+/// # Errors
+///
+/// When it cannot be started or fails.
+pub fn try_run(command: &mut Command) -> Result<(), String> {
+    output_of(command).map(drop)
+}
+
+fn output_of(command: &mut Command) -> Result<Output, String> {
+    let name = command.get_program().display().to_string();
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{name} does not start: {error}"))?;
+    if output.status.success() {
+        return Ok(output);
+    }
     // Programs that print much, such as cargo's JSON, say at the end what went wrong.
     let printed = String::from_utf8_lossy(&output.stdout);
     let end = printed.char_indices().rev().nth(2_000).map_or(0, |(idx, _)| idx);
-    assert!(
-        output.status.success(),
-        "{} {:?}: {}\n{}{}",
-        command.get_program().display(),
-        command.get_args().collect::<Vec<_>>(),
-        output.status,
-        &printed[end..],
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output
+    let arguments = command.get_args().collect::<Vec<_>>();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{name} {arguments:?}: {}\n{}{errors}", output.status, &printed[end..]))
 }
 
 /// Runs `command` to its end and returns its standard output as text.

@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::{Mutex, OnceLock};
+use std::process::Command;
+use std::sync::OnceLock;
 
 use super::{Build, Case, Hooks, Program, Tracer};
+use crate::fixtures::cache;
 use crate::fixtures::{TARGET, build_folder, c_library, cargo, folder, repository};
 use crate::fixtures::{aarch64, riscv64};
 use crate::{Profile, tools};
@@ -25,8 +26,7 @@ pub fn build(case: &Case, build: Build, tracer: Tracer, folder: &Path) -> Result
             if let Some(library) = library {
                 let fitting = arguments.iter().copied().filter(|&argument| argument != "-no-pie");
                 let mut compiler = compiler(library, tracer);
-                compiler.args(fitting).args(["-shared", "-fPIC", "-o"]).arg(folder.join("library.so"));
-                compile(&mut compiler)?;
+                compile(compiler.args(fitting).args(["-shared", "-fPIC"]), &folder.join("library.so"))?;
             }
             let mut compiler = compiler(source, tracer);
             compiler.arg(self::folder("c").join(match tracer {
@@ -45,8 +45,7 @@ pub fn build(case: &Case, build: Build, tracer: Tracer, folder: &Path) -> Result
                 Tracer::Published => drop(compiler.arg(published_library())),
                 Tracer::Uftrace | Tracer::Nobody | Tracer::OursBy(_) => {}
             }
-            compiler.args(["-lpthread", "-ldl", "-lm", "-o"]).arg(folder.join("program"));
-            compile(&mut compiler)?;
+            compile(compiler.args(["-lpthread", "-ldl", "-lm"]), &folder.join("program"))?;
             if tracer == Tracer::OursBy(Hooks::Branches) {
                 list_not_traced(folder);
             }
@@ -54,8 +53,8 @@ pub fn build(case: &Case, build: Build, tracer: Tracer, folder: &Path) -> Result
         }
         (&Program::Rust { binary, .. }, Build::Rust(profile)) => {
             let built = rust_programs(profile, tracer)?.join(binary);
-            // Not by this process: a child that another thread is starting could hold the file open for writing.
-            compile(Command::new("cp").arg(built).arg(folder.join("program")))
+            cache::copy(&built, &folder.join("program"));
+            Ok(())
         }
         _ => unreachable!("a case has builds of its own language"),
     }
@@ -96,10 +95,11 @@ fn list_not_traced(folder: &Path) {
     fs::write(folder.join(NOT_TRACED), list).expect("a file in a temporary folder");
 }
 
-fn compile(compiler: &mut Command) -> Result<(), String> {
-    let output = compiler.stdin(Stdio::null()).output().map_err(|error| format!("{compiler:?}: {error}"))?;
-    let printed = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(format!("{compiler:?}: {}\n{printed}", output.status)) }
+/// Compiles the file `path`, or says why not. What does compile was perhaps compiled before.
+fn compile(compiler: &mut Command, path: &Path) -> Result<(), String> {
+    let built = cache::try_compile(compiler, "program")?;
+    cache::copy(&built, path);
+    Ok(())
 }
 
 /// A cargo that can build rftrace 0.3.2, as the benchmarks do; see `benches/setup-published`.
@@ -125,14 +125,14 @@ fn published_library() -> &'static Path {
         let mut cargo = cargo_for_published();
         cargo.args(["build", "--release", "--manifest-path"]);
         cargo.arg(repository().join("tests/peers/published/Cargo.toml"));
-        tools::run(cargo.arg("--target-dir").arg(&target_folder));
+        cargo.arg("--target-dir").arg(&target_folder);
+        cache::build_once("published", &["tests/peers/published"], &mut cargo);
         target_folder.join("release/libpublished.a")
     })
 }
 
 /// The folder of the Rust programs, which are built together, once.
 fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
-    static BUILT: Mutex<Vec<(Profile, Tracer)>> = Mutex::new(Vec::new());
     // The machine makes no difference to the program.
     let tracer = match tracer {
         Tracer::OursOnAarch64(_) => Tracer::OursOnAarch64(""),
@@ -144,11 +144,8 @@ fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
         Tracer::EntriesOnAarch64(_) => rust_programs_with_entries(),
         _ => rust_programs_with_hooks(profile, tracer),
     };
-    let mut built = BUILT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if !built.contains(&(profile, tracer)) {
-        compile(cargo.arg("--bins"))?;
-        built.push((profile, tracer));
-    }
+    let name = format!("conformance {} {profile:?}", tracer.name()).replace(' ', "-");
+    cache::try_build_once(&name, &["tests/fixtures/conformance"], cargo.arg("--bins"))?;
     Ok(output)
 }
 
@@ -163,11 +160,6 @@ fn rust_programs_with_hooks(profile: Profile, tracer: Tracer) -> (Command, PathB
     let mut cargo = if tracer == Tracer::Published { cargo_for_published() } else { cargo(Some("nightly")) };
     cargo.args(["build", "--target", target, "--manifest-path"]).arg(folder("conformance").join("Cargo.toml"));
     cargo.arg("--target-dir").arg(&target_folder).args(flag);
-    // Most of what an optimised build took, and no part of what is tried. (The tracer is built as ever.) But as much code as that is what the
-    // tracer's reading of prologues is tried with.
-    if !matches!(tracer, Tracer::OursOnAarch64(_)) {
-        cargo.args(["--config", "profile.release.package.rftrace-frontend.opt-level=0"]);
-    }
     match tracer {
         Tracer::Ours => drop(cargo.args(["--features", "ours"])),
         Tracer::OursOnAarch64(_) => drop(aarch64::set_linker(&mut cargo).args(["--features", "ours"])),

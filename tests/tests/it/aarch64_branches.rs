@@ -156,7 +156,7 @@ fn panics_pass_in_a_released_rust_program() {
     }
     let linker = format!("-Clinker={}gcc", aarch64::PREFIX);
     let flags = ["--target", aarch64::TARGET, &linker, "-Zinstrument-mcount=no"];
-    let program = build_rust(&flags, "recorded-rust-aarch64-branches");
+    let program = build_rust(&flags);
     check_rust(|mode| record(&["-P", "*"], &program, &[mode]));
 }
 

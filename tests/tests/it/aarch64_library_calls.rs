@@ -1,11 +1,9 @@
 //! `rftrace record --libcalls` on aarch64 Linux, in qemu-user: calls of libraries' functions are counted as on x86-64, and programs do as they do without.
 
-use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
 
 use rftrace_tests::fixtures::{self, aarch64};
-use rftrace_tests::{CProgram, Program, Run, require, tools};
+use rftrace_tests::{CProgram, Program, Run, require};
 
 use crate::aarch64_branches::build;
 use crate::aarch64_record::{can_record, record};
@@ -207,13 +205,8 @@ fn rust_programs_too() {
     if !can_record() {
         return;
     }
-    let path = fixtures::build_folder("library-rust-aarch64");
-    fs::create_dir_all(&path).unwrap();
-    let mut rustc = Command::new("rustc");
-    fixtures::without_settings(&mut rustc);
-    rustc.env_remove("RUSTUP_TOOLCHAIN").args(["+nightly", "--edition=2024", "-O", "--target", aarch64::TARGET]);
-    rustc.arg(format!("-Clinker={}gcc", aarch64::PREFIX)).arg("--out-dir").arg(&path);
-    tools::run(rustc.arg(fixtures::folder("").join("entered.rs")));
-    let run: Run = record(&["--libcalls"], &path.join("entered"), &[]);
+    let mut rustc = fixtures::rustc(Some("nightly"), "entered.rs");
+    rustc.args(["-O", "--target", aarch64::TARGET]).arg(format!("-Clinker={}gcc", aarch64::PREFIX));
+    let run: Run = record(&["--libcalls"], &fixtures::cache::compile(&mut rustc, "entered"), &[]);
     assert!(calls(&run).get("write").is_some_and(|&n| n >= 1), "{}", run.stderr);
 }

@@ -71,7 +71,7 @@ fn programs_in_rust() {
         return;
     }
     let linker = format!("-Clinker={}gcc", aarch64::PREFIX);
-    let program = build_rust(&["--target", aarch64::TARGET, &linker], "recorded-rust-aarch64");
+    let program = build_rust(&["--target", aarch64::TARGET, &linker]);
     check_rust(|mode| record(&[], &program, &[mode]));
 }
 
@@ -162,7 +162,7 @@ fn patched_entries() {
     assert_eq!(counted(&run.path("trace")), counted(&native.path("trace")));
     let linker = format!("-Clinker={}gcc", aarch64::PREFIX);
     let flags = ["--target", aarch64::TARGET, &linker, "-Zinstrument-mcount=no", "-Zpatchable-function-entry=2"];
-    let program = build_rust(&flags, "recorded-rust-aarch64-entries");
+    let program = build_rust(&flags);
     check_rust(|mode| record(&[], &program, &[mode]));
 }
 

@@ -3,11 +3,9 @@
 //!
 //! Not tried: what the system reads for the tracer (a heap, other threads' stacks), since qemu has no `process_vm_readv`.
 
-use std::process::Command;
-
-use rftrace_tests::fixtures::{self, aarch64, folder};
+use rftrace_tests::fixtures::{self, aarch64};
 use rftrace_tests::traces::{self, uftrace};
-use rftrace_tests::{CProgram, Program, Run, require, tools};
+use rftrace_tests::{CProgram, Program, Run, require};
 
 use crate::aarch64_record::{can_record, record};
 use crate::record::{self, counted, cpp_source, replay};
@@ -140,25 +138,13 @@ fn values_by_type_of_rust() {
     if !can_record() {
         return;
     }
-    let out = fixtures::build_folder("typed-rust-aarch64");
-    std::fs::create_dir_all(&out).unwrap();
     let linker = format!("-Clinker={}gcc", aarch64::PREFIX);
     for (name, level, known) in [("typed", "0", 90), ("fields", "2", 120)] {
-        let mut rustc = Command::new("rustc");
-        fixtures::without_settings(&mut rustc);
-        rustc.env_remove("RUSTUP_TOOLCHAIN");
-        rustc.args([
-            "+nightly",
-            "--edition=2024",
-            "-g",
-            "-Zpatchable-function-entry=2",
-            "--target",
-            aarch64::TARGET,
-            &linker,
-        ]);
+        let mut rustc = fixtures::rustc(Some("nightly"), &format!("{name}.rs"));
+        rustc.args(["-g", "-Zpatchable-function-entry=2", "--target", aarch64::TARGET, &linker]);
         rustc.args(["-Zmerge-functions=disabled", "--cfg=by_address", &format!("-Copt-level={level}")]);
-        tools::run(rustc.arg("--out-dir").arg(&out).arg(folder("").join(format!("{name}.rs"))));
-        let shown = check_types(&record(&["-a"], &out.join(name), &[]), &format!("{name}::"));
+        let program = fixtures::cache::compile(&mut rustc, name);
+        let shown = check_types(&record(&["-a"], &program, &[]), &format!("{name}::"));
         println!("{name}: {shown:?}");
         assert!(shown.known >= known, "{name}: {shown:?}");
     }

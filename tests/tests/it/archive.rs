@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use object::read::archive::ArchiveFile;
 use object::{Object, ObjectSymbol};
 use rftrace_tests::fixtures::{self, c_library};
-use rftrace_tests::{CProgram, Profile, outline, require, rust_program, tools};
+use rftrace_tests::{CProgram, Profile, outline, require, rust_program};
 
 /// Names of the symbols for which `wanted` holds, over all members of an archive.
 pub(crate) fn symbols(archive: &Path, wanted: impl Fn(&object::Symbol<'_, '_>) -> bool) -> BTreeSet<String> {
@@ -65,16 +64,9 @@ fn nothing_can_panic() {
 }
 
 /// Builds fixtures/c/half.rs, a Rust library for C programs, with a toolchain.
-fn rust_half(folder: &Path, toolchain: Option<&str>) -> PathBuf {
-    let library = folder.join("libhalf.a");
-    let mut rustc = Command::new("rustc");
-    fixtures::without_settings(&mut rustc);
-    if let Some(toolchain) = toolchain {
-        rustc.env_remove("RUSTUP_TOOLCHAIN").arg(format!("+{toolchain}"));
-    }
-    rustc.args(["--edition=2024", "--crate-type=staticlib", "-O"]).arg(fixtures::folder("c").join("half.rs"));
-    tools::run(rustc.arg("-o").arg(&library));
-    library
+fn rust_half(toolchain: Option<&str>) -> PathBuf {
+    let mut rustc = fixtures::rustc(toolchain, "c/half.rs");
+    fixtures::cache::compile(rustc.args(["--crate-type=staticlib", "-O"]), "libhalf.a")
 }
 
 /// The tracer alone, as a kernel would link it, beside Rust code of this toolchain and of nightly.
@@ -83,9 +75,8 @@ fn the_archive_links_beside_rust_code() {
     if !require(&["gcc", "nightly"]) {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
     for toolchain in [None, Some("nightly")] {
-        let half = rust_half(folder.path(), toolchain);
+        let half = rust_half(toolchain);
         let backend = c_library().backend.to_str().unwrap();
         // Whichever comes first.
         for libraries in [[half.to_str().unwrap(), backend], [backend, half.to_str().unwrap()]] {
@@ -103,8 +94,7 @@ fn the_whole_archive_links_beside_rust_code() {
     if !require(&["gcc"]) {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let half = rust_half(folder.path(), None);
+    let half = rust_half(None);
     let whole = format!("-Wl,--whole-archive,{},--no-whole-archive", c_library().backend.display());
     for arguments in [&["-O1"][..], &["-O1", "-static"], &["-O1", "-no-pie"]] {
         let program = CProgram::new(&["halves.c"]).without_library().with(arguments);
@@ -119,8 +109,7 @@ fn two_rust_libraries_link_into_a_c_program() {
     if !require(&["gcc"]) {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let half = rust_half(folder.path(), None);
+    let half = rust_half(None);
     let program = CProgram::new(&["halves.c"]).with(&["-O1", "-DRECORD", half.to_str().unwrap()]);
     let run = program.build().run(&[]);
     assert_eq!(run.stdout, "1031\n");

@@ -332,15 +332,9 @@ fn a_rust_program() {
     if !require(&["nightly"]) {
         return;
     }
-    let path = fixtures::build_folder("attached-rust");
-    fs::create_dir_all(&path).unwrap();
-    let mut rustc = Command::new("rustc");
-    fixtures::without_settings(&mut rustc);
-    let options = ["+nightly", "--edition=2024", "-Zinstrument-mcount", "-O", "--out-dir"];
-    tools::run(
-        rustc.env_remove("RUSTUP_TOOLCHAIN").args(options).arg(&path).arg(fixtures::folder("").join("attached.rs")),
-    );
-    let running = Running::begin(&path.join("attached"), "");
+    let mut rustc = fixtures::rustc(Some("nightly"), "attached.rs");
+    let program = fixtures::cache::compile(rustc.args(["-Zinstrument-mcount", "-O"]), "attached");
+    let running = Running::begin(&program, "");
     for _ in 0..3 {
         running.record_some(&["--for", "50ms"]);
         let (leaves, middles) =

@@ -228,7 +228,7 @@ fn musl() {
     let source = fixtures::folder("c").join("attached_plain.c");
     let build = |name: &str, linkage: &[&str]| -> PathBuf {
         let path = folder.path().join(name);
-        tools::run(Command::new("musl-gcc").args(["-O1", "-w", "-o"]).arg(&path).arg(&source).args(linkage));
+        fixtures::build_as(Command::new("musl-gcc").args(["-O1", "-w"]).arg(&source).args(linkage), &path);
         path
     };
     for (program, wanted) in

@@ -25,7 +25,7 @@ fn fixed(folder: &TempDir, options: &[&str]) -> PathBuf {
 /// The same with musl, which has no `mcount`.
 fn with_musl(folder: &TempDir, name: &str, options: &[&str]) -> PathBuf {
     let (path, source) = (folder.path().join(name), fixtures::folder("c").join("outside.c"));
-    tools::run(Command::new("musl-gcc").args(["-O1", "-pg", "-o"]).arg(&path).arg(&source).args(options));
+    fixtures::build_as(Command::new("musl-gcc").args(["-O1", "-pg"]).arg(&source).args(options), &path);
     path
 }
 

@@ -30,8 +30,8 @@ fn all(folder: &TempDir, source: &str) -> Vec<PathBuf> {
         for (name, linkage) in [("fixed", &["-static"][..]), ("dynamic", &[])] {
             let path = folder.path().join(name);
             let mut compiler = Command::new("musl-gcc");
-            compiler.args(["-O1", "-w", "-o"]).arg(&path).arg(fixtures::folder("c").join(source));
-            tools::run(compiler.arg("-I").arg(fixtures::folder("c")).args(linkage));
+            compiler.args(["-O1", "-w"]).arg(fixtures::folder("c").join(source));
+            fixtures::build_as(compiler.arg("-I").arg(fixtures::folder("c")).args(linkage), &path);
             all.push(path);
         }
     }

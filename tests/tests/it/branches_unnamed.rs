@@ -197,8 +197,8 @@ fn programs_without_exceptions() {
         let named = folder.path().join("named");
         let sources = fixtures::folder("c");
         let mut compiler = Command::new("musl-gcc");
-        compiler.args(["-O1", "-w", "-o"]).arg(&named).arg(sources.join("attached_plain.c")).arg("-I").arg(&sources);
-        tools::run(compiler.arg(linkage));
+        compiler.args(["-O1", "-w", linkage, "-I"]).arg(&sources).arg(sources.join("attached_plain.c"));
+        fixtures::build_as(&mut compiler, &named);
         let pair = Pair::of(folder, named);
         let names = pair.names();
         let mut running = Running::begin(&pair.stripped, "asked");

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use rftrace_tests::fixtures::{self, folder};
+use rftrace_tests::fixtures::{self};
 use rftrace_tests::{CProgram, Program, Run, require, tools};
 
 use super::record::{calls, record, rftrace};
@@ -216,12 +216,8 @@ fn exceptions_pass() {
 
 #[test]
 fn panics_pass_in_a_released_rust_program() {
-    let path = fixtures::build_folder("entered-rust");
-    fs::create_dir_all(&path).unwrap();
-    let mut rustc = Command::new("rustc");
-    fixtures::without_settings(&mut rustc);
-    tools::run(rustc.args(["--edition=2024", "-O", "--out-dir"]).arg(&path).arg(folder("").join("entered.rs")));
-    let run = recorded(&["-P", "*"], &path.join("entered"), &[]);
+    let program = fixtures::cache::compile(fixtures::rustc(None, "entered.rs").arg("-O"), "entered");
+    let run = recorded(&["-P", "*"], &program, &[]);
     assert_eq!(run.stdout, "19 40\n");
     let calls = calls(&run);
     let of = |name: &str| calls.iter().find(|(known, _)| known.ends_with(name)).map_or(0, |(_, &calls)| calls);

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use rftrace_tests::fixtures::{self, folder};
-use rftrace_tests::{CProgram, require, tools};
+use rftrace_tests::fixtures::{self};
+use rftrace_tests::{CProgram, require};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -128,11 +128,7 @@ fn what_a_rust_program_loses() {
     if !require(&["rustc"]) {
         return;
     }
-    let place = tempfile::tempdir().unwrap();
-    let program = place.path().join("kept");
-    let mut rustc = Command::new("rustc");
-    fixtures::without_settings(&mut rustc);
-    tools::run(rustc.args(["-g", "-O", "--edition=2024", "-o"]).arg(&program).arg(folder("kept.rs")));
+    let program = fixtures::cache::compile(fixtures::rustc(None, "kept.rs").args(["-g", "-O"]), "kept");
     compare(&program, "kept.rs", &[[5, 615]]);
 }
 
@@ -180,13 +176,10 @@ fn what_programs_with_jemalloc_lose() {
     check_own_allocator(&built("kept_cpp.cpp").path, "kept_cpp.cpp", &[[1, 77], [5, 160]], 1_001_029);
 
     // As Rust's crates for it do: a `#[global_allocator]` that tells it the size of what it gives back.
-    let place = tempfile::tempdir().unwrap();
-    let program = place.path().join("kept");
-    let mut rustc = Command::new("rustc");
-    fixtures::without_settings(&mut rustc);
-    rustc.args(["-g", "-O", "--edition=2024", "--check-cfg=cfg(jemalloc)", "--cfg=jemalloc", "-o"]).arg(&program);
+    let mut rustc = fixtures::rustc(None, "kept.rs");
+    rustc.args(["-g", "-O", "--check-cfg=cfg(jemalloc)", "--cfg=jemalloc"]);
     rustc.args(jemalloc.map(|argument| format!("-Clink-arg={argument}")));
-    tools::run(rustc.arg(folder("kept.rs")));
+    let program = fixtures::cache::compile(&mut rustc, "kept");
     check_own_allocator(&program, "kept.rs", &[[5, 615]], 1_001_029);
 }
 

@@ -115,7 +115,7 @@ fn built(machine: Machine, kernel: &'static OnceLock<PathBuf>, folder: &str, opt
         // There are the flags for the kernel.
         cargo.current_dir(fixtures::repository().join("examples/kernel"));
         cargo.args(["build", "--release", "--target", target]).args(options).arg("--target-dir").arg(&target_folder);
-        tools::run(&mut cargo);
+        fixtures::cache::build_once(folder, &["examples/kernel"], &mut cargo);
         target_folder.join(target).join("release/rftrace-example-kernel")
     });
     Some(Kernel { machine, path })

@@ -1,11 +1,10 @@
 //! `tools/setup_kvm_tracing.sh` records KVM's events in tracefs instances of its own, and tells a guest's TSC offset.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, id};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rftrace_tests::fixtures::repository;
+use rftrace_tests::fixtures::{cache, repository};
 use rftrace_tests::{CProgram, Program, Run, require, tools};
 
 /// The fixture's exit status where KVM cannot do what it needs.
@@ -32,15 +31,13 @@ fn instance_name(test: &str) -> String {
     format!("rftrace-test-{test}-{}", id())
 }
 
-/// KVM's events are those of all guests: one test at a time makes some.
-static ONE_TEST: Mutex<()> = Mutex::new(());
-
 /// The fixture, and the right to run it; `None` where this machine cannot trace KVM.
-fn guest() -> Option<(Program, MutexGuard<'static, ()>)> {
+fn guest() -> Option<(Program, File)> {
     if !require(&["gcc", "bash", "unshare"]) {
         return None;
     }
-    let one = ONE_TEST.lock().unwrap_or_else(PoisonError::into_inner);
+    // KVM's events are those of all guests: one test at a time makes some.
+    let one = cache::alone("kvm");
     let program = CProgram::new(&["kvm_guest.c"]).without_hooks().without_library().build();
     let probe = shell("test -d /sys/kernel/tracing/events/kvm", "probe", &program);
     if !probe.status.success() {

@@ -1,11 +1,10 @@
 //! `rftrace record --libcalls`: calls of libraries' functions are counted exactly, and programs do as they do without.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::process::Command;
 
 use rftrace_tests::traces::{self, calls_per_task, uftrace};
-use rftrace_tests::{CProgram, Program, Run, fixtures, require, tools};
+use rftrace_tests::{CProgram, Program, Run, fixtures, require};
 
 use super::entry_branches::{c_program, check_calls, left_out, recorded};
 use super::record::{self, calls, record, replay};
@@ -179,13 +178,8 @@ pub(crate) fn check_values(record: impl Fn(&[&str]) -> Run) {
 /// Rust programs call through their table without a jump between.
 #[test]
 fn rust_programs_too() {
-    let path = fixtures::build_folder("library-rust");
-    fs::create_dir_all(&path).unwrap();
-    let mut rustc = Command::new("rustc");
-    fixtures::without_settings(&mut rustc);
-    let source = fixtures::folder("").join("entered.rs");
-    tools::run(rustc.args(["--edition=2024", "-O", "--out-dir"]).arg(&path).arg(source));
-    let run = recorded(&["--libcalls"], &path.join("entered"), &[]);
+    let program = fixtures::cache::compile(fixtures::rustc(None, "entered.rs").arg("-O"), "entered");
+    let run = recorded(&["--libcalls"], &program, &[]);
     let calls = calls(&run);
     assert!(calls.get("write").is_some_and(|&n| n >= 1), "{calls:?}\n{}", run.stderr);
 }

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use rftrace_tests::fixtures::{self, folder};
+use rftrace_tests::fixtures::cache::compile;
+use rftrace_tests::fixtures::{self, build_as, folder};
 use rftrace_tests::traces::{self, calls_per_task, uftrace};
 use rftrace_tests::{CProgram, Program, Run, require, tools};
 
@@ -43,26 +44,15 @@ pub(crate) fn cpp_source() -> CProgram {
     CProgram::new(&["recorded_throws.cpp"]).without_library().with(&["-O1", "-lpthread"])
 }
 
-/// Builds the Rust program, with further options for the compiler, into a build folder.
-pub(crate) fn build_rust(options: &[&str], name: &str) -> PathBuf {
-    build_any_rust("recorded", options, name)
+/// Builds the Rust program, with further options for the compiler.
+pub(crate) fn build_rust(options: &[&str]) -> PathBuf {
+    build_any_rust("recorded", options)
 }
 
 /// The same of another fixture.
-pub(crate) fn build_any_rust(fixture: &str, options: &[&str], name: &str) -> PathBuf {
-    let path = fixtures::build_folder(name);
-    fs::create_dir_all(&path).unwrap();
-    let mut rustc = nightly_rustc();
-    rustc.args(["--edition=2024", "-Zinstrument-mcount", "-O"]).args(options).arg("--out-dir").arg(&path);
-    tools::run(rustc.arg(folder("").join(fixture).with_extension("rs")));
-    path.join(fixture)
-}
-
-fn nightly_rustc() -> Command {
-    let mut rustc = Command::new("rustc");
-    fixtures::without_settings(&mut rustc);
-    rustc.env_remove("RUSTUP_TOOLCHAIN").arg("+nightly");
-    rustc
+fn build_any_rust(fixture: &str, options: &[&str]) -> PathBuf {
+    let mut rustc = fixtures::rustc(Some("nightly"), &format!("{fixture}.rs"));
+    compile(rustc.args(["-Zinstrument-mcount", "-O"]).args(options), fixture)
 }
 
 const MUSL: &str = "x86_64-unknown-linux-musl";
@@ -72,7 +62,12 @@ fn has_rust_for_musl() -> bool {
     if !require(&["nightly", "gcc"]) {
         return false;
     }
-    let library = tools::text(nightly_rustc().args(["--target", MUSL, "--print", "target-libdir"]));
+    let library = tools::text(fixtures::rustc(Some("nightly"), "recorded.rs").args([
+        "--target",
+        MUSL,
+        "--print",
+        "target-libdir",
+    ]));
     let has_it = Path::new(library.trim()).exists();
     if !has_it {
         tools::missing("nightly's library for musl");
@@ -82,9 +77,9 @@ fn has_rust_for_musl() -> bool {
 
 /// Builds a Rust program for musl whose functions call no hook, with further options for the compiler. `None` if there is no library for that.
 pub(crate) fn build_plain_rust_for_musl(fixture: &str, options: &[&str], path: &Path) -> Option<()> {
-    let mut rustc = nightly_rustc();
-    let rustc = rustc.args(["--edition=2024", "--target", MUSL, "-O", "-o"]).arg(path).args(options);
-    has_rust_for_musl().then(|| drop(tools::run(rustc.arg(folder("").join(fixture).with_extension("rs")))))
+    let mut rustc = fixtures::rustc(Some("nightly"), &format!("{fixture}.rs"));
+    rustc.args(["--target", MUSL, "-O"]).args(options);
+    has_rust_for_musl().then(|| build_as(&mut rustc, path))
 }
 
 /// Builds a Rust program for musl, which has no `mcount`: in all ways of linking it statically. None if there is no library for that.
@@ -92,22 +87,15 @@ pub(crate) fn build_rust_for_musl(fixture: &str) -> Vec<PathBuf> {
     if !has_rust_for_musl() {
         return Vec::new();
     }
-    let ways: [(&str, &[&str]); 3] =
-        [("pie", &[]), ("fixed", &["-Crelocation-model=static"]), ("stripped", &["-Cstrip=debuginfo"])];
-    let build = |(way, options): (&str, &[&str])| {
-        let name = format!("{fixture}-musl-{way}");
-        let hook = fixtures::build_folder(&name).join("mcount.o");
-        fs::create_dir_all(fixtures::build_folder(&name)).unwrap();
-        tools::run(Command::new("gcc").arg("-c").arg(folder("c").join("mcount.s")).arg("-o").arg(&hook));
-        let hook = format!("-Clink-arg={}", hook.display());
-        build_any_rust(fixture, &[&["--target", MUSL, &hook], options].concat(), &name)
-    };
-    ways.map(build).into()
+    let hook = compile(Command::new("gcc").arg("-c").arg(folder("c").join("mcount.s")), "mcount.o");
+    let hook = format!("-Clink-arg={}", hook.display());
+    let ways = [&[][..], &["-Crelocation-model=static"], &["-Cstrip=debuginfo"]];
+    ways.map(|options| build_any_rust(fixture, &[&["--target", MUSL, &hook], options].concat())).into()
 }
 
 pub(crate) fn rust_program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build_rust(&[], "recorded-rust"))
+    BUILT.get_or_init(|| build_rust(&[]))
 }
 
 /// What `rftrace replay` shows of the calls, without columns.

@@ -33,8 +33,8 @@ fn all(folder: &TempDir, source: &str, fixed: &[&str]) -> Vec<PathBuf> {
         for (name, linkage) in [("fixed", &["-static"][..]), ("dynamic", &[])] {
             let path = folder.path().join(name);
             let mut compiler = Command::new("musl-gcc");
-            compiler.args(["-O1", "-pg", "-w", "-o"]).arg(&path).arg(fixtures::folder("c").join(source)).arg(&hook);
-            tools::run(compiler.arg("-I").arg(fixtures::folder("c")).args(linkage));
+            compiler.args(["-O1", "-pg", "-w"]).arg(fixtures::folder("c").join(source)).arg(&hook);
+            fixtures::build_as(compiler.arg("-I").arg(fixtures::folder("c")).args(linkage), &path);
             all.push(path);
         }
     }
@@ -180,7 +180,7 @@ pub(crate) fn loading(folder: &TempDir) -> [PathBuf; 2] {
     let paths = ["library.so", "program"].map(|name| folder.path().join(name));
     for (path, options) in paths.iter().zip([["-shared", "-fPIC", "-DLIBRARY"].as_slice(), &["-rdynamic"]]) {
         let mut compiler = Command::new("musl-gcc");
-        tools::run(compiler.args(["-g", "-O1", "-pg", "-w", "-o"]).arg(path).arg(&source).args(options));
+        fixtures::build_as(compiler.args(["-g", "-O1", "-pg", "-w"]).arg(&source).args(options), path);
     }
     paths
 }

@@ -2,12 +2,11 @@
 //! (`--backtraces shadow`). All are compared with those of the same program whose calls nobody records.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use rftrace_tests::fixtures::{self, folder};
-use rftrace_tests::{CProgram, Program, require, tools};
+use rftrace_tests::fixtures::{self};
+use rftrace_tests::{CProgram, Program, require};
 use serde_json::Value;
 
 use super::record::rftrace;
@@ -145,15 +144,9 @@ fn functions_of_rust() {
     if !require(&["rustc"]) {
         return;
     }
-    let path = fixtures::build_folder("resources-rust-calls");
-    fs::create_dir_all(&path).unwrap();
     let build = |name: &str, options: &[&str]| {
-        let program = path.join(name);
-        let mut rustc = Command::new("rustc");
-        fixtures::without_settings(&mut rustc);
-        rustc.env_remove("RUSTUP_TOOLCHAIN").args(["+nightly", "--edition=2024", "-O", "-g"]).args(options);
-        tools::run(rustc.arg("-o").arg(&program).arg(folder("").join("resources.rs")));
-        program
+        let mut rustc = fixtures::rustc(Some("nightly"), "resources.rs");
+        fixtures::cache::compile(rustc.args(["-O", "-g"]).args(options), name)
     };
     let [plain, hooked] = [build("plain", &[]), build("hooked", &["-Zinstrument-mcount"])];
     let own = |program: &Path, options: &[&str]| of_file(&recorded(program, options), "resources.rs");

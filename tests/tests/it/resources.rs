@@ -3,11 +3,11 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use rftrace_tests::fixtures::{self, folder};
+use rftrace_tests::fixtures::{self};
 use rftrace_tests::{CProgram, Program, require, tools};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -236,19 +236,11 @@ fn programs_in_cpp_and_rust() {
     let told = String::from_utf8_lossy(&leaks.stderr).into_owned();
     assert!(told.contains(&format!("{} bytes in 5 blocks were not given back", 600 + 24 + 1000)), "{told}");
 
-    let path = fixtures::build_folder("resources-rust");
-    fs::create_dir_all(&path).unwrap();
-    let mut rustc = Command::new("rustc");
-    fixtures::without_settings(&mut rustc);
-    tools::run(rustc.args(["--edition=2024", "-O", "-g", "--out-dir"]).arg(&path).arg(folder_of("resources.rs")));
-    let (folder, _) = record(&[], &path.join("resources"), &[]);
+    let program = fixtures::cache::compile(fixtures::rustc(None, "resources.rs").args(["-O", "-g"]), "resources");
+    let (folder, _) = record(&[], &program, &[]);
     let found = values(&folder, &[]);
     assert_eq!(sums(&found, &["resources::keep"]), [8, 7 * 123 + 77, 8, 7 * 123 + 77], "{found:#}");
     assert_eq!(sums(&found, &["resources::grow"]), [9, 8 * (4 + 8 + 16 + 32 + 64 + 128 + 256 + 512 + 1024), 0, 0]);
-}
-
-fn folder_of(source: &str) -> PathBuf {
-    folder("").join(source)
 }
 
 #[test]

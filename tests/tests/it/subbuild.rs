@@ -3,14 +3,14 @@
 //! All builds are of the packaged crate, unpacked outside of the repository in a folder with an awkward name.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use object::read::archive::ArchiveFile;
 use object::{Object, ObjectSection, SectionKind};
 use rftrace_tests::fixtures::{self, TARGET, build_folder, cargo};
+use rftrace_tests::fixtures::cache;
 use rftrace_tests::{require, tools};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -22,30 +22,26 @@ use crate::archive::symbols;
 /// There is one at a time: builds share target folders, in which cargo takes all packages for the same one.
 struct Package {
     _folder: TempDir,
-    _alone: MutexGuard<'static, ()>,
+    _alone: File,
     path: PathBuf,
 }
 
 impl Package {
     fn unpack() -> Self {
-        static ALONE: Mutex<()> = Mutex::new(());
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        static CRATE: OnceLock<PathBuf> = OnceLock::new();
-        let package = CRATE.get_or_init(|| {
-            let target_folder = build_folder("package");
-            let _ = fs::remove_dir_all(target_folder.join("package"));
-            let mut cargo = cargo(None);
-            cargo.args(["package", "-p", "rftrace", "--allow-dirty", "--no-verify", "--offline", "--manifest-path"]);
-            cargo.arg(fixtures::repository().join("Cargo.toml"));
-            tools::run(cargo.arg("--target-dir").arg(&target_folder));
-            let mut files = fs::read_dir(target_folder.join("package")).unwrap().map(|entry| entry.unwrap().path());
-            files.find(|path| path.extension().is_some_and(|extension| extension == "crate")).expect("a package")
-        });
+        let alone = cache::alone("subbuild");
+        let target_folder = build_folder("package");
+        let sources = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "docs/architecture.md"];
+        let mut cargo = cargo(None);
+        cargo.args(["package", "-p", "rftrace", "--allow-dirty", "--no-verify", "--offline", "--manifest-path"]);
+        cargo.arg(fixtures::repository().join("Cargo.toml")).arg("--target-dir").arg(&target_folder);
+        cache::build_once("package", &sources, &mut cargo);
+        let version = concat!("rftrace-", env!("CARGO_PKG_VERSION"), ".crate");
+        let package = target_folder.join("package").join(version);
         let folder = tempfile::tempdir().unwrap();
         let parent = folder.path().join("ein Pfad mit Ümläuten");
         fs::create_dir(&parent).unwrap();
         // Cargo goes by the times of files, and those in packages are all the same: the files are as of now.
-        tools::run(Command::new("tar").args(["--touch", "-xf"]).arg(package).arg("-C").arg(&parent));
+        tools::run(Command::new("tar").args(["--touch", "-xf"]).arg(&package).arg("-C").arg(&parent));
         let path = parent.join(package.file_stem().unwrap());
         Self { _folder: folder, _alone: alone, path }
     }

@@ -1,12 +1,11 @@
 //! `rftrace record -a`, and `-A` and `-R` without specs: what a replay shows of calls is what the program says that they are, or `?`; in
 //! `rftrace replay` and in uftrace's.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
-use rftrace_tests::fixtures::{self, folder};
+use rftrace_tests::fixtures::{self};
 use rftrace_tests::traces::{self, uftrace};
 use rftrace_tests::{CProgram, Program, require, tools};
 
@@ -53,20 +52,8 @@ fn built(source: &str, options: &[&str]) -> Program {
 
 /// A Rust program with some options.
 fn rust_program(name: &str, options: &[&str]) -> PathBuf {
-    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    let key = format!("{name}-rust-{}", options.join("").replace(|c: char| !c.is_alphanumeric(), ""));
-    let build = || {
-        let path = fixtures::build_folder(&key);
-        std::fs::create_dir_all(&path).unwrap();
-        let mut rustc = Command::new("rustc");
-        fixtures::without_settings(&mut rustc);
-        rustc.env_remove("RUSTUP_TOOLCHAIN");
-        rustc.args(["+nightly", "--edition=2024", "-Zinstrument-mcount", "-g"]).args(options);
-        tools::run(rustc.arg("--out-dir").arg(&path).arg(folder("").join(format!("{name}.rs"))));
-        path.join(name)
-    };
-    built.entry(key.clone()).or_insert_with(build).clone()
+    let mut rustc = fixtures::rustc(Some("nightly"), &format!("{name}.rs"));
+    fixtures::cache::compile(rustc.args(["-Zinstrument-mcount", "-g"]).args(options), name)
 }
 
 /// What stands between commas that are not within something.
@@ -335,9 +322,8 @@ fn values_by_separate_debug_information() {
     assert_eq!(check(&built("typed.c", &["-O0", "-gsplit-dwarf"]).path, &[], ""), expected);
     assert_eq!(check(&built("typed.c", &["-O0", "-gsplit-dwarf", "-gdwarf-4"]).path, &[], ""), expected);
 
-    let folder = fixtures::build_folder("types-separate");
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
     let (stripped, debug) = (folder.join("typed"), folder.join("typed.debug"));
     tools::run(Command::new("objcopy").arg("--only-keep-debug").args([program, &debug]));
     tools::run(Command::new("objcopy").arg("--strip-debug").args([program, &stripped]));

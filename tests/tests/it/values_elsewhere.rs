@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rftrace_tests::traces::uftrace;
-use rftrace_tests::{CProgram, Program, fixtures, require};
+use rftrace_tests::{CProgram, Program, require};
 
 use crate::attach::Running;
 use crate::record::{record, replay, rftrace};
@@ -14,20 +13,13 @@ fn source() -> CProgram {
     CProgram::new(&["values_elsewhere.c"]).without_library()
 }
 
-/// The program, the library that it loads, and the program that it becomes. Each time others: tests run at the same time.
+/// The program, the library that it loads, and the program that it becomes.
 fn built(options: &[&str]) -> [PathBuf; 3] {
-    static BUILT: AtomicUsize = AtomicUsize::new(0);
-    let folder = fixtures::build_folder(&format!("values-elsewhere-{}", BUILT.fetch_add(1, Ordering::Relaxed)));
-    std::fs::create_dir_all(&folder).unwrap();
-    let at = |name: &str| folder.join(name);
-    let [program, linked, plugged, other] = ["program", "liblinked.so", "libplugged.so", "other"].map(at);
-    for (path, function) in [(&linked, "-DFUNCTION=linked"), (&plugged, "-DFUNCTION=plugged")] {
-        source().with(&["-fPIC", "-shared", function]).with(options).build_as(path);
-    }
-    for path in [&program, &other] {
-        source().with(&[linked.to_str().unwrap(), "-ldl"]).with(options).build_as(path);
-    }
-    [program, plugged, other]
+    let library =
+        |name: &str, function: &str| source().with(&["-fPIC", "-shared", function]).with(options).cached(name);
+    let linked = library("liblinked.so", "-DFUNCTION=linked");
+    let program = |name: &str| source().with(&[linked.to_str().unwrap(), "-ldl"]).with(options).cached(name);
+    [program("program"), library("libplugged.so", "-DFUNCTION=plugged"), program("other")]
 }
 
 fn arguments(paths: &[PathBuf; 3]) -> [&str; 2] {

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use rftrace_tests::fixtures::cache::compile;
+use rftrace_tests::fixtures::folder;
 use rftrace_tests::traces::assert_same_lines;
-use rftrace_tests::{CProgram, fixtures, require, tools};
+use rftrace_tests::{CProgram, require};
 
 use crate::attach::Running;
 use crate::attach_outside::{ends_well, interrupt, programs as running_programs};
@@ -16,27 +18,17 @@ use crate::record_outside::loading;
 use crate::types;
 use crate::values::{VALUES, calls, check, check_struck, printed};
 
-/// Where a program is built, which stays there.
-fn place(name: &str) -> PathBuf {
-    let folder = fixtures::build_folder(&format!("values-outside-{name}"));
-    std::fs::create_dir_all(&folder).unwrap();
-    folder.join("program")
-}
-
 /// Builds a program of the C fixtures.
-fn linked(name: &str, source: &str, options: &[&str]) -> PathBuf {
-    let path = place(name);
-    CProgram::new(&[source]).without_library().with(options).build_as(&path);
-    path
+fn linked(source: &str, options: &[&str]) -> PathBuf {
+    CProgram::new(&[source]).without_library().with(options).cached("program")
 }
 
 /// Builds one with musl.
-fn with_musl(name: &str, source: &str, options: &[&str]) -> PathBuf {
-    let (path, sources) = (place(name), [source, "mcount.s"].map(|name| fixtures::folder("c").join(name)));
+fn with_musl(source: &str, options: &[&str]) -> PathBuf {
     let mut compiler = Command::new("musl-gcc");
-    compiler.args(["-g", "-pg", "-w", "-o"]).arg(&path).args(sources).arg("-I").arg(fixtures::folder("c"));
-    tools::run(compiler.args(options));
-    path
+    compiler.args(["-g", "-pg", "-w", "-I"]).arg(folder("c"));
+    compiler.args([source, "mcount.s"].map(|name| folder("c").join(name)));
+    compile(compiler.args(options), "program")
 }
 
 /// The program of [`values`](crate::values), which installs no filter of system calls, linked in all ways; built once.
@@ -44,13 +36,12 @@ fn programs() -> &'static [PathBuf] {
     static BUILT: OnceLock<Vec<PathBuf>> = OnceLock::new();
     BUILT.get_or_init(|| {
         let ways = [&["-O1", "-static"][..], &["-O2", "-static-pie"], &["-O1", "-mfentry", "-static"]];
-        let fixed =
-            |way: &[&str]| linked(&way.concat(), "values.c", &[way, &["-DWITHOUT_FILTERS", "-lpthread"]].concat());
+        let fixed = |way: &[&str]| linked("values.c", &[way, &["-DWITHOUT_FILTERS", "-lpthread"]].concat());
         let mut all: Vec<PathBuf> = ways.into_iter().map(fixed).collect();
         if require(&["musl-gcc"]) {
             let options = ["-O1", "-DWITHOUT_FILTERS"];
-            all.push(with_musl("fixed", "values.c", &[&options[..], &["-static"]].concat()));
-            all.push(with_musl("dynamic", "values.c", &options));
+            all.push(with_musl("values.c", &[&options[..], &["-static"]].concat()));
+            all.push(with_musl("values.c", &options));
         }
         all
     })
@@ -122,15 +113,15 @@ fn values_by_type() {
         return;
     }
     for level in ["-O0", "-O2"] {
-        let wanted = types::check(&linked(&format!("typed{level}"), "typed.c", &[level]), &[], "");
+        let wanted = types::check(&linked("typed.c", &[level]), &[], "");
         for linkage in ["-static", "-static-pie"] {
-            let program = linked(&format!("typed{level}{linkage}"), "typed.c", &[level, linkage]);
+            let program = linked("typed.c", &[level, linkage]);
             assert_eq!(types::check(&program, &[], ""), wanted, "{level} {linkage}");
         }
     }
     if require(&["musl-gcc"]) {
         for (name, linkage) in [("typed-fixed", &["-O0", "-static"][..]), ("typed-dynamic", &["-O0"])] {
-            let shown = types::check(&with_musl(name, "typed.c", linkage), &[], "");
+            let shown = types::check(&with_musl("typed.c", linkage), &[], "");
             assert!(shown.known >= 140 && shown.unknown <= 12, "{name}: {shown:?}");
         }
     }
