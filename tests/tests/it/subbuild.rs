@@ -9,8 +9,8 @@ use std::process::{Command, Output, Stdio};
 
 use object::read::archive::ArchiveFile;
 use object::{Object, ObjectSection, SectionKind};
-use rftrace_tests::fixtures::{self, TARGET, build_folder, cargo};
 use rftrace_tests::fixtures::cache;
+use rftrace_tests::fixtures::{self, TARGET, build_folder, cargo};
 use rftrace_tests::{require, tools};
 use serde_json::Value;
 use tempfile::TempDir;

@@ -1,25 +1,26 @@
 //! Perfetto's own format: protobuf, for <https://ui.perfetto.dev> and `trace_processor`.
 //!
 //! The messages are a small part of `perfetto/trace/trace.proto`. The published bindings are generated at build time by
-//! a `protoc` binary and take a minute to compile; these are declared with `prost`, and the tests decode what is written
-//! with the published ones.
+//! a `protoc` binary and take a minute to compile; these are declared with `prost`.
+
+mod schema;
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::sync::Arc;
 
-use prost::{Message, Oneof};
+use prost::Message;
 use rftrace_read::{Error, Result, SourcePlace};
 
+use self::schema::{
+    Annotated, COUNTER, Clock, ClockSnapshot, CounterDescriptor, DebugAnnotation, EventName, INSTANT, InternedData,
+    ProcessDescriptor, SLICE_BEGIN, SLICE_END, SourceLocation, ThreadDescriptor, TracePacket, TracePacketDefaults,
+    TrackDescriptor, TrackEvent, TrackEventDefaults,
+};
 use super::{Sink, Track, WallClock};
 
 const REALTIME: u32 = 1;
 const MONOTONIC: u32 = 3;
-
-const SLICE_BEGIN: i32 = 1;
-const SLICE_END: i32 = 2;
-const INSTANT: i32 = 3;
-const COUNTER: i32 = 4;
 
 /// This packet's sequence starts anew: no names and defaults are known.
 const STATE_CLEARED: u32 = 1;
@@ -309,142 +310,10 @@ fn signed_time(time_ns: u64) -> u64 {
     time_ns.min(i64::MAX.cast_unsigned())
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct TracePacket {
-    #[prost(message, optional, tag = "6")]
-    clock_snapshot: Option<ClockSnapshot>,
-    #[prost(uint64, optional, tag = "8")]
-    timestamp: Option<u64>,
-    #[prost(uint32, optional, tag = "10")]
-    trusted_packet_sequence_id: Option<u32>,
-    #[prost(message, optional, tag = "11")]
-    track_event: Option<TrackEvent>,
-    #[prost(message, optional, tag = "12")]
-    interned_data: Option<InternedData>,
-    #[prost(uint32, optional, tag = "13")]
-    sequence_flags: Option<u32>,
-    #[prost(bool, optional, tag = "42")]
-    previous_packet_dropped: Option<bool>,
-    #[prost(uint32, optional, tag = "58")]
-    timestamp_clock_id: Option<u32>,
-    #[prost(message, optional, tag = "59")]
-    trace_packet_defaults: Option<TracePacketDefaults>,
-    #[prost(message, optional, tag = "60")]
-    track_descriptor: Option<TrackDescriptor>,
-    #[prost(bool, optional, tag = "87")]
-    first_packet_on_sequence: Option<bool>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ClockSnapshot {
-    #[prost(message, repeated, tag = "1")]
-    clocks: Vec<Clock>,
-    #[prost(int32, optional, tag = "2")]
-    primary_trace_clock: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Clock {
-    #[prost(uint32, optional, tag = "1")]
-    clock_id: Option<u32>,
-    #[prost(uint64, optional, tag = "2")]
-    timestamp: Option<u64>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct TracePacketDefaults {
-    #[prost(message, optional, tag = "11")]
-    track_event_defaults: Option<TrackEventDefaults>,
-    #[prost(uint32, optional, tag = "58")]
-    timestamp_clock_id: Option<u32>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct TrackEventDefaults {
-    #[prost(uint64, optional, tag = "11")]
-    track_uuid: Option<u64>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct TrackDescriptor {
-    #[prost(uint64, optional, tag = "1")]
-    uuid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    name: Option<String>,
-    #[prost(message, optional, tag = "3")]
-    process: Option<ProcessDescriptor>,
-    #[prost(message, optional, tag = "4")]
-    thread: Option<ThreadDescriptor>,
-    #[prost(uint64, optional, tag = "5")]
-    parent_uuid: Option<u64>,
-    #[prost(message, optional, tag = "8")]
-    counter: Option<CounterDescriptor>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ProcessDescriptor {
-    #[prost(int32, optional, tag = "1")]
-    pid: Option<i32>,
-    #[prost(string, optional, tag = "6")]
-    process_name: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ThreadDescriptor {
-    #[prost(int32, optional, tag = "1")]
-    pid: Option<i32>,
-    #[prost(int32, optional, tag = "2")]
-    tid: Option<i32>,
-    #[prost(string, optional, tag = "5")]
-    thread_name: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct CounterDescriptor {}
-
-#[derive(Clone, PartialEq, Message)]
-struct TrackEvent {
-    #[prost(message, repeated, tag = "4")]
-    debug_annotations: Vec<DebugAnnotation>,
-    #[prost(int32, optional, tag = "9")]
-    r#type: Option<i32>,
-    #[prost(uint64, optional, tag = "10")]
-    name_iid: Option<u64>,
-    #[prost(uint64, optional, tag = "11")]
-    track_uuid: Option<u64>,
-    #[prost(uint64, optional, tag = "34")]
-    source_location_iid: Option<u64>,
-    #[prost(double, optional, tag = "44")]
-    double_counter_value: Option<f64>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct DebugAnnotation {
-    #[prost(string, optional, tag = "10")]
-    name: Option<String>,
-    #[prost(oneof = "Annotated", tags = "2, 4, 5, 6, 7")]
-    value: Option<Annotated>,
-}
-
 impl DebugAnnotation {
     fn new(name: String, text: &str) -> Self {
         Self { name: Some(name), value: Some(Annotated::new(text)) }
     }
-}
-
-#[derive(Clone, PartialEq, Oneof)]
-enum Annotated {
-    #[prost(bool, tag = "2")]
-    Bool(bool),
-    #[prost(int64, tag = "4")]
-    Int(i64),
-    #[prost(double, tag = "5")]
-    Double(f64),
-    #[prost(string, tag = "6")]
-    Text(String),
-    /// Shown in hexadecimal.
-    #[prost(uint64, tag = "7")]
-    Pointer(u64),
 }
 
 impl Annotated {
@@ -465,32 +334,4 @@ impl Annotated {
             },
         }
     }
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct InternedData {
-    #[prost(message, repeated, tag = "2")]
-    event_names: Vec<EventName>,
-    #[prost(message, repeated, tag = "4")]
-    source_locations: Vec<SourceLocation>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct SourceLocation {
-    #[prost(uint64, optional, tag = "1")]
-    iid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    file_name: Option<String>,
-    #[prost(string, optional, tag = "3")]
-    function_name: Option<String>,
-    #[prost(uint32, optional, tag = "4")]
-    line_number: Option<u32>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct EventName {
-    #[prost(uint64, optional, tag = "1")]
-    iid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    name: Option<String>,
 }

@@ -5,14 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use perfetto_protos::trace as proto;
-use perfetto_protos::track_event::track_event::Type;
-use protobuf::Message;
 use rftrace_tests::{CProgram, require};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::browser::Browser;
+use crate::perfetto::{self, COUNTER, SLICE_BEGIN, SLICE_END};
 use crate::view::View;
 
 /// When functions ran, and what counters were when.
@@ -44,35 +42,31 @@ impl Found {
     }
 }
 
-/// Decoded with the published bindings.
 fn of_perfetto(bytes: &[u8]) -> Found {
-    let whole = proto::Trace::parse_from_bytes(bytes).expect("protobuf");
     let mut found = Found::default();
     let mut counters = HashMap::new();
     let mut names: HashMap<(u32, u64), String> = HashMap::new();
     let mut open: HashMap<u32, Vec<(String, u64)>> = HashMap::new();
-    for packet in &whole.packet {
+    for packet in perfetto::parse(bytes) {
         let sequence = packet.trusted_packet_sequence_id();
-        if packet.track_descriptor().counter.is_some() {
-            counters.insert(packet.track_descriptor().uuid(), packet.track_descriptor().name().to_owned());
+        if let Some(track) = packet.track_descriptor.as_ref().filter(|track| track.counter.is_some()) {
+            counters.insert(track.uuid(), track.name().to_owned());
         }
-        for name in &packet.interned_data.event_names {
+        for name in packet.interned_data.iter().flat_map(|data| &data.event_names) {
             names.insert((sequence, name.iid()), name.name().to_owned());
         }
-        if !packet.has_track_event() {
-            continue;
-        }
-        let (event, time) = (packet.track_event(), packet.timestamp());
-        match event.type_() {
-            Type::TYPE_COUNTER => {
+        let Some(event) = &packet.track_event else { continue };
+        let time = packet.timestamp();
+        match event.r#type() {
+            COUNTER => {
                 let name = counters[&event.track_uuid()].clone();
                 found.counters.entry(name).or_default().push((time, event.double_counter_value()));
             }
-            Type::TYPE_SLICE_BEGIN => {
+            SLICE_BEGIN => {
                 let name = names[&(sequence, event.name_iid())].clone();
                 open.entry(sequence).or_default().push((name, time));
             }
-            Type::TYPE_SLICE_END => {
+            SLICE_END => {
                 let (name, start) = open.get_mut(&sequence).and_then(Vec::pop).expect("a call that has begun");
                 found.calls.insert(name, (start, time));
             }

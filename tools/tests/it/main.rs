@@ -26,6 +26,7 @@ mod merge;
 #[cfg(target_os = "linux")]
 mod net;
 mod overloads;
+mod perfetto;
 mod reader;
 #[cfg(target_os = "linux")]
 mod replace;

@@ -1,9 +1,5 @@
 //! Arguments and results in views and formats: each call has its own, as the replay shows them.
 
-use perfetto_protos::debug_annotation::debug_annotation::Value as Annotated;
-use perfetto_protos::trace as proto;
-use perfetto_protos::track_event::track_event::Type;
-use protobuf::Message;
 use rftrace_export::{Chrome, ExportOptions, Firefox, Perfetto, Sink, export, write_directory};
 use rftrace_read::Trace;
 use rftrace_views::{Report, ReportOptions};
@@ -12,6 +8,7 @@ use serde_json::{Value, json};
 use crate::browser::Browser;
 use crate::cli::{run, utf8};
 use crate::dir::{A, B, C, Dir, Files, MAIN, entry, exit, with_payload};
+use crate::perfetto::{self, Annotated, SLICE_BEGIN};
 
 /// What is no HTML, no JSON and no UTF-8 if it is taken for what it is.
 const HOSTILE: &[u8] = b"</script><img src=x onerror=\"window.broken=1\">\\\xff\x1b\n\xc3\xa9";
@@ -176,36 +173,32 @@ fn a_report_has_a_row_for_each_value() {
     assert!(code == Some(2) && error.contains("`second`: behind `@` stand arg1"), "{error}");
 }
 
-/// Which annotations each event has, decoded with the published bindings.
+/// Which annotations each event has.
 #[test]
 fn perfetto_has_them_as_annotations_with_types() {
     let bytes = written(&sample().open(), Perfetto::new(Vec::new(), None), Perfetto::into_inner);
-    let whole = proto::Trace::parse_from_bytes(&bytes).expect("protobuf");
-    let events = whole.packet.iter().filter(|packet| packet.has_track_event());
+    let events = perfetto::parse(&bytes).into_iter().filter_map(|packet| packet.track_event);
     let found: Vec<_> = events
-        .map(|packet| {
-            let event = packet.track_event();
-            let annotations = event.debug_annotations.iter().map(|annotation| {
-                assert!(annotation.special_fields.unknown_fields().iter().next().is_none());
-                (annotation.name().to_owned(), annotation.value.clone().expect("a value"))
-            });
-            (event.type_() == Type::TYPE_SLICE_BEGIN, annotations.collect::<Vec<_>>())
+        .map(|event| {
+            let annotations = event.debug_annotations.iter();
+            let annotations = annotations.map(|one| (one.name().to_owned(), one.value.clone().expect("a value")));
+            (event.r#type() == SLICE_BEGIN, annotations.collect::<Vec<_>>())
         })
         .collect();
-    let text = |text: &str| Annotated::StringValue(text.to_owned());
+    let text = |text: &str| Annotated::Text(text.to_owned());
     let values = [
         text(SHOWN),
-        Annotated::IntValue(-5),
-        Annotated::PointerValue(u64::MAX),
-        Annotated::DoubleValue(1.5),
+        Annotated::Int(-5),
+        Annotated::Pointer(u64::MAX),
+        Annotated::Double(1.5),
         text("'x'"),
         text("NULL"),
-        Annotated::BoolValue(true),
+        Annotated::Bool(true),
         text("GREEN"),
         text(FIELDS),
     ];
     let a = (1..).zip(values).map(|(number, value)| (format!("arg{number}"), value)).collect();
-    let b = |number| vec![("arg1".to_owned(), Annotated::IntValue(number))];
+    let b = |number| vec![("arg1".to_owned(), Annotated::Int(number))];
     let result = |value| vec![("retval".to_owned(), value)];
     let expected = [
         (true, vec![]),
@@ -214,9 +207,9 @@ fn perfetto_has_them_as_annotations_with_types() {
         (false, vec![]),
         (false, result(text("\"done\""))),
         (true, vec![]),
-        (false, result(Annotated::IntValue(1))),
+        (false, result(Annotated::Int(1))),
         (true, vec![]),
-        (false, result(Annotated::IntValue(-1))),
+        (false, result(Annotated::Int(-1))),
         (true, b(8)),
         (false, vec![]),
         (false, vec![]),
