@@ -94,6 +94,17 @@ impl Running {
         panic!("{TRIES} times: {told}");
     }
 
+    /// Waits until a recorder has written some of the records.
+    #[track_caller]
+    pub(crate) fn wait_for_records(&self) {
+        let has_records = |file: fs::DirEntry| {
+            let is_spool = file.file_name().to_string_lossy().starts_with("spool-");
+            is_spool && file.path().extension().is_none() && file.metadata().is_ok_and(|about| about.len() > 0)
+        };
+        let folder = self.trace().join(".recording");
+        wait_for(|| fs::read_dir(&folder).is_ok_and(|files| files.flatten().any(has_records)), "records");
+    }
+
     /// Begins to record, and waits until that has begun. As by [`record_some`](Self::record_some) it may be tried again.
     pub(crate) fn begin_recording(&self, options: &[&str]) -> Child {
         self.begin_recording_by(options, |_| ())
@@ -430,7 +441,7 @@ fn ends() {
     for (way, signal) in [("malloc", 9), ("malloc", 0), ("exec", 0)] {
         let mut running = Running::begin(&program().path, way);
         let mut recorder = running.begin_recording(&[]);
-        thread::sleep(Duration::from_millis(200));
+        running.wait_for_records();
         if signal == 9 {
             running.child.kill().unwrap();
         } else {
@@ -446,7 +457,7 @@ fn ends() {
     // And the recorder, by what Ctrl-C sends.
     let running = Running::begin(&program().path, "malloc");
     let mut recorder = running.begin_recording(&[]);
-    thread::sleep(Duration::from_millis(100));
+    running.wait_for_records();
     tools::run(Command::new("kill").args(["-INT", &recorder.id().to_string()]));
     assert!(recorder.wait().unwrap().success());
     check_calls(&running.trace(), 4);

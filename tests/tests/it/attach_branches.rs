@@ -295,7 +295,7 @@ fn interrupted_functions_are_left_out() {
     assert_eq!(line, "interrupted\n");
     let recorder = running.begin_recording(&["-P", "*"]);
     running.child.stdin.as_mut().unwrap().write_all(b"?").unwrap();
-    thread::sleep(Duration::from_millis(200));
+    running.wait_for_records();
     stop(recorder);
     let list = fs::read_to_string(running.trace().join("entry-branches.txt")).unwrap();
     let reason = "a thread was interrupted in its first instructions all the time";

@@ -81,7 +81,7 @@ fn files_that_others_do_not_see() {
     let mut running = begin_in_namespace(script, folder.path());
     check_recorded(&running);
     let mut recorder = running.begin_recording(&BRANCHES);
-    thread::sleep(Duration::from_millis(300));
+    running.wait_for_records();
     running.child.kill().unwrap();
     assert!(recorder.wait().unwrap().success());
     assert!(count(&running.trace(), "round_of_work") > 0);
