@@ -2,6 +2,7 @@
 
 pub mod aarch64;
 pub mod cache;
+mod places;
 pub mod riscv64;
 
 use std::env;
@@ -14,45 +15,12 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub use self::places::{TARGET, build_folder, cargo, folder, repository, target_folder, without_settings};
+
 use self::cache::{LIBRARY_SOURCES, build_once, cache_folder, compile, key_of_sources, once};
+use self::places::SETTINGS;
 use crate::run::Run;
 use crate::tools;
-
-/// The target of all fixtures. Named in builds, so that flags for programs do not reach build scripts.
-pub const TARGET: &str = "x86_64-unknown-linux-gnu";
-
-/// The root of the repository.
-#[must_use]
-pub fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package lies in the repository")
-}
-
-/// The folder of a kind of fixtures: `c` or `rust`.
-#[must_use]
-pub fn folder(kind: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(kind)
-}
-
-/// Cargo's target folder, where the tests themselves were built.
-///
-/// # Panics
-///
-/// When the path of the test's own executable is unknown.
-#[must_use]
-pub fn target_folder() -> PathBuf {
-    let exe = env::current_exe().expect("the test's own path");
-    // target/debug/deps/test-0123456789abcdef, target/debug/binary
-    let folder = exe.parent().expect("a file lies in a folder");
-    let profile = if folder.ends_with("deps") { folder.parent() } else { Some(folder) };
-    profile.and_then(Path::parent).expect("programs lie in the target folder").to_owned()
-}
-
-/// A folder below cargo's target folder that stays from run to run, so that builds are quick the second time. For what is built
-/// with other flags or another toolchain than the tests.
-#[must_use]
-pub fn build_folder(name: &str) -> PathBuf {
-    target_folder().join("tmp").join(name)
-}
 
 /// A cargo for a package of this repository's workspace, with the settings and the target folder of the tests: what they need is
 /// built there already.
@@ -63,9 +31,6 @@ fn workspace_cargo(arguments: &[&str]) -> Command {
     keep_settings(&mut cargo);
     cargo
 }
-
-/// How the tests are built: as fast, and with as much debug information as who builds them wants.
-const SETTINGS: [&str; 2] = ["CARGO_INCREMENTAL", "CARGO_PROFILE_DEV_DEBUG"];
 
 /// Has a cargo build as the tests were built.
 fn keep_settings(cargo: &mut Command) {
@@ -78,31 +43,6 @@ fn keep_settings(cargo: &mut Command) {
 /// programs there: packages of ours are others in each workspace.
 const LIBRARY_BESIDE_PROGRAMS: [&str; 7] =
     ["--package", "rftrace-conformance", "--package", "rftrace-frontend-ffi", "--lib", "--features", "ours,library"];
-
-/// A cargo that does not know that it is started by a test: without variables that the outer cargo set or obeys.
-///
-/// It is that of `toolchain` or, if that is `None`, of the toolchain that runs the test.
-#[must_use]
-pub fn cargo(toolchain: Option<&str>) -> Command {
-    let mut cargo = Command::new("cargo");
-    without_settings(&mut cargo);
-    if let Some(toolchain) = toolchain {
-        cargo.env_remove("RUSTUP_TOOLCHAIN").arg(format!("+{toolchain}"));
-    }
-    cargo
-}
-
-/// Removes the variables that tell cargo and rustc how to build; where they keep things and the toolchain stay.
-pub fn without_settings(command: &mut Command) {
-    for (name, _) in env::vars_os() {
-        let text = name.to_string_lossy();
-        let is_setting = ["CARGO", "RUST", "CLIPPY_"].iter().any(|prefix| text.starts_with(prefix));
-        let kept = ["CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"].contains(&&*text);
-        if is_setting && !kept {
-            command.env_remove(&name);
-        }
-    }
-}
 
 /// The static library for C programs, and the archive with only the tracer that went into it.
 #[derive(Debug)]

@@ -279,19 +279,15 @@ impl Collected {
     ///
     /// Those of the system.
     pub fn discard(self) -> io::Result<()> {
-        if let Some(facts) = &self.facts {
-            fs::remove_dir_all(facts)?;
-        }
-        let files = self
-            .tail
-            .map_or_else(|| vec![about_file(&self.spool), whole_file(&self.spool), self.spool], |tail| vec![tail]);
-        for file in files {
+        // The spool first: without it nobody looks for the rest, and a process that is killed here leaves no half of a recording.
+        let beside = self.tail.is_none().then(|| [about_file(&self.spool), whole_file(&self.spool)]);
+        for file in [self.tail.unwrap_or(self.spool)].into_iter().chain(beside.into_iter().flatten()) {
             match fs::remove_file(file) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
-        Ok(())
+        self.facts.map_or(Ok(()), fs::remove_dir_all)
     }
 
     /// Whether nothing more was to come of it.

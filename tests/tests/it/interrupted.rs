@@ -239,3 +239,45 @@ fn usage_is_that_of_the_program() {
     let memory = info.lines().find_map(|line| line.strip_prefix("usageinfo:maxrss=")?.parse::<u64>().ok());
     assert!((1..200_000).contains(&memory.unwrap()), "{info}");
 }
+
+/// The recorder is killed at any change of its folder, once the program has ended: what it recorded is in the trace once, at the latest after
+/// `recover`.
+#[test]
+fn killed_while_a_trace_is_made() {
+    const CALLS: &str = "unlink,unlinkat,rename,renameat,renameat2,rmdir";
+
+    if !require(&["gcc", "strace"]) {
+        return;
+    }
+    let folder = Folder::new();
+    fs::write(folder.path("go"), "").unwrap();
+    let recorded = |inject: &str| {
+        let _ = fs::remove_dir_all(folder.path("trace"));
+        let recording = folder.recording(&["-q"], "children");
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-qq", "-o", "calls", "-e", &format!("trace={CALLS}"), "-e", inject]);
+        strace.arg(recording.get_program()).args(recording.get_args()).current_dir(&folder.0);
+        strace.stdin(Stdio::null()).output().unwrap()
+    };
+    recorded("signal=none");
+    let whole = leaves(&folder.path("trace"));
+    assert!(whole > 0);
+    // Those behind the first removal of a spool come when all programs have ended.
+    let calls = fs::read_to_string(folder.path("calls")).unwrap();
+    let ended = calls.find("/spool-").expect("spools are removed");
+    let mut counts = std::collections::BTreeMap::new();
+    let mut places = Vec::new();
+    for (at, name) in calls.match_indices('(').filter_map(|(at, _)| Some((at, calls[..at].rsplit(' ').next()?))) {
+        let count = counts.entry(name).or_insert(0);
+        *count += 1;
+        if at > ended && CALLS.split(',').any(|call| call == name) {
+            places.push((name.to_owned(), *count));
+        }
+    }
+    assert!(places.len() > 10, "{calls}");
+    for (name, number) in places.iter().step_by(3) {
+        recorded(&format!("inject={name}:signal=KILL:when={number}"));
+        let recovered = folder.command(&["recover", "trace"]).output().unwrap();
+        assert_eq!(leaves(&folder.path("trace")), whole, "{name} {number}: {}", stderr(&recovered));
+    }
+}

@@ -16,12 +16,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::record::RECORD_BYTES;
-use rftrace_format::recording::{Entry, Fork, Part, RECEIVED, Saved};
+use rftrace_format::recording::{Entry, Fork, PART_FILE, Part, RECEIVED, Saved};
 pub use rftrace_frontend::bank::Written;
 use rftrace_frontend::bank::{self, Banks, Collected, Extent, Options, SHORTEST_PAUSE, Symbols};
 
 use super::access::{Access, Job};
 use super::dumps::{self, Decision, DumpControl, NotThere};
+use super::output::entries;
 use super::pipe::{Pipe, What};
 use super::processes::start_time;
 use super::run::Ended;
@@ -398,6 +399,20 @@ impl BankRecording {
         self.all().any(|it| (it.own_pid, it.program_nanos, fork(it)) == (part.pid, part.program, part.fork))
     }
 
+    /// Removes parts that a recorder made of the same records before it was killed: their spools are still there, so they are made anew.
+    fn remove_parts(&self, work: &Path) -> Result<()> {
+        for path in entries(work)? {
+            let Some(Entry::Part { pid, .. }) = path.file_name().and_then(|name| Entry::of(name.to_str()?)) else {
+                continue;
+            };
+            let told = Part::parse(&fs::read(path.join(PART_FILE)).unwrap_or_default());
+            if told.map_or_else(|| self.all().any(|it| it.pid == pid), |part| self.has(&part)) {
+                fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Calls and returns in it.
     pub(crate) fn n_records(&self) -> u64 {
         self.all().map(|it| it.n_records).fold(0, u64::saturating_add)
@@ -447,6 +462,7 @@ impl BankRecording {
         let nanos = self.all().filter(|it| ended.is_some_and(|ended| ended.pid == it.pid));
         // Of several programs that ran in it.
         let last_nanos = nanos.map(Collected::ended_nanos).max();
+        self.remove_parts(work)?;
         let mut symbols = self.symbols;
         for AtEnd { collected, is_decided } in self.collected {
             let (pid, nanos) = (collected.pid, collected.ended_nanos());

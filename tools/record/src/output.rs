@@ -139,9 +139,9 @@ impl Output {
         Ok(all.into_iter().map(|(_, path)| path).collect())
     }
 
-    /// Removes what is not part of the trace.
+    /// Removes the sources of the trace.
     pub fn finish(&self) -> Result<()> {
-        fs::remove_dir_all(&self.work).with_context(|| format!("cannot remove {}", self.work.display()))
+        remove_at_once(&self.work)
     }
 
     /// Removes the trace, and the directory if it holds nothing else.
@@ -244,9 +244,22 @@ fn make_room(dir: &Path) -> Result<()> {
         if !is_trace(&old) {
             bail!("{} is there and is no trace: the trace before cannot be moved there", old.display());
         }
-        fs::remove_dir_all(&old).with_context(|| format!("cannot remove the old trace {}", old.display()))?;
+        remove_at_once(&old)?;
     }
     fs::rename(dir, &old).with_context(|| format!("cannot move the old trace {} to {}", dir.display(), old.display()))
+}
+
+/// Removes a folder under another name. A recorder that is killed meanwhile leaves the whole folder, or none of that name: half the
+/// sources of a trace would count as all. The next removal takes what such a recorder has left.
+fn remove_at_once(folder: &Path) -> Result<()> {
+    let removing = || format!("cannot remove {}", folder.display());
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let removed = folder.with_file_name(format!(".rftrace-removed-{}", name.trim_start_matches('.')));
+    match fs::remove_dir_all(&removed) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).with_context(removing),
+        _ => {}
+    }
+    fs::rename(folder, &removed).and_then(|()| fs::remove_dir_all(&removed)).with_context(removing)
 }
 
 /// Whether a directory is a trace, or the beginning of one.
