@@ -32,11 +32,11 @@ unsafe extern "C" {
     safe fn rftrace_backend_begin_disable() -> u32;
     safe fn rftrace_backend_end_disable(marked: u32) -> u8;
     safe fn rftrace_backend_filter(active: u8);
-    unsafe fn rftrace_backend_exclude_thread(block: *mut ThreadBlock, is_excluded: u8);
 }
 
 #[cfg(all(feature = "std", target_os = "linux"))]
 unsafe extern "C" {
+    unsafe fn rftrace_backend_exclude_thread(block: *mut ThreadBlock, is_excluded: u8);
     /// See [`rftrace::abi`]; a handler of `pthread_atfork`.
     unsafe fn rftrace_backend_forked(args: *const InitArgs) -> u32;
 }
@@ -126,7 +126,7 @@ pub(crate) fn set_filtered(is_filtered: bool) {
 /// # Safety
 ///
 /// The block is one of the tracer's.
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", target_os = "linux"))]
 pub(crate) unsafe fn exclude_thread(block: *const ThreadBlock, is_excluded: bool) {
     // SAFETY: by this function's contract; it consists of atomics.
     unsafe { rftrace_backend_exclude_thread(block.cast_mut(), u8::from(is_excluded)) };
@@ -162,7 +162,7 @@ fn block(block: *mut ThreadBlock) -> Option<&'static ThreadBlock> {
 }
 
 /// The calling thread, if it is traced.
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", target_os = "linux"))]
 pub(crate) fn own_thread() -> Option<&'static ThreadBlock> {
     let own = rftrace_backend_suspend_thread();
     // SAFETY: on this thread, what was suspended last.

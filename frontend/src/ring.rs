@@ -53,6 +53,7 @@ impl Look {
 pub(crate) struct Copied {
     /// When the oldest chunk of each thread was taken, by the tracer's numbers.
     pub(crate) oldest: HashMap<u32, u64>,
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "for banks"))]
     pub(crate) newest_index: u64,
 }
 
@@ -63,6 +64,7 @@ pub(crate) enum Taken {
     /// It was [not the same](Look::is_still) any more.
     Lost,
     /// It was not copied, and no other one is to be.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "for banks"))]
     Enough,
 }
 

@@ -142,7 +142,7 @@ impl Collected {
     ///
     /// [`Error::Read`] for what was collected, [`Error::NoEvents`], [`Error::Write`].
     pub fn write_directory(&self, directory: &Path, symbols: &mut Symbols) -> Result<SavedBank, Error> {
-        let writing = Writing { minima: None, what_fits: true, n_writers: directory::all_processors() };
+        let writing = Writing { minima: None, what_fits: true, n_writers: directory::most_writers() };
         self.write_as(directory, symbols, writing)
     }
 

@@ -318,11 +318,13 @@ impl Filter {
     }
 
     /// Whether any rule is about values.
+    #[cfg(target_os = "linux")]
     pub(super) fn has_values(&self) -> bool {
         !self.values.is_empty()
     }
 
     /// Whether any rule is about what is done at calls.
+    #[cfg(target_os = "linux")]
     pub(super) fn has_watches(&self) -> bool {
         !self.watches.is_empty()
     }

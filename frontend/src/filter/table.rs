@@ -38,6 +38,7 @@ impl SiteTable {
     }
 
     /// The table of another writer, who is gone: these slots, of which so many were published last.
+    #[cfg(target_os = "linux")]
     pub(crate) fn adopt(slots: &'static [AtomicU64], n_slots: usize, control: &FilterControl) -> Self {
         let sizes = std::iter::successors(Some(MIN_SLOTS.min(n_slots)), |&size| Some(2 * size));
         // Which sizes there were in between is not known.

@@ -124,11 +124,13 @@ impl KnownValues {
     }
 
     /// Whether anything is known of a module.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "no module has values"))]
     pub(crate) fn has(&self, module: (&str, Option<&str>)) -> bool {
         self.module(module).is_some()
     }
 
     /// The codes of the arguments and of the result of the function at an address of a module, from that's beginning.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "no module has values"))]
     pub(crate) fn of(&self, module: (&str, Option<&str>), address: u64) -> Option<(&[u16], &[u16])> {
         let (arguments, result) = self.module(module)?.functions.get(&address)?;
         Some((arguments, result))

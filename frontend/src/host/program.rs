@@ -92,6 +92,7 @@ pub(crate) struct Program {
     #[cfg(target_os = "linux")]
     pub(crate) opened: Vec<(LoadedModule, u64)>,
     /// A module whose functions there was no memory for.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "no function has a name"))]
     pub(crate) without_names: Option<PathBuf>,
     /// Address range of the main stack.
     pub(crate) stack: Option<(u64, u64)>,

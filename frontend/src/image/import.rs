@@ -95,7 +95,7 @@ impl Image {
                 },
                 ..Gaps::default()
             },
-            n_writers: directory::all_processors(),
+            n_writers: directory::most_writers(),
             what_fits: false,
             done: None,
         };

@@ -12,6 +12,7 @@ impl Tracer {
     ///
     /// Why it was not done.
     #[doc(hidden)]
+    #[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "threads are chosen on Linux only"))]
     pub fn obey(&self, command: &str, argument: &str) -> Option<Result<String, String>> {
         let answer = match command {
             "on" => {

@@ -192,7 +192,7 @@ impl Tracer {
             let minima = &self.program.choice().minima();
             let recording = Recording {
                 stop_tsc: control.stop_tsc.load(Relaxed),
-                n_writers: if options.single_threaded { 1 } else { directory::all_processors() },
+                n_writers: if options.single_threaded { 1 } else { directory::most_writers() },
                 what_fits: options.what_fits,
                 gaps,
                 marks: marks::all(alone),
@@ -245,7 +245,7 @@ impl Tracer {
             return Err(Error::NoStream { problem });
         }
         let minima = self.program.choice().minima();
-        let n_writers = if options.single_threaded { 1 } else { directory::all_processors() };
+        let n_writers = if options.single_threaded { 1 } else { directory::most_writers() };
         let writing = Writing { minima: Some(&minima), what_fits: options.what_fits, n_writers };
         let path = options.path.unwrap_or(&self.directory);
         let (saved, dropped, left_out) = if options.keep {
