@@ -21,6 +21,7 @@ mod attach_resources;
 mod attach_rings;
 mod attach_several;
 mod attach_sleepers;
+mod attach_waits;
 mod branches_outside;
 mod branches_unnamed;
 mod buffers;

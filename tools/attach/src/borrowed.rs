@@ -42,6 +42,8 @@ pub(crate) struct Gadgets {
     pub(crate) syscall: u64,
     /// `mov rax, 15; syscall`: what signal handlers return to. 0 if there is none: then only system calls can be made, without a frame.
     pub(crate) restorer: u64,
+    /// Where the C library keeps how far a thread's `errno` is from its control block. 0 if that is not known.
+    pub(crate) errno: u64,
 }
 
 /// Their bytes.
@@ -51,7 +53,8 @@ const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05]
 impl Gadgets {
     pub(crate) fn find(process: &Process, libc: &Module) -> Result<Self> {
         let find = |bytes: &[u8]| libc.find(process, bytes).context("its C library is none that is known");
-        Ok(Self { syscall: find(&SYSCALL)?, restorer: find(&RESTORER)? })
+        let errno = errno_offset(process, libc.function("__errno_location")?).unwrap_or(0);
+        Ok(Self { syscall: find(&SYSCALL)?, restorer: find(&RESTORER)?, errno })
     }
 
     /// Those that are anywhere in a program's code, which may have no library that is known.
@@ -59,11 +62,25 @@ impl Gadgets {
         let texts = || maps.iter().filter(|map| map.is_executable && map.path != "[vsyscall]");
         let find = |wanted: &[u8]| texts().find_map(|map| process.find(&map.range, wanted));
         if let Some((syscall, restorer)) = find(&SYSCALL).zip(find(&RESTORER)) {
-            return Ok(Self { syscall, restorer });
+            return Ok(Self { syscall, restorer, errno: 0 });
         }
         let syscall = find(&SYSCALL[..2]).with_context(|| format!("process {} has no system call", process.pid))?;
-        Ok(Self { syscall, restorer: 0 })
+        Ok(Self { syscall, restorer: 0, errno: 0 })
     }
+}
+
+/// The word that `__errno_location` adds to the thread's control block: `mov rax, [rip+N]; add rax, fs:0`, behind `endbr64` or not.
+fn errno_offset(process: &Process, function: u64) -> Option<u64> {
+    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    const LOAD: [u8; 3] = [0x48, 0x8b, 0x05];
+    const ADD: [u8; 9] = [0x64, 0x48, 0x03, 0x04, 0x25, 0, 0, 0, 0];
+
+    let start = if process.bytes(function, 4) == ENDBR64 { function + 4 } else { function };
+    let code = process.bytes(start, 16);
+    let (load, code) = code.split_at_checked(LOAD.len())?;
+    let (&distance, add) = code.split_first_chunk()?;
+    let is_it = load == LOAD && add == ADD;
+    is_it.then(|| (start + 7).wrapping_add_signed(i32::from_le_bytes(distance).into()))
 }
 
 /// The thread.
@@ -125,7 +142,7 @@ impl<'a> Borrowed<'a> {
                             n_confined += 1;
                             confined = Some(error);
                         }
-                        Ok(()) if places.is_safe(process, &sys::registers(thread)?) => {
+                        Ok(()) if places.is_safe(process, &call::registers(thread)?) => {
                             return Self::new(process, gadgets, thread, false);
                         }
                         Ok(()) => {}
@@ -137,7 +154,7 @@ impl<'a> Borrowed<'a> {
                     Stopped::Gone => continue,
                 }
                 // One that has ended meanwhile is none any more.
-                let _ = sys::detach(thread, 0);
+                let _ = call::let_go(thread);
             }
             if let Some(denied) = denied.filter(|_| n_seized == 0 && late.is_empty()) {
                 bail!(denied);
@@ -163,7 +180,7 @@ impl<'a> Borrowed<'a> {
         gadgets: Gadgets,
         thread: pid_t,
     ) -> Result<Self> {
-        if !places.is_safe(process, &sys::registers(thread)?) {
+        if !places.is_safe(process, &call::registers(thread)?) {
             bail!("thread {thread} is at no place where it can be borrowed");
         }
         confined::check_thread(process, thread, needs)?;
@@ -176,7 +193,7 @@ impl<'a> Borrowed<'a> {
     }
 
     fn new(process: &'a Process, gadgets: Gadgets, thread: pid_t, is_lent: bool) -> Result<Self> {
-        let (registers, extended) = (sys::registers(thread)?, sys::extended_state(thread)?);
+        let (registers, extended) = (call::registers(thread)?, sys::extended_state(thread)?);
         let mask = sys::signal_mask(thread)?;
         let is_confined = Status::of(thread).is_some_and(|status| status.seccomp != 0);
         let mut this = Self {
@@ -228,7 +245,19 @@ impl<'a> Borrowed<'a> {
 
     /// Has it call a function. What that returns is not known.
     pub(crate) fn call(&mut self, function: u64, arguments: &[u64]) -> Result<()> {
-        self.run(function, 0, arguments).map(drop)
+        let errno = self.errno();
+        let done = self.run(function, 0, arguments).map(drop);
+        if let Some((place, value)) = errno.filter(|_| !self.is_gone) {
+            self.process.write(place, &value)?;
+        }
+        done
+    }
+
+    /// Where its `errno` is, and what that is.
+    fn errno(&self) -> Option<(u64, [u8; 4])> {
+        let offset = Some(self.gadgets.errno).filter(|&errno| errno != 0).and_then(|errno| self.process.word(errno))?;
+        let place = self.registers.fs_base.wrapping_add(offset);
+        Some((place, self.process.bytes(place, 4).try_into().ok()?))
     }
 
     /// A string in its memory.
@@ -343,10 +372,14 @@ impl<'a> Borrowed<'a> {
                 Some(Stop::SystemCall) => {
                     let now = sys::registers(self.thread)?;
                     let is_begin = now.rax.cast_signed() == ENOSYS;
+                    if call::forgets_rest(&now) {
+                        call::forget_rest(&mut self.registers);
+                    }
                     if is_begin && now.orig_rax == libc::SYS_rt_sigreturn as u64 && now.rsp == frame_at + 8 {
                         if self.is_confined {
                             // A call that is called off here is one with the number -1 for a filter, which may kill for it.
                             self.go_on_to_system_call()?;
+                            call::forget_rest(&mut self.registers);
                         }
                         return Ok(result.cast_unsigned());
                     }
@@ -396,7 +429,7 @@ impl<'a> Borrowed<'a> {
     fn has_used_time(&self) -> bool {
         let waiting = Status::of(self.thread).map_or(0, |status| status.pending) & !self.mask;
         let waiting = self.pending.iter().fold(waiting, |all, &signal| all | bit(signal));
-        waiting != 0 && waiting & !CLOCKS == 0
+        call::is_clocks(waiting)
     }
 
     /// Lets the thread go on as if nothing had been.

@@ -4,11 +4,13 @@
 //! Of most the system notes in the register of their result that they begin again, and how (`ERESTART…`); some end with `EINTR`, though no
 //! handler has run (signal(7)).
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 
 use nix::libc::{self, pid_t, user_regs_struct};
 
-use super::status::Status;
+use super::status::{CLOCKS, Status};
 use super::sys;
 
 /// It begins again, and ends with `EINTR` where a handler has run.
@@ -62,13 +64,45 @@ fn is_noted(registers: &user_regs_struct) -> bool {
     call(registers) >= 0 && NOTES.contains(&registers.rax.cast_signed())
 }
 
+/// The registers of a stopped thread. The number of a call that goes on by `restart_syscall` is the one it was begun with, where the code tells that:
+/// the system asks for it only where the call begins anew.
+pub(crate) fn registers(thread: pid_t) -> io::Result<user_regs_struct> {
+    let mut registers = sys::registers(thread)?;
+    if call(&registers) == libc::SYS_restart_syscall {
+        let mut code = [0; 7];
+        let memory = File::open(format!("/proc/{thread}/mem"));
+        let is_read = memory.is_ok_and(|memory| memory.read_exact_at(&mut code, registers.rip.wrapping_sub(7)).is_ok());
+        if let Some(number) = is_read.then(|| begun_by(code, &registers)).flatten() {
+            registers.orig_rax = number;
+        }
+    }
+    Ok(registers)
+}
+
+/// The number of the call that was begun by the instruction at the end of some code.
+fn begun_by(code: [u8; 7], registers: &user_regs_struct) -> Option<u64> {
+    /// `FUTEX_WAIT_BITSET`, and the operation without its flags (`FUTEX_PRIVATE_FLAG`, `FUTEX_CLOCK_REALTIME`).
+    const WAITS: [u64; 2] = [libc::FUTEX_WAIT as u64, libc::FUTEX_WAIT_BITSET as u64];
+    const OPERATION: u64 = 0x7f;
+
+    match code {
+        // mov eax, number; syscall
+        [0xb8, a, b, c, d, 0x0f, 0x05] => Some(u32::from_le_bytes([a, b, c, d]).into()),
+        // The C library's `syscall`, by which Rust's standard library waits, has forgotten it: mov r9, [rsp+8]; syscall
+        [0x4c, 0x8b, 0x4c, 0x24, 0x08, 0x0f, 0x05] if WAITS.contains(&(registers.rsi & OPERATION)) => {
+            Some(libc::SYS_futex as u64)
+        }
+        _ => None,
+    }
+}
+
 /// Has the call of a thread that was told to stop begin again when it goes on.
 ///
 /// # Errors
 ///
 /// It is not traced by this one, or is not there any more.
 pub fn begin_again(thread: pid_t) -> io::Result<()> {
-    let mut registers = sys::registers(thread)?;
+    let mut registers = registers(thread)?;
     if ends(&registers) {
         registers.rax = ERESTARTNOHAND.cast_unsigned();
         sys::set_registers(thread, &registers)?;
@@ -76,10 +110,39 @@ pub fn begin_again(thread: pid_t) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a call has the system forget how an earlier one goes on (`restart_syscall`): it is a sleep, or was interrupted as well.
+pub(crate) fn forgets_rest(registers: &user_regs_struct) -> bool {
+    let is_sleep = [libc::SYS_nanosleep, libc::SYS_clock_nanosleep].contains(&call(registers));
+    is_sleep || registers.rax.cast_signed() == ERESTART_RESTARTBLOCK
+}
+
+/// Has a call begin anew that was to go on by `restart_syscall`: the thread has made a call that has the system forget what is left of its time.
+pub(crate) fn forget_rest(registers: &mut user_regs_struct) {
+    if call(registers) >= 0 && registers.rax.cast_signed() == ERESTART_RESTARTBLOCK {
+        registers.rax = ERESTARTNOHAND.cast_unsigned();
+    }
+}
+
+/// Lets a stopped thread go for good. A clock of processor time that struck meanwhile, of which the thread may be the first to be told, does not end its
+/// call.
+pub(crate) fn let_go(thread: pid_t) -> io::Result<()> {
+    let mut registers = registers(thread)?;
+    if is_noted(&registers) && Status::of(thread).is_some_and(|status| is_clocks(status.next())) {
+        registers.rax = ERESTARTNOINTR.cast_unsigned();
+        sys::set_registers(thread, &registers)?;
+    }
+    sys::detach(thread, 0)
+}
+
+/// Whether there are signals, of clocks of processor time alone.
+pub(crate) fn is_clocks(signals: u64) -> bool {
+    signals != 0 && signals & !CLOCKS == 0
+}
+
 /// Has the call of a thread that is about to get a signal begin again when the signal's handler has returned. If another signal comes at the
 /// same time, the call ends by that.
 pub(crate) fn begin_again_after_handler(thread: pid_t) -> io::Result<()> {
-    let mut registers = sys::registers(thread)?;
+    let mut registers = registers(thread)?;
     // What a stop has interrupted before goes on by `restart_syscall`, which has forgotten it after a handler.
     let is_known = call(&registers) != libc::SYS_restart_syscall;
     if is_known
@@ -94,7 +157,7 @@ pub(crate) fn begin_again_after_handler(thread: pid_t) -> io::Result<()> {
 
 /// Has a stopped thread's wait begin anew that the system would have go on by another call (`restart_syscall`), which it may not make.
 pub(crate) fn begin_anew(thread: pid_t) -> io::Result<()> {
-    let mut registers = sys::registers(thread)?;
+    let mut registers = registers(thread)?;
     if call(&registers) >= 0 && registers.rax.cast_signed() == ERESTART_RESTARTBLOCK {
         registers.rax = ERESTARTNOINTR.cast_unsigned();
         sys::set_registers(thread, &registers)?;
@@ -111,4 +174,19 @@ pub(crate) fn restarted(registers: &user_regs_struct) -> user_regs_struct {
     }
     restarted.orig_rax = u64::MAX;
     restarted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_calls() {
+        let by = |code, rsi| begun_by(code, &user_regs_struct { rsi, ..sys::no_registers() });
+        assert_eq!(by([0xb8, 0xe6, 0, 0, 0, 0x0f, 0x05], 0), Some(libc::SYS_clock_nanosleep as u64));
+        let by_function = |rsi| by([0x4c, 0x8b, 0x4c, 0x24, 0x08, 0x0f, 0x05], rsi);
+        assert_eq!(by_function(9 | 128 | 256), Some(libc::SYS_futex as u64));
+        assert_eq!(by_function(1000), None);
+        assert_eq!(by([0x90, 0x90, 0x90, 0x48, 0x89, 0x0f, 0x05], 0), None);
+    }
 }

@@ -129,7 +129,7 @@ fn filters_of_running(process: &Process, thread: pid_t, late: &mut Vec<pid_t>) -
         call::begin_anew(thread)?;
     }
     // One that was killed meanwhile is none any more.
-    let _ = sys::detach(thread, 0);
+    let _ = call::let_go(thread);
     filters.map(Some)
 }
 

@@ -168,6 +168,7 @@ impl Image {
         Ok(Gadgets {
             syscall: self.function("rftrace_outside_call")?,
             restorer: self.function("rftrace_outside_restorer")?,
+            errno: 0,
         })
     }
 

@@ -39,7 +39,7 @@ pub(crate) struct Tracer {
 }
 
 /// System calls in which a thread waits without a lock of the C library's, if its stack says so too.
-const WAITING: [i64; 28] = [
+const WAITING: [i64; 29] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -68,6 +68,8 @@ const WAITING: [i64; 28] = [
     libc::SYS_rt_sigsuspend,
     libc::SYS_semop,
     libc::SYS_sched_yield,
+    // Of one whose number is not known. Only waits go on by it.
+    libc::SYS_restart_syscall,
 ];
 
 /// Functions around `malloc`: static ones of its file stand before the first of them.

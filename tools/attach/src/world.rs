@@ -166,7 +166,7 @@ pub(crate) fn let_late_go(late: &mut Vec<pid_t>) {
         Ok(None) => true,
         Ok(Some(sys::Stop::Gone)) | Err(_) => false,
         Ok(Some(sys::Stop::Signal(signal))) => sys::detach(thread, signal).is_err(),
-        Ok(Some(sys::Stop::Told)) => call::begin_again(thread).and_then(|()| sys::detach(thread, 0)).is_err(),
+        Ok(Some(sys::Stop::Told)) => call::begin_again(thread).and_then(|()| call::let_go(thread)).is_err(),
         Ok(Some(_)) => sys::detach(thread, 0).is_err(),
     });
 }
@@ -175,7 +175,7 @@ impl Drop for World {
     fn drop(&mut self) {
         for &thread in &self.threads {
             // One that was killed meanwhile is none any more.
-            let _ = sys::detach(thread, 0);
+            let _ = call::let_go(thread);
         }
         self.guests.iter().for_each(|&guest| let_go(guest));
     }
