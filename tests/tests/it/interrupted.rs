@@ -253,7 +253,7 @@ fn killed_while_a_trace_is_made() {
     fs::write(folder.path("go"), "").unwrap();
     let recorded = |inject: &str| {
         let _ = fs::remove_dir_all(folder.path("trace"));
-        let recording = folder.recording(&["-q"], "children");
+        let recording = folder.recording(&["-q"], "child");
         let mut strace = Command::new("strace");
         strace.args(["-f", "-qq", "-o", "calls", "-e", &format!("trace={CALLS}"), "-e", inject]);
         strace.arg(recording.get_program()).args(recording.get_args()).current_dir(&folder.0);
@@ -264,13 +264,15 @@ fn killed_while_a_trace_is_made() {
     assert!(whole > 0);
     // Those behind the first removal of a spool come when all programs have ended.
     let calls = fs::read_to_string(folder.path("calls")).unwrap();
-    let ended = calls.find("/spool-").expect("spools are removed");
+    let removes_spool =
+        |(at, _): &(usize, &str)| calls[*at..].lines().next().is_some_and(|line| line.contains("/spool-"));
+    let ended = calls.match_indices("unlink(").find(removes_spool).expect("spools are removed").0;
     let mut counts = std::collections::BTreeMap::new();
     let mut places = Vec::new();
     for (at, name) in calls.match_indices('(').filter_map(|(at, _)| Some((at, calls[..at].rsplit(' ').next()?))) {
         let count = counts.entry(name).or_insert(0);
         *count += 1;
-        if at > ended && CALLS.split(',').any(|call| call == name) {
+        if at >= ended && CALLS.split(',').any(|call| call == name) {
             places.push((name.to_owned(), *count));
         }
     }
