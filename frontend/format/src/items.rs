@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 
 use crate::composite::{self, Image};
 use crate::layout::Layout;
+use crate::text::{Shown, is_unseen};
 use crate::values::{COMPOSITE, Form, NULL, ValueSpec};
 
 /// What stands for a null pointer on disk, where a string was wanted.
@@ -143,7 +144,7 @@ impl<'a> Value<'a> {
             }
             Form::Char if self.spec.size() == 4 => match char::from_u32(word as u32) {
                 Some(letter) if letter.is_ascii() => format!("'{}'", escaped(&[letter as u8])),
-                Some(letter) if !letter.is_control() => format!("'{letter}'"),
+                Some(letter) if !is_unseen(letter) => format!("'{letter}'"),
                 _ => hex(),
             },
             Form::Char => {
@@ -197,20 +198,11 @@ fn text_of(layout: &Layout, image: &Image<'_>, names: &impl Names) -> String {
     }
 }
 
-/// Bytes as text without control characters.
+/// Bytes as text, as it may be shown.
 fn escaped(bytes: &[u8]) -> Cow<'static, str> {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '\0' => text.push_str("\\0"),
-                '\n' => text.push_str("\\n"),
-                '\t' => text.push_str("\\t"),
-                '\r' => text.push_str("\\r"),
-                c if c.is_control() => text.extend(c.escape_unicode()),
-                c => text.push(c),
-            }
-        }
+        text.push_str(&Shown::new(chunk.valid()).text());
         for byte in chunk.invalid() {
             text.push_str(&format!("\\x{byte:02x}"));
         }

@@ -1,8 +1,8 @@
 //! Lines of text, with where they start, and the parts that lines of several files have.
 
 use alloc::borrow::Cow;
-use alloc::string::String;
-use core::fmt;
+use alloc::string::{String, ToString};
+use core::fmt::{self, Write};
 
 /// Nanoseconds of a second.
 pub const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -19,12 +19,64 @@ pub fn lines(bytes: &[u8]) -> impl Iterator<Item = (u64, Cow<'_, str>)> {
 
 /// A line without its end.
 ///
-/// What is not UTF-8 is replaced, and so are control characters but for tabs: lines end up on terminals.
+/// What is not UTF-8 is replaced, and it is [`Shown`] with its tabs: lines end up on terminals.
 pub fn line(bytes: &[u8]) -> Cow<'_, str> {
     let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line));
-    let is_control = |c: char| c.is_control() && c != '\t';
-    if line.contains(is_control) { line.replace(is_control, "\u{fffd}").into() } else { line }
+    let shown = Shown { text: &line, kept: &['\t'] };
+    if shown.is_plain() { line } else { shown.to_string().into() }
+}
+
+/// Whether a character does something else on a terminal than stand there: controls, and those that turn the direction of writing or are not seen.
+pub fn is_unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+        || matches!(c, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// Text from elsewhere (names of functions, paths, command lines), as a terminal may show it: unseen characters are escaped. Shown again it is the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    text: &'a str,
+    kept: &'static [char],
+}
+
+impl<'a> Shown<'a> {
+    /// Of a part of a line.
+    pub fn new(text: &'a str) -> Self {
+        Self { text, kept: &[] }
+    }
+
+    /// Of several lines, which stay so, with their tabs.
+    pub fn lines(text: &'a str) -> Self {
+        Self { text, kept: &['\n', '\t'] }
+    }
+
+    /// As a text, which is only made where there is something to escape.
+    pub fn text(self) -> Cow<'a, str> {
+        if self.is_plain() { self.text.into() } else { self.to_string().into() }
+    }
+
+    fn is_plain(&self) -> bool {
+        !self.text.contains(|c| self.is_escaped(c))
+    }
+
+    fn is_escaped(&self, c: char) -> bool {
+        is_unseen(c) && !self.kept.contains(&c)
+    }
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.chars().try_for_each(|c| match c {
+            c if !self.is_escaped(c) => f.write_char(c),
+            '\0' => f.write_str("\\0"),
+            '\n' => f.write_str("\\n"),
+            '\t' => f.write_str("\\t"),
+            '\r' => f.write_str("\\r"),
+            c => write!(f, "{}", c.escape_unicode()),
+        })
+    }
 }
 
 /// The lines `key=value` of `bytes`, in their order; others are left out.
@@ -57,7 +109,7 @@ impl fmt::Display for Seconds {
 /// A character of a path as it may stand in a trace directory, where white space and quotes end a path: these and control
 /// characters become `_`.
 pub fn spelled(c: char) -> char {
-    if c.is_whitespace() || c.is_control() || c == '"' { '_' } else { c }
+    if c.is_whitespace() || is_unseen(c) || c == '"' { '_' } else { c }
 }
 
 /// A file's name, without the folders before it.
@@ -67,7 +119,6 @@ pub fn base_name(path: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use alloc::string::{String, ToString};
     use alloc::vec::Vec;
 
     use super::*;
@@ -75,8 +126,18 @@ mod tests {
     #[test]
     fn lines_have_offsets() {
         let found: Vec<_> = lines(b"a\r\n\n\xff\x1bc\td").map(|(offset, line)| (offset, line.into_owned())).collect();
-        assert_eq!(found, [(0, "a".into()), (3, String::new()), (4, "\u{fffd}\u{fffd}c\td".into())]);
+        assert_eq!(found, [(0, "a".into()), (3, String::new()), (4, "\u{fffd}\\u{1b}c\td".into())]);
         assert_eq!(lines(b"").count(), 0);
+    }
+
+    #[test]
+    fn nothing_but_letters_is_shown() {
+        let evil = "a\x1b[31m\u{9b}b\tc\n\u{202e}d\0\u{61c}\u{2066}";
+        let shown = Shown::new(evil).to_string();
+        assert_eq!(shown, "a\\u{1b}[31m\\u{9b}b\\tc\\n\\u{202e}d\\0\\u{61c}\\u{2066}");
+        assert_eq!(Shown::new(&shown).text(), shown);
+        assert_eq!(Shown::lines("a\tb\r\n").text(), "a\tb\\r\n");
+        assert!(matches!(Shown::new("größe<T>\\").text(), Cow::Borrowed("größe<T>\\")));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
+use rftrace_format::text::is_unseen;
 
 /// Longest name in bytes that is shown in full.
 pub(super) const NAME_MAX_BYTES: usize = 4096;
@@ -118,7 +119,7 @@ impl fmt::Write for NameWriter<'_> {
                 return Err(fmt::Error);
             }
             self.room -= c.len_utf8();
-            self.out.push(if c.is_control() { '_' } else { c });
+            self.out.push(if is_unseen(c) { '_' } else { c });
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use inferno::flamegraph::color::MultiPalette;
 use inferno::flamegraph::{self, Palette};
-use rftrace_read::{Error, Result};
+use rftrace_read::{Error, Result, Shown};
 
 use super::{Sink, Track};
 
@@ -72,14 +72,7 @@ impl Names {
 /// Semicolons become colons, as the collapsers of other profilers have it. Spaces before a number at the end, at the start
 /// and after a leading `#` become ones that do not separate.
 fn escape(name: &str) -> String {
-    let mut text: String = name
-        .chars()
-        .map(|c| match c {
-            ';' => ':',
-            c if c.is_control() => char::REPLACEMENT_CHARACTER,
-            c => c,
-        })
-        .collect();
+    let mut text = Shown::new(name).text().replace(';', ":");
     let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     if text.rsplit_once(' ').is_some_and(|(_, word)| is_number(word))
         || text.starts_with([' ', '#'])
@@ -220,7 +213,7 @@ impl<W: Write> Folded<W> {
 
     /// Draws the same stacks as an SVG, as wide as they took time.
     pub fn flame_graph(out: W, by_thread: bool, title: &str) -> Self {
-        let title = title.replace(|c: char| c.is_control(), "\u{fffd}");
+        let title = Shown::new(title).to_string();
         Self { out, stacks: Stacks::new(by_thread), title: Some(title) }
     }
 

@@ -3,6 +3,8 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::Duration;
 
+use rftrace_format::text::Shown;
+
 use crate::address::Address;
 use crate::error::{Error, Result};
 use crate::socket::Stream;
@@ -74,8 +76,8 @@ impl Outgoing {
                 Err(error) => return Err(broken(error, self.timeout)),
             }
         }
-        let text: String =
-            String::from_utf8_lossy(answer.trim_ascii_end()).chars().filter(|c| !c.is_control()).collect();
+        let text = String::from_utf8_lossy(answer.trim_ascii_end());
+        let text = Shown::new(&text).text();
         match text.split_once(' ') {
             Some(("ok", name)) => Ok(name.to_owned()),
             Some(("no", reason)) => Err(Error::Refused(reason.to_owned())),

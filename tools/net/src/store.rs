@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{Mode, mkdirat};
 use rftrace_format::files::{self, File as TraceFile, INFO};
+use rftrace_format::text::Shown;
 
 use crate::error::{Error, Result};
 use crate::protocol::Part;
@@ -276,11 +277,10 @@ pub(crate) fn shown(text: &[u8]) -> String {
     const MAX_CHARS: usize = 80;
 
     let text = String::from_utf8_lossy(text);
-    let mut shown: String = text.chars().take(MAX_CHARS).flat_map(char::escape_default).collect();
-    if text.chars().nth(MAX_CHARS).is_some() {
-        shown.push('…');
+    match text.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => format!("{}…", Shown::new(&text[..end])),
+        None => Shown::new(&text).to_string(),
     }
-    shown
 }
 
 #[cfg(test)]

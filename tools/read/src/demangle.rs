@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
+use rftrace_format::text::is_unseen;
 
 /// The longest name, in bytes: a short mangled name can stand for a very long one.
 const MAX_BYTES: usize = 4096;
@@ -62,7 +63,7 @@ struct Limited(String);
 
 impl Write for Limited {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > MAX_BYTES || text.contains(char::is_control) {
+        if self.0.len() + text.len() > MAX_BYTES || text.contains(is_unseen) {
             return Err(fmt::Error);
         }
         self.0.push_str(text);

@@ -98,6 +98,7 @@ pub use rftrace_format::events::{SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHED
 pub use rftrace_format::gaps::Gaps;
 pub use rftrace_format::info::Info;
 pub use rftrace_format::record::{Kind, RECORD_BYTES, Record};
+pub use rftrace_format::text::Shown;
 pub use rftrace_pattern::{Error as PatternError, Pattern};
 pub use session::Session;
 pub use sources::SourcePlace;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use rftrace_control::server::{Place, Server};
 use rftrace_control::{BufferKind, Facts, Function, Recording, Text, Trigger, Watched, command_line};
+use rftrace_format::text::Shown;
 use rftrace_frontend::bank::{MOST_ANSWER_BYTES, Names};
 
 use super::access::Access;
@@ -262,6 +263,7 @@ impl Recording for Recorded {
     fn functions(&self, pid: u32) -> Result<Vec<Function>, String> {
         const IS_RECORDED: u64 = 1 << 63;
 
+        let shown = |name: String| Shown::new(&name).to_string();
         let mut names = Names::of_process(pid);
         let mut functions = Vec::new();
         let mut above = 0;
@@ -272,8 +274,8 @@ impl Recording for Recorded {
                 let address = word & !IS_RECORDED;
                 above = above.max(address);
                 functions.push(Function {
-                    name: names.name(address).unwrap_or_else(|| format!("<{address:x}>")),
-                    module: names.module(address).unwrap_or_else(|| "?".to_owned()),
+                    name: names.name(address).map_or_else(|| format!("<{address:x}>"), shown),
+                    module: names.module(address).map_or_else(|| "?".to_owned(), shown),
                     is_recorded: word & IS_RECORDED != 0,
                 });
             }

@@ -2,7 +2,7 @@
 //!
 //! Not here: how that is done (`rftrace-attach`), and all else of running a program ([`run`](crate::run)).
 
-use std::io::{self, Write, stderr};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::Receiver;
@@ -20,6 +20,7 @@ use super::entries;
 use super::errands::{Errand, Errands, What};
 use super::run::Way;
 use super::sys;
+use super::terminal::say;
 use super::told::RuleEffects;
 
 /// The tracer is put into the program by this process.
@@ -120,7 +121,7 @@ impl Way for Outside<'_> {
             } else if signal == toggle
                 && let Some(Err(problem)) = errands.run(pid, What::Toggle)
             {
-                let _ = writeln!(stderr(), "rftrace: recording is not switched: {problem}");
+                say(&format!("recording is not switched: {problem}"));
             }
             [snapshot, toggle].contains(&signal)
         }))

@@ -12,6 +12,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use rftrace_format::clock::TscClock;
+use rftrace_format::text::Shown;
 use rftrace_frontend::bank::{Moment, Names, Seen};
 
 use super::access::Access;
@@ -337,8 +338,7 @@ impl Text {
         let Some(process) = self.processes.get_mut(&pid) else { return format!("<{address:x}>") };
         let name = |names: &mut Names| {
             let name = names.name(address).or_else(|| names.look().then(|| names.name(address)).flatten());
-            // Names are anybody's, and come to a terminal.
-            name.map_or_else(|| format!("<{address:x}>"), |name| name.replace(char::is_control, "?"))
+            name.map_or_else(|| format!("<{address:x}>"), |name| Shown::new(&name).to_string())
         };
         process.known.entry(address).or_insert_with(|| name(&mut process.names)).clone()
     }

@@ -4,7 +4,7 @@
 //! Not here: the protocol (`rftrace_net::stream`), what spools become there (`spools`), what is recorded (`banks`), and which files are sent when the trace is made (`companions`).
 
 use std::fs::File;
-use std::io::{Read as _, Write as _, stderr};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +21,7 @@ use rftrace_net::{Address, Token};
 use super::banks::NO_THREAD;
 use super::companions;
 use super::spools::Spools;
+use super::terminal::say;
 
 /// Between two looks at spools.
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
@@ -81,11 +82,10 @@ impl Sender {
             if let Err(error) = &sent
                 && !seen.is_over.load(Relaxed)
             {
-                let _ = writeln!(
-                    stderr(),
-                    "rftrace: nothing more is sent to {}: {error:#}; recording goes on, and the trace will be here",
+                say(&format!(
+                    "nothing more is sent to {}: {error:#}; recording goes on, and the trace will be here",
                     receiver.address
-                );
+                ));
             }
             sent
         };

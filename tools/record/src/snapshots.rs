@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{Write as _, stderr};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -19,6 +18,7 @@ use super::dumps::{Answer, Decision, Due, DumpControl, Made};
 use super::output::publish_snapshot;
 use super::processes::is_own_child;
 use super::save::{OnFull, discard, save_to};
+use super::terminal::say;
 
 /// Between two looks whether anything is recorded in a ring.
 const QUIET_LOOK: Duration = Duration::from_millis(50);
@@ -189,7 +189,7 @@ pub(crate) fn save_snapshots(to_save: &Receiver<ToSave>, work: &Path, on_full: O
                 if let Some(place) = saved.places.remove(&id)
                     && let Err(error) = fs::remove_dir_all(&place)
                 {
-                    let _ = writeln!(stderr(), "rftrace: {} cannot be removed: {error}", place.display());
+                    say(&format!("{} cannot be removed: {error}", place.display()));
                 }
             }
         }
@@ -227,7 +227,7 @@ fn answer(asker: Option<Sender<Answer>>, reason: &str, pid: u32, answer: Answer)
         (Some(asker), answer) => _ = asker.send(answer),
         (None, Ok(_)) => {}
         (None, Err(problem)) => {
-            let _ = writeln!(stderr(), "rftrace: a snapshot of process {pid} is missing ({reason}): {problem}");
+            say(&format!("a snapshot of process {pid} is missing ({reason}): {problem}"));
         }
     }
 }

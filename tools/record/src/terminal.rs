@@ -1,9 +1,10 @@
 //! The terminal that a program shares with who records it.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write as _};
 
 use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
+use rftrace_format::text::Shown;
 
 /// Whether a line on stderr is in nobody's way: that is a terminal, the program writes its output elsewhere, does not draw on the screen
 /// itself (which it would switch the editing of lines off for), and runs in the foreground.
@@ -14,4 +15,9 @@ pub fn is_for_messages() -> bool {
         && !io::stdout().is_terminal()
         && tcgetattr(&terminal).is_ok_and(|settings| settings.local_flags.contains(LocalFlags::ICANON))
         && tcgetpgrp(&terminal).is_ok_and(|group| group == getpgrp())
+}
+
+/// Writes a line to stderr, in which others may have a say. Nobody may be there to read it.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "rftrace: {}", Shown::lines(text));
 }

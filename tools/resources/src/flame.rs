@@ -5,7 +5,7 @@ use std::io::Write;
 
 use inferno::flamegraph::color::MultiPalette;
 use inferno::flamegraph::{self, Palette};
-use rftrace_read::{Error, Result};
+use rftrace_read::{Error, Result, Shown};
 
 use crate::account::Sums;
 use crate::report::Report;
@@ -47,7 +47,7 @@ impl Report {
         }
         let lines: Vec<String> = stacks.into_iter().map(|(stack, width)| format!("{stack} {width}")).collect();
         let mut options = flamegraph::Options::default();
-        options.title = title.replace(|c: char| c.is_control(), "\u{fffd}");
+        options.title = Shown::new(title).to_string();
         options.count_name = match unit {
             Unit::Bytes if self.resource.has_bytes() => "bytes".to_owned(),
             Unit::Bytes | Unit::Blocks => several_of(self.resource),

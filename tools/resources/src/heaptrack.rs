@@ -63,7 +63,6 @@ struct Lines<'a> {
 
 impl Lines<'_> {
     fn begin(&mut self, program: &str) -> io::Result<()> {
-        let program = program.replace(char::is_control, "\u{fffd}");
         writeln!(self.out, "{VERSIONS}\nX {program}\nI 1000 0")
     }
 

@@ -10,7 +10,7 @@ use addr2line::Loader;
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 use object::Object;
 use object::read::ReadCache;
-use rftrace_format::text::base_name;
+use rftrace_format::text::{Shown, base_name, is_unseen};
 
 use crate::recording::{Frame, Module};
 
@@ -76,8 +76,8 @@ impl Names {
         let name = symbol.name();
         // Versions are no part of names.
         let name = name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(name);
-        let name = name[..name.floor_char_boundary(MAX_BYTES)].replace(char::is_control, "\u{fffd}");
-        Some((name, frame.address - symbol.address()))
+        let name = Shown::new(&name[..name.floor_char_boundary(MAX_BYTES)]);
+        Some((name.to_string(), frame.address - symbol.address()))
     }
 
     /// The debug information of a module, opened once.
@@ -108,7 +108,7 @@ impl Names {
             let function = format!("{:#x}", frame.address);
             return vec![Name { function, place: None, is_inlined: false, module: String::new() }];
         };
-        let name = base_name(&module.path).to_owned();
+        let name = Shown::new(base_name(&module.path)).to_string();
         let file = Self::file(&mut self.files, &mut self.changed, number, module);
         // The call is before the address to which it returns.
         let address = frame.address.saturating_sub(1);
@@ -152,7 +152,7 @@ fn names_in(file: &Loader, address: u64, module: &str) -> Vec<Name> {
     if let Ok(mut frames) = file.find_frames(address) {
         while let Ok(Some(frame)) = frames.next() {
             let function = frame.function.and_then(|function| Some(readable(&function.raw_name().ok()?)));
-            let place = frame.location.and_then(|place| Some((place.file?.to_owned(), place.line?)));
+            let place = frame.location.and_then(|place| Some((Shown::new(place.file?).to_string(), place.line?)));
             let Some(function) = function.or_else(symbol) else { continue };
             names.push(Name { function, place, is_inlined: true, module: module.to_owned() });
         }
@@ -189,7 +189,7 @@ fn readable(name: &str) -> String {
         }
     }
     let name = &name[..name.floor_char_boundary(MAX_BYTES)];
-    name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    Shown::new(name).to_string()
 }
 
 /// Takes no more than [`MAX_BYTES`], and no line ends.
@@ -197,7 +197,7 @@ struct Limited(String);
 
 impl Write for Limited {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > MAX_BYTES || text.contains(char::is_control) {
+        if self.0.len() + text.len() > MAX_BYTES || text.contains(is_unseen) {
             return Err(fmt::Error);
         }
         self.0.push_str(text);
@@ -218,7 +218,7 @@ mod tests {
             ("_Znwm", "operator new"),
             ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
             ("malloc@@GLIBC_2.2.5", "malloc@@GLIBC_2.2.5"),
-            (".Lx\n", ".Lx\u{fffd}"),
+            (".Lx\n", ".Lx\\n"),
         ] {
             assert_eq!(readable(mangled), name);
         }

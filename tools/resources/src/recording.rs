@@ -8,7 +8,7 @@ use rftrace_format::resources::{
     ATTACHED, BlockHead, Definition, Kind, LOW, MAX_FRAMES, MAX_SPECIFIED, Resource, Specified, Unit,
 };
 use rftrace_format::specification::MAX_FUNCTIONS;
-use rftrace_format::text::base_name;
+use rftrace_format::text::{Shown, base_name};
 use rftrace_read::{Error, Result};
 
 use crate::blocks::{self, Block, Blocks, Item};
@@ -355,8 +355,7 @@ impl Found {
 
     /// Takes what is said of a specified function. Its texts stay, as [`Specified`] is to be copied: a recorder tells of few.
     fn define(&mut self, definition: &Definition<'_>) -> std::result::Result<(), String> {
-        let stay =
-            |text: &str| -> &'static str { Box::leak(text.replace(char::is_control, "\u{fffd}").into_boxed_str()) };
+        let stay = |text: &str| -> &'static str { Box::leak(Shown::new(text).to_string().into_boxed_str()) };
         let Definition { function, resource, has_bytes, is_counted, has_others, texts: [name, description, called] } =
             *definition;
         if self.functions.contains_key(&function.into()) {
@@ -399,7 +398,7 @@ impl Found {
             (Kind::Process, &[[_, bytes], ref more @ ..]) => {
                 let program =
                     blocks::text(more, bytes).ok_or("the name of a program is too long: the file is damaged")?;
-                let program = String::from_utf8_lossy(&program).into_owned();
+                let program = Shown::new(&String::from_utf8_lossy(&program)).to_string();
                 let (pid, parent) = (item.word as u32, (item.word >> 32) as u32);
                 let process = Process { pid, parent, program, first: item.ticks, last: item.ticks };
                 self.processes.insert(number, process);

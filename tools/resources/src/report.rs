@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use rftrace_format::resources::Resource;
-use rftrace_read::{Error, Pattern, Result};
+use rftrace_read::{Error, Pattern, Result, Shown};
 use serde_json::{Value, json};
 
 use crate::account::{Account, Held, STANDARD, Sums};
@@ -172,7 +172,7 @@ impl Report {
     /// Writes which descriptors are still there, and of what.
     fn write_held(&self, held: &[Held], all: u64, out: &mut dyn Write) -> io::Result<()> {
         let text = |held: &Held| {
-            let detail = held.detail.as_deref()?.replace(char::is_control, "\u{fffd}");
+            let detail = Shown::new(held.detail.as_deref()?).to_string();
             // Handles are addresses, which say nothing.
             Some(if self.resource == Resource::Library { detail } else { format!("{} ({detail})", held.what) })
         };

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use rftrace_control::client::{Client, NoRecorder};
 use rftrace_control::{NAMES, folder};
 use rftrace_net::stream::{Event, Reader};
-use rftrace_read::Error;
+use rftrace_read::{Error, Shown};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -164,7 +164,7 @@ pub(crate) fn run(args: CtlArgs) -> Result<()> {
     match asked {
         Ok(text) => {
             let mut to = stdout().lock();
-            to.write_all(&text).map_err(Error::Write)?;
+            write!(to, "{}", Shown::lines(&String::from_utf8_lossy(&text))).map_err(Error::Write)?;
             match words.as_slice() {
                 ["pipe"] | ["get", "trace" | "trace_pipe"] => copy(&mut client.into_stream(), &mut to, |_| Ok(())),
                 ["pipe", "rfs"] => copy_stream(&mut client.into_stream(), &mut to),

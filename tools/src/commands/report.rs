@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use rftrace_read::{Error, Trace};
+use rftrace_read::{Error, Shown, Trace};
 #[cfg(feature = "full")]
 use rftrace_views::Row;
 use rftrace_views::{ByValue, Difference, Field, Report, ReportOptions};
@@ -138,7 +138,14 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
 /// The directory and the command that was recorded.
 fn described(trace: &Trace) -> String {
     let command = trace.info().command_line().unwrap_or_default();
-    format!("{} ({})", trace.dir().display(), command.trim())
+    Shown::new(&format!("{} ({})", trace.dir().display(), command.trim())).to_string()
+}
+
+/// A text from elsewhere as a cell. What a spreadsheet would take for a formula gets the mark of a text; numbers stay.
+fn cell(text: &str) -> String {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
+    let mark = if is_formula { "'" } else { "" };
+    format!("\"{mark}{}\"", Shown::new(text).text().replace('"', "\"\""))
 }
 
 /// As RFC 4180 has it.
@@ -150,15 +157,14 @@ fn write_csv(report: &Report, fields: &[Field], limit: usize, out: &mut dyn Writ
     writeln!(out, "function,{values}{source}{}", names.join(","))?;
     let all_self_ns = report.self_ns();
     for row in report.rows().iter().take(limit) {
-        let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
-        write!(out, "{}", quoted(&row.name))?;
+        write!(out, "{}", cell(&row.name))?;
         if has_values {
             for value in row.texts() {
-                write!(out, ",{}", quoted(value.unwrap_or_default()))?;
+                write!(out, ",{}", cell(value.unwrap_or_default()))?;
             }
         }
         if report.has_sources() {
-            write!(out, ",{}", quoted(row.source.as_deref().unwrap_or_default()))?;
+            write!(out, ",{}", cell(row.source.as_deref().unwrap_or_default()))?;
         }
         for field in fields {
             write!(out, ",{}", field.value(row, all_self_ns))?;

@@ -570,7 +570,7 @@ fn strange_names() {
         .iter()
         .filter_map(|event| if let Event::Enter(_, name) = event { Some(name.as_str()) } else { None })
         .collect();
-    assert_eq!(names, ["# main \"\\</g>", "<[u8; 4] as Drop>::drop\u{fffd}", "operator 12", "\u{fffd}"]);
+    assert_eq!(names, ["# main \"\\</g>", "<[u8; 4] as Drop>::drop\\u{1b}", "operator 12", "\u{fffd}"]);
     assert_eq!(chrome(&trace, &ExportOptions::default()), without_finish(&expected));
     assert_eq!(perfetto(&trace, &ExportOptions::default()), without_finish(&expected));
     let stacks = self_times(&expected);
@@ -582,7 +582,7 @@ fn strange_names() {
     let operator = format!("operator{blank}12");
     let expected = BTreeMap::from([
         (of(&[&main]), 1 + 1 + 5),
-        (of(&[&main, "<[u8: 4] as Drop>::drop\u{fffd}"]), 2),
+        (of(&[&main, "<[u8: 4] as Drop>::drop\\u{1b}"]), 2),
         (of(&[&main, &operator]), 1 + 6),
         (of(&[&main, &operator, "\u{fffd}"]), 3),
     ]);

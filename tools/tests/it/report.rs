@@ -183,6 +183,29 @@ fn differences() {
     );
 }
 
+/// A cell that a spreadsheet would take for a formula is a text; a name's controls do not reach a terminal.
+#[test]
+fn names_that_are_more_than_names() {
+    let calls = [entry(0, 0, A), exit(1, 0, A), entry(2, 0, A), entry(3, 1, B), exit(4, 1, B), exit(5, 0, A)];
+    let mut files = Files::new(&[(7, &calls)]);
+    let symbols = String::from_utf8(files.0["prog.sym"].clone()).unwrap();
+    let symbols = symbols.replace(" T a\n", " T =HYPERLINK(\"x\")\n").replace(" T b\n", " T @b\x1b]0;\u{202e}\n");
+    files.0.insert("prog.sym".into(), symbols.into_bytes());
+    let dir = files.write();
+    let run = |format: &str| {
+        let arguments = ["report", "--format", format, "-f", "call", "-s", "call", crate::cli::utf8(dir.path())];
+        let (code, stdout, stderr) = crate::cli::run(&arguments);
+        assert_eq!(code, Some(0), "{stderr}");
+        stdout
+    };
+    let csv = run("csv");
+    assert!(csv.contains("\n\"'=HYPERLINK(\"\"x\"\")\",2\n"), "{csv}");
+    assert!(csv.contains("\n\"'@b\\u{1b}]0;\\u{202e}\",1\n"), "{csv}");
+    assert!(run("table").contains("@b\\u{1b}]0;\\u{202e}\n"));
+    let (_, _, stderr) = crate::cli::run(&["report", "no\x1b[31m\u{202e}"]);
+    assert!(stderr.contains("no\\u{1b}[31m\\u{202e}") && !stderr.contains(['\x1b', '\u{202e}']), "{stderr}");
+}
+
 #[test]
 fn for_other_programs() {
     let dir = sample();

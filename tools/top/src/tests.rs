@@ -291,7 +291,7 @@ impl Shown {
     }
 }
 
-const EVIL: &str = "evil\u{fffd}[31mname";
+const EVIL: &str = "evil\\u{1b}[31mname";
 
 #[test]
 fn keys_sort_and_choose() {

@@ -177,7 +177,7 @@ fn the_graph() {
   5.800 ms    5.799 ms      ▾ (2) work
   0.010 us    0.010 us        (1) read
   1.000 us    1.000 us      (1) work
-  0.100 us    0.100 us      (1) evil\u{fffd}[31m\u{fffd}name
+  0.100 us    0.100 us      (1) evil\\u{1b}[31m\\u{202e}name
 "
     );
     shown.press("c");
@@ -218,7 +218,7 @@ fn the_report() {
   8.000 ms    2.200 ms      24.44%           2  step
   5.801 ms    5.800 ms      64.44%           3  work
   0.310 us    0.310 us       0.00%           2  read
-  0.100 us    0.100 us       0.00%           1  evil\u{fffd}[31m\u{fffd}name
+  0.100 us    0.100 us       0.00%           1  evil\\u{1b}[31m\\u{202e}name
 "
     );
     shown.press("s");
@@ -232,7 +232,7 @@ fn the_report() {
   4.000 ms    6.000 ms    1.100 ms           2  step
   1.933 ms    4.000 ms    1.933 ms           3  work
   0.155 us    0.300 us    0.155 us           2  read
-  0.100 us    0.100 us    0.100 us           1  evil\u{fffd}[31m\u{fffd}name
+  0.100 us    0.100 us    0.100 us           1  evil\\u{1b}[31m\\u{202e}name
 "
     );
     shown.press("sss");
@@ -271,7 +271,7 @@ fn threads_and_calls() {
 "
     );
     shown.press("<Backspace>j<Enter>");
-    assert!(shown.list().contains("| evil\u{fffd}[31m\u{fffd}name();"), "{}", shown.list());
+    assert!(shown.list().contains("| evil\\u{1b}[31m\\u{202e}name();"), "{}", shown.list());
 }
 
 #[test]

@@ -2,16 +2,12 @@
 
 use std::borrow::Cow;
 
-/// With a replacement for each character that does something else than stand there: controls, and those that turn the direction of
-/// writing or are not seen.
+use rftrace_read::Shown;
+
+/// With unseen characters escaped.
 #[must_use]
 pub fn clean(text: &str) -> Cow<'_, str> {
-    let is_bad = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
-            || matches!(c, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-    };
-    if text.contains(is_bad) { text.replace(is_bad, "\u{fffd}").into() } else { text.into() }
+    Shown::new(text).text()
 }
 
 /// A number with commas.
@@ -35,7 +31,7 @@ mod tests {
     #[test]
     fn nothing_but_letters() {
         assert_eq!(clean("a::b<c>"), "a::b<c>");
-        assert_eq!(clean("a\x1b[31m\u{9b}b\tc\u{202e}d\0"), "a\u{fffd}[31m\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}");
+        assert_eq!(clean("a\x1b[31m\u{9b}b\tc\u{202e}d\0"), "a\\u{1b}[31m\\u{9b}b\\tc\\u{202e}d\\0");
     }
 
     #[test]

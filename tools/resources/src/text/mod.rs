@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use rftrace_format::recording::{RESOURCES, SPECIFIED, TRACER};
 use rftrace_format::resources::{Action, Kind, Resource};
-use rftrace_format::text::base_name;
+use rftrace_format::text::{Shown, base_name, is_unseen};
 use rftrace_read::Result;
 
 use crate::merge::Event;
@@ -45,13 +45,14 @@ pub(crate) struct Call {
 
 impl Call {
     fn of(event: &Event) -> Self {
+        let shown = |text: Rc<str>| Shown::new(&text).text().into();
         let (told, details) = event.told.clone().map_or((None, None), |(told, text)| (Some(told), Some(text)));
         Self {
             ticks: event.ticks,
             name: event.function,
             size: None,
             id: told.unwrap_or(event.address),
-            details: details.or_else(|| specified(event)).filter(|text| !text.is_empty()),
+            details: details.or_else(|| specified(event)).filter(|text| !text.is_empty()).map(shown),
             stack: Some(event.stack),
             process: event.process,
             shares_index: false,
@@ -165,7 +166,5 @@ fn time_of_day(nanos: u64, zone: &TimeZone, form: &str) -> String {
 
 /// Only paths of files, which the vDSO has none of, and none of what records.
 pub(crate) fn is_told(path: &str) -> bool {
-    path.starts_with('/')
-        && !path.contains(char::is_control)
-        && ![RESOURCES, SPECIFIED, TRACER].contains(&base_name(path))
+    path.starts_with('/') && !path.contains(is_unseen) && ![RESOURCES, SPECIFIED, TRACER].contains(&base_name(path))
 }
