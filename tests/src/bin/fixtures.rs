@@ -14,8 +14,11 @@ use std::thread;
 use rftrace_tests::fixtures::{self, Profile, aarch64, crates_program, riscv64, rust_program};
 use rftrace_tests::tools::require;
 
-/// What is built, by name. The longest first.
-const BUILDS: [(&str, fn() -> bool); 8] = [
+/// Builds something, and returns whether it is there.
+type Build = fn() -> bool;
+
+/// All builds by name, the longest first.
+const BUILDS: [(&str, Build); 8] = [
     ("tools for aarch64", || aarch64::require() && aarch64::command_line().exists()),
     ("library for C", || fixtures::c_library().library.exists()),
     ("library for C on riscv64", || riscv64::require() && riscv64::c_library().exists()),

@@ -329,14 +329,14 @@ fn values_by_separate_debug_information() {
     tools::run(Command::new("objcopy").arg("--strip-debug").args([program, &stripped]));
     let run = record(&["-a"], &stripped, &[]);
     assert!(run.stderr.contains("has no debug information (-g,"), "{}", run.stderr);
-    tools::run(Command::new("objcopy").current_dir(&folder).arg("--add-gnu-debuglink=typed.debug").arg("typed"));
+    tools::run(Command::new("objcopy").current_dir(folder).arg("--add-gnu-debuglink=typed.debug").arg("typed"));
     assert_eq!(check(&stripped, &[], ""), expected);
     assert!(replay(&record(&["--srcline"], &stripped, &[])).contains("i32()"));
 
     if require(&["dwz"]) {
         let pair = ["one", "two"].map(|name| folder.join(name));
         pair.iter().for_each(|path| _ = std::fs::copy(program, path).unwrap());
-        tools::run(Command::new("dwz").current_dir(&folder).args(["-m", "common", "one", "two"]));
+        tools::run(Command::new("dwz").current_dir(folder).args(["-m", "common", "one", "two"]));
         assert!(folder.join("common").exists());
         pair.iter().for_each(|path| assert_eq!(check(path, &[], ""), expected));
         // What both have in common is gone: what is left has no types.
