@@ -6,9 +6,9 @@
 //!
 //! Not here: where chunks are copied to (`bank/dump.rs`, `tracer/dump.rs`).
 
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::fence;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::atomic::fence;
 
 use rftrace::abi::{chunk_state, lease};
 

@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use rftrace::abi::{self, InitArgs, init};
 
-use super::file::{ASKED_BYTES, OPEN_AT, RULES_AT, Slot, TEXT_AT, TEXT_BYTES, slot_state};
+use super::file::{ASKED_BYTES, OPEN_AT, RULES_AT, Slot, TEXT_AT, TEXT_BYTES};
+use super::handover::slot_state;
 use super::own::{Bank, NO_SLOT, TRIES, own};
 use crate::backend;
 use crate::host::linux::threads;

@@ -8,18 +8,15 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use memmap2::{MmapOptions, MmapRaw};
-use rftrace::abi::{
-    CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, chunk_state, kind, lease, records_per_chunk,
-};
+use rftrace::abi::{CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, kind, lease, records_per_chunk};
 
 use super::collected::{Collected, Death, Rate, Written};
-use super::file::{
-    CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
-};
+use super::file::{CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
+use super::handover::{self, slot_state};
 use super::names::files_of_maps;
 use super::numbers::own_number;
 use super::open::OpenFunctions;
@@ -365,7 +362,7 @@ impl Banks {
                 self.taken_bytes += self.layout.chunk_bytes() as u64;
             }
             n_taken += 1;
-            make_free(chunk.header, lease);
+            handover::make_free(chunk.header, lease);
         }
         n_taken
     }
@@ -375,9 +372,8 @@ impl Banks {
         let mut found = Vec::new();
         let mut place = 0;
         while place < self.layout.n_chunks() {
-            let Chunk { header, records } = self.chunk(number, place);
-            let now = header.lease.load(Acquire);
-            let (state, index) = (lease::state(now), lease::index(now));
+            let chunk = self.chunk(number, place);
+            let now = chunk.header.lease.load(Acquire);
             // They are taken in order: those behind one that never was have not been taken either. A thread may be about to, or, at
             // the end, have been.
             if now == 0 {
@@ -388,17 +384,8 @@ impl Banks {
                 break;
             }
             place += 1;
-            let is_to_be_taken = match state {
-                chunk_state::FREE => false,
-                chunk_state::FULL => true,
-                chunk_state::WAITING if !is_last => {
-                    let taken_tsc = header.taken_tsc.load(Relaxed);
-                    let since = *watched.waiting.entry(index).or_insert_with(Instant::now);
-                    since.elapsed() > PATIENCE || records.iter().all(|record| record.read(taken_tsc).is_some())
-                }
-                _ => is_last,
-            };
-            if is_to_be_taken && header.tid.load(Relaxed) != 0 {
+            let has_waited = |index| watched.waiting.entry(index).or_insert_with(Instant::now).elapsed() > PATIENCE;
+            if handover::is_to_be_taken(&chunk, now, is_last, has_waited) {
                 found.push((place - 1, now));
             }
         }
@@ -591,14 +578,6 @@ fn n_calls_and_returns(chunk: &Chunk<'_>) -> u64 {
     let taken_tsc = chunk.header.taken_tsc.load(Relaxed);
     let written = chunk.records.iter().filter_map(|record| record.read(taken_tsc));
     written.filter(|(_, word)| matches!(word & kind::MASK, kind::ENTRY | kind::EXIT)).count() as u64
-}
-
-/// Gives a chunk back whose records were taken, if it has the lease that it had.
-pub(super) fn make_free(header: &ChunkHeader, lease: u64) {
-    // Who takes it next says whose it is when all else is there.
-    header.tid.store(0, Relaxed);
-    let free = lease::new(lease::index(lease), chunk_state::FREE);
-    let _ = header.lease.compare_exchange(lease, free, AcqRel, Relaxed);
 }
 
 impl Watched {

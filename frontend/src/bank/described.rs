@@ -13,8 +13,8 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use super::file::{
     ANSWER_AT, ASKED_AT, CHUNKS_AT, HEAD_BYTES, Head, Layout, MAGIC, RULES_AT, Slot, TEXT_AT, THREADS_AT, VERSION,
-    slot_state,
 };
+use super::handover::slot_state;
 use super::numbers::own_number;
 use super::own::write_texts;
 use super::request::{answer_in, write_minimum, write_rules};

@@ -6,14 +6,14 @@
 
 use std::fs;
 use std::io;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use rftrace::abi::{chunk_state, lease};
 
 use super::collect::{Banks, Progress, Watched};
 use super::collected::{Collected, Dump};
-use super::file::slot_state;
+use super::handover::{self, slot_state};
 use super::open::OpenFunctions;
 use super::spool::Spool;
 use crate::clock::{ClockPair, ticks_in};
@@ -182,18 +182,14 @@ impl Banks {
 
     /// Copies what is there of a process, if it has asked for that.
     pub(super) fn take_snapshot(&mut self, number: usize, watched: &mut Watched) {
-        let slot = self.slot(number);
-        let wanted = slot.snapshot_tsc.load(Acquire);
-        if wanted == 0 {
-            return;
-        }
-        // Who asked for it is told nothing: there is none then.
-        if self.is_ring {
-            let _ = self.dump_ring(number, watched, wanted, None);
-        } else {
-            let _ = self.copy_stream(number, watched, wanted, None);
-        }
-        let _ = slot.snapshot_tsc.compare_exchange(wanted, 0, AcqRel, Relaxed);
+        // Who asked for it is told nothing of a failure: there is none then.
+        handover::copy_if_wanted(&self.slot(number).snapshot_tsc, |wanted| {
+            if self.is_ring {
+                let _ = self.dump_ring(number, watched, wanted, None);
+            } else {
+                let _ = self.copy_stream(number, watched, wanted, None);
+            }
+        });
     }
 
     fn copy_stream(

@@ -12,11 +12,11 @@
 //!
 //! Memory is taken where something is written. Whatever a process writes there, the recorder believes none of it.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 use rftrace::abi::{self, Bank, MAX_CHUNK_BYTES, Noticed};
 
+use super::handover::Requests;
 use crate::host::linux::thread_table;
 
 /// Tells a file of banks: `\x93RFB\r\n\x1a\n`.
@@ -64,16 +64,6 @@ pub(crate) const JOURNAL_BYTES: usize = 64 << 10;
 /// Where the chunks begin.
 pub(crate) const CHUNKS_AT: usize = (JOURNAL_AT + JOURNAL_BYTES).next_multiple_of(MAX_CHUNK_BYTES);
 
-/// Whose a slot is.
-pub(crate) mod slot_state {
-    /// Nobody's; all is zero.
-    pub(crate) const FREE: u32 = 0;
-    /// A process prepares it.
-    pub(crate) const TAKEN: u32 = 1;
-    /// A process is recorded there, or was.
-    pub(crate) const IN_USE: u32 = 2;
-}
-
 /// Changes of the shortest call that are told. When there are more, the last one is the least of all since.
 pub(crate) const MOST_MINIMA: usize = 64;
 
@@ -81,7 +71,7 @@ pub(crate) const MOST_MINIMA: usize = 64;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Slot {
-    /// One of [`slot_state`]. A process takes a free one, only the recorder gives it back.
+    /// One of [`slot_state`](super::handover::slot_state). A process takes a free one, only the recorder gives it back.
     pub(crate) state: AtomicU32,
     /// The process, as it calls itself.
     pub(crate) pid: AtomicU32,
@@ -132,55 +122,6 @@ pub(crate) struct Slot {
     pub(crate) killed_by: AtomicU32,
     /// What the recorder asks of it.
     pub(crate) requests: Requests,
-}
-
-/// What a recorder asks of a process, and whether it may.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub(crate) struct Requests {
-    /// The number of the last request, and one of [`request_phase`] in its low two bits.
-    pub(crate) state: AtomicU64,
-    /// Bytes of the request.
-    pub(crate) asked_bytes: AtomicU32,
-    /// Bytes of the answer.
-    pub(crate) answer_bytes: AtomicU32,
-    /// Not 0: it says why nothing was done.
-    pub(crate) is_error: AtomicU32,
-    /// Bytes of the rules in force.
-    pub(crate) rules_bytes: AtomicU32,
-    /// The signal by which it looks for requests; 0 as long as it has no handler for that.
-    pub(crate) signal: AtomicU32,
-    /// Not 0: the recorder is about to send the signal.
-    pub(crate) is_sending: AtomicU32,
-    /// When another program was about to take the process over, by CLOCK_MONOTONIC; 0 for never.
-    pub(crate) exec_nanos: AtomicU64,
-    /// Where in the process its [`Switch`](abi::Switch) is.
-    pub(crate) switch_at: AtomicU64,
-}
-
-impl Requests {
-    /// The child of a fork goes on with its parent's handler, switch and rules.
-    pub(crate) fn inherit(&self, parent: &Self) {
-        self.switch_at.store(parent.switch_at.load(Relaxed), Relaxed);
-        self.rules_bytes.store(parent.rules_bytes.load(Relaxed), Relaxed);
-        self.signal.store(parent.signal.load(Relaxed), Relaxed);
-    }
-}
-
-/// What has become of a request.
-pub(crate) mod request_phase {
-    /// The bits that tell.
-    pub(crate) const MASK: u64 = 3;
-    /// There is none, or it was taken back.
-    pub(crate) const NONE: u64 = 0;
-    /// The process is to look for it.
-    pub(crate) const ASKED: u64 = 1;
-    /// It is at it.
-    pub(crate) const BEGUN: u64 = 2;
-    /// The answer is there.
-    pub(crate) const ANSWERED: u64 = 3;
-    /// What the next request adds to the number.
-    pub(crate) const ONE: u64 = 4;
 }
 
 const _: () = assert!(size_of::<Slot>() <= OPEN_AT);

@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 
 use rftrace::abi::{ADDRESS_SHIFT, chunk_state, kind, lease};
 
-use super::collect::{Banks, Options, PATIENCE, make_free};
-use super::file::{THREADS_AT, slot_state};
+use super::collect::{Banks, Options, PATIENCE};
+use super::file::THREADS_AT;
+use super::handover::{self, slot_state};
 use super::open::OpenFunctions;
 use super::pace::Fill;
 use crate::backend::Chunk;
@@ -229,7 +230,7 @@ impl Reader {
             }
             if gives_back && matches!(lease::state(lease), chunk_state::FULL | chunk_state::WAITING) {
                 self.begun.remove(&index);
-                make_free(chunk.header, lease);
+                handover::make_free(chunk.header, lease);
                 n_taken += 1;
             }
         }

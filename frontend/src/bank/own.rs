@@ -23,8 +23,9 @@ use rftrace::abi::{self, Switch};
 
 use super::file::{
     CHUNKS_AT, HEAD_BYTES, Head, JOURNAL_AT, JOURNAL_BYTES, Layout, MAGIC, RAISED, Slot, TEXT_AT, TEXT_BYTES,
-    THREADS_AT, VERSION, slot_state,
+    THREADS_AT, VERSION,
 };
+use super::handover::{self, slot_state};
 use crate::Error;
 use crate::backend;
 use crate::clock::{ClockPair, tsc, utc_offset_nanos};
@@ -313,9 +314,7 @@ impl Bank {
             }
             (0..self.layout.n_slots).find(|&number| {
                 let state = &self.slot_of(number).state;
-                let is_taken = number != except
-                    && state.load(Relaxed) == slot_state::FREE
-                    && state.compare_exchange(slot_state::FREE, slot_state::TAKEN, AcqRel, Relaxed).is_ok();
+                let is_taken = number != except && handover::take_slot(state);
                 let is_own = is_taken && self.show_chunks(number).is_ok();
                 if is_taken && !is_own {
                     state.store(slot_state::FREE, Release);

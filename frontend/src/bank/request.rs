@@ -12,16 +12,15 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::ptr;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rftrace::abi::{Switch, chunk_state, enabled, lease};
 
 use super::collect::Banks;
-use super::file::{
-    ANSWER_AT, ANSWER_BYTES, ASKED_AT, ASKED_BYTES, MOST_MINIMA, RULES_AT, Slot, request_phase, slot_state,
-};
+use super::file::{ANSWER_AT, ANSWER_BYTES, ASKED_AT, ASKED_BYTES, MOST_MINIMA, RULES_AT, Slot};
+use super::handover::{Unsent, request_phase, slot_state};
 use super::own::Bank;
 use crate::backend;
 use crate::clock::tsc;
@@ -96,15 +95,7 @@ pub(super) unsafe fn answer_in(
     answer: impl FnOnce(&str) -> Result<Vec<u8>, String>,
 ) {
     let requests = &slot.requests;
-    let state = requests.state.load(Acquire);
-    let number = state & !request_phase::MASK;
-    let begins = |_: &()| {
-        let begun = number | request_phase::BEGUN;
-        requests.state.compare_exchange(state, begun, AcqRel, Relaxed).is_ok()
-    };
-    if Some(()).filter(|()| state & request_phase::MASK == request_phase::ASKED).filter(begins).is_none() {
-        return;
-    }
+    let Some(number) = requests.begin() else { return };
     let mut request = vec![0; (requests.asked_bytes.load(Relaxed) as usize).min(ASKED_BYTES)];
     // SAFETY: within the slot; nobody writes there until the answer is taken.
     unsafe { ptr::copy_nonoverlapping(asked_at, request.as_mut_ptr(), request.len()) };
@@ -114,9 +105,7 @@ pub(super) unsafe fn answer_in(
     let n_bytes = bytes.len().min(ANSWER_BYTES);
     // SAFETY: as above; it has so many bytes.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), answer_at, n_bytes) };
-    requests.answer_bytes.store(n_bytes as u32, Relaxed);
-    requests.is_error.store(is_error.into(), Relaxed);
-    requests.state.store(number | request_phase::ANSWERED, Release);
+    requests.finish(number, n_bytes, is_error);
 }
 
 /// This process's side.
@@ -159,11 +148,7 @@ impl Bank {
         let Some(slot) = self.own_slot() else { return 0 };
         let requests = &slot.requests;
         let signal = requests.signal.load(Relaxed);
-        if for_good {
-            requests.signal.store(0, SeqCst);
-        } else {
-            requests.exec_nanos.store(monotonic_nanos().max(1), SeqCst);
-        }
+        requests.refuse((!for_good).then(|| monotonic_nanos().max(1)));
         let since = Instant::now();
         while requests.is_sending.load(SeqCst) != 0 && since.elapsed() < PATIENCE {
             thread::yield_now();
@@ -290,12 +275,20 @@ impl Banks {
     /// Nothing was asked.
     pub fn ask(&self, pid: u32, request: &str, send: impl FnOnce(u32) -> io::Result<()>) -> Result<Asked, NotAsked> {
         let number = self.slot_to_ask(pid, request)?;
-        let requests = &self.slot(number).requests;
-        // In this order: who is about to become another program looks at it after it has said so.
-        requests.is_sending.store(1, SeqCst);
-        let asked = self.ask_unless_exec(number, pid, request, send);
-        requests.is_sending.store(0, SeqCst);
-        asked
+        let is_exec = |exec_nanos| monotonic_nanos().saturating_sub(exec_nanos) < EXEC.as_nanos() as u64;
+        let asked = self.slot(number).requests.send(is_exec, |signal| {
+            let asked = Asked { pid, signal, slot: number, number: self.write_request(number, request) };
+            send(signal).map(|()| asked).map_err(|error| {
+                self.take_back(&asked);
+                NotAsked::Signal(error)
+            })
+        });
+        asked.unwrap_or_else(|unsent| {
+            Err(match unsent {
+                Unsent::Exec => NotAsked::Exec,
+                Unsent::NoHandler => NotAsked::NoHandler,
+            })
+        })
     }
 
     /// As [`ask`](Self::ask), without a signal: whoever asks has a thread of the process [answer](Bank::answer) then.
@@ -311,8 +304,7 @@ impl Banks {
     /// The slot of a process that can be asked this now.
     fn slot_to_ask(&self, pid: u32, request: &str) -> Result<usize, NotAsked> {
         let number = self.slot_of(pid).ok_or(NotAsked::NoProcess)?;
-        let state = self.slot(number).requests.state.load(Acquire);
-        if matches!(state & request_phase::MASK, request_phase::ASKED | request_phase::BEGUN) {
+        if self.slot(number).requests.is_busy() {
             return Err(NotAsked::Busy);
         }
         if request.len() > ASKED_BYTES { Err(NotAsked::TooLong) } else { Ok(number) }
@@ -323,65 +315,32 @@ impl Banks {
         let requests = &self.slot(slot).requests;
         // SAFETY: within the slot; the process reads it when it is asked.
         unsafe { ptr::copy_nonoverlapping(request.as_ptr(), self.at(slot, ASKED_AT), request.len()) };
-        requests.asked_bytes.store(request.len() as u32, Relaxed);
-        let number = (requests.state.load(Relaxed) & !request_phase::MASK).wrapping_add(request_phase::ONE);
-        requests.state.store(number | request_phase::ASKED, Release);
-        number
-    }
-
-    fn ask_unless_exec(
-        &self,
-        slot: usize,
-        pid: u32,
-        request: &str,
-        send: impl FnOnce(u32) -> io::Result<()>,
-    ) -> Result<Asked, NotAsked> {
-        let requests = &self.slot(slot).requests;
-        let exec_nanos = requests.exec_nanos.load(SeqCst);
-        if exec_nanos != 0 && monotonic_nanos().saturating_sub(exec_nanos) < EXEC.as_nanos() as u64 {
-            return Err(NotAsked::Exec);
-        }
-        let signal = requests.signal.load(SeqCst);
-        if signal == 0 {
-            return Err(NotAsked::NoHandler);
-        }
-        let asked = Asked { pid, signal, slot, number: self.write_request(slot, request) };
-        match send(signal) {
-            Ok(()) => Ok(asked),
-            Err(error) => {
-                self.take_back(&asked);
-                Err(NotAsked::Signal(error))
-            }
-        }
+        requests.ask(request.len())
     }
 
     /// What has become of a request.
     #[must_use]
     pub fn answer(&self, asked: &Asked) -> Answer {
         let slot = self.slot(asked.slot);
-        let state = slot.requests.state.load(Acquire);
+        let phase = slot.requests.phase(asked.number);
         let is_there = slot.state.load(Acquire) == slot_state::IN_USE && self.pid_in(asked.slot) == asked.pid;
-        if !is_there || state & !request_phase::MASK != asked.number {
-            return Answer::Ended;
-        }
-        match state & request_phase::MASK {
-            request_phase::ANSWERED => {
+        match phase.filter(|_| is_there) {
+            None => Answer::Ended,
+            Some(request_phase::ANSWERED) => {
                 let bytes = self.read(asked.slot, ANSWER_AT, slot.requests.answer_bytes.load(Relaxed), ANSWER_BYTES);
                 match slot.requests.is_error.load(Relaxed) {
                     0 => Answer::Done(bytes),
                     _ => Answer::Refused(String::from_utf8_lossy(&bytes).into_owned()),
                 }
             }
-            request_phase::BEGUN => Answer::Begun,
-            _ => Answer::Waiting,
+            Some(request_phase::BEGUN) => Answer::Begun,
+            Some(_) => Answer::Waiting,
         }
     }
 
     /// Takes a request back that is not begun. Returns whether it was not.
     pub fn take_back(&self, asked: &Asked) -> bool {
-        let state = &self.slot(asked.slot).requests.state;
-        let (before, after) = (asked.number | request_phase::ASKED, asked.number | request_phase::NONE);
-        state.compare_exchange(before, after, AcqRel, Relaxed).is_ok()
+        self.slot(asked.slot).requests.take_back(asked.number)
     }
 
     /// The rules in force in a process.

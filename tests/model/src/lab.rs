@@ -6,19 +6,20 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::abi::{
     ADDRESS_SHIFT, Bank, CHUNK_HEADER_BYTES, ChunkHeader, Control, ControlShared, FilterControl, InitArgs,
-    LEFT_BUCKET_BYTES, ReturnEntry, ThreadBlock, action, chunk_state, init, kind, lease, state,
+    LEFT_BUCKET_BYTES, ReturnEntry, ThreadBlock, action, init, kind, lease, state,
 };
 use crate::control_block::{CONTROL, SWITCH};
 use crate::decode::{self, EventKind, Minima, Window};
+use crate::ring::{self, Look, Taken};
 use crate::sync::atomic::AtomicU64;
-use crate::{arch, backend};
+use crate::{arch, backend, handover};
 
 /// Held by a test as long as it uses the tracer: there is only one.
 pub fn alone() -> MutexGuard<'static, ()> {
@@ -259,19 +260,34 @@ impl Lab {
         self.bank.beat.fetch_add(1, Relaxed);
         for chunk in backend::chunks() {
             let lease = chunk.header.lease.load(Acquire);
-            let taken_tsc = chunk.header.taken_tsc.load(Relaxed);
-            let is_written = || chunk.records.iter().all(|record| record.read(taken_tsc).is_some());
-            let is_to_be_taken = match lease::state(lease) {
-                chunk_state::FULL => true,
-                chunk_state::WAITING => is_last || is_written(),
-                _ => is_last,
-            };
-            if is_to_be_taken {
+            if handover::is_to_be_taken(&chunk, lease, is_last, |_| false) {
                 add_segments(&chunk, threads);
-                let free = lease::new(lease::index(lease), chunk_state::FREE);
-                let _ = chunk.header.lease.compare_exchange(lease, free, AcqRel, Relaxed);
+                handover::make_free(chunk.header, lease);
             }
         }
+    }
+
+    /// What a recorder copies of a ring while threads record, by thread and in the order of chunks.
+    #[must_use]
+    pub fn copy_ring(&self) -> BTreeMap<u32, Vec<Segment>> {
+        let chunks: Vec<_> = backend::chunks().collect();
+        let looks = chunks.iter().enumerate().filter_map(|(place, chunk)| Look::at(place, chunk)).collect();
+        let mut threads: BTreeMap<u32, Vec<Segment>> = BTreeMap::new();
+        ring::copy(looks, |look| {
+            let mut copy = BTreeMap::new();
+            add_segments(&chunks[look.place], &mut copy);
+            if !look.is_still(&chunks[look.place]) {
+                return Taken::Lost;
+            }
+            for (tid, segments) in copy {
+                threads.entry(tid).or_default().extend(segments);
+            }
+            Taken::Copied
+        });
+        for segments in threads.values_mut() {
+            segments.sort_by_key(|segment| segment.index);
+        }
+        threads
     }
 
     /// What the frontend makes of the records, by thread, whatever stack it was on. Recording is off.

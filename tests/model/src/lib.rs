@@ -7,7 +7,8 @@
 //!   `use core::sync::atomic::…` find it. Its atomics have the layout and the operations of the real ones, and call
 //!   [`steer::point`] before each: there a test lets another thread go on, or a signal handler strike.
 //! - [`lab`] hands memory to the tracer, empties it again, and reads the records back; `reader` is the frontend's own
-//!   decoder, for the same reason.
+//!   decoder, for the same reason. What empties and copies chunks is the recorder's own.
+//! - [`slot`] is what a recorder and a process ask of each other.
 //!
 //! The control block is one static variable, as in the tracer: one [`lab::Lab`] lives at a time.
 
@@ -25,6 +26,7 @@ pub use std::{ffi, hint, iter, mem, ptr, slice};
 pub mod abi;
 pub mod arch;
 pub mod lab;
+pub mod slot;
 pub mod steer;
 pub mod sync;
 
@@ -65,3 +67,9 @@ mod backend;
 #[path = "../../../frontend/src/decode/mod.rs"]
 #[allow(dead_code, reason = "a part of the frontend")]
 mod decode;
+#[path = "../../../frontend/src/bank/handover.rs"]
+#[allow(dead_code, reason = "a part of the frontend")]
+mod handover;
+#[path = "../../../frontend/src/ring.rs"]
+#[allow(dead_code, reason = "a part of the frontend")]
+mod ring;

@@ -351,6 +351,42 @@ fn chunks_are_emptied(system: System, n_threads: u64, n_chunks: usize, wait_tick
     assert!(wait_ticks < u64::MAX || n_lost == 0, "they waited");
 }
 
+/// A recorder copies a ring while threads record: all that it copies of a thread is what that did, without a hole.
+fn a_ring_is_copied(system: System, n_threads: u64, n_chunks: usize) {
+    let n_blocks = n_threads as usize;
+    let options = Options { buffer_bytes: n_chunks * MIN_CHUNK_BYTES, n_blocks, n_left_buckets: 0, ring: true };
+    let lab = Arc::new(Lab::new(options));
+    lab.enable();
+    let calls = system.calls.min(60);
+    let n_done = Arc::new(AtomicUsize::new(0));
+    let count_done = Arc::clone(&n_done);
+    let work = move |worker: &mut Worker| {
+        (0..calls).for_each(|i| worker.call(i % 3));
+        count_done.fetch_add(1, SeqCst);
+    };
+    let mut copies = Vec::new();
+    let workers = run(system, &lab, n_threads, work, |_| {
+        while n_done.load(SeqCst) < n_threads as usize {
+            copies.push(lab.copy_ring());
+            (system.yield_now)();
+        }
+    });
+    copies.push(lab.copy_ring());
+    for (tid, segments) in copies.iter().flatten() {
+        let worker = workers.iter().find(|worker| worker.tid == *tid).unwrap_or_else(|| panic!("no thread {tid}"));
+        check_no_holes(worker, segments, 0);
+        for pair in segments.windows(2) {
+            assert_eq!(pair[1].prev_index, pair[0].index, "thread {tid}: a chunk between two is missing");
+        }
+    }
+    if lab.control().n_lost_no_chunk.load(Relaxed) == 0 {
+        for worker in &workers {
+            let last = copies.last().and_then(|copy| copy.get(&worker.tid)).map_or(&[][..], Vec::as_slice);
+            assert_eq!(check_no_holes(worker, last, 0), worker.steps.len(), "the newest is not there");
+        }
+    }
+}
+
 /// A frontend reads and empties the buffer while threads record, end and begin.
 fn snapshots_lose_nothing(system: System, n_threads: u64, n_chunks: usize, ring: bool) {
     let n_blocks = n_threads as usize;
@@ -858,6 +894,12 @@ mod schedules {
     }
 
     #[test]
+    fn a_ring_is_copied() {
+        explore(100, |system| super::a_ring_is_copied(system, 2, 8));
+        explore(100, |system| super::a_ring_is_copied(system, 3, 8));
+    }
+
+    #[test]
     fn snapshots_lose_nothing() {
         explore(1_000, |system| super::snapshots_lose_nothing(system, 3, 16, false));
     }
@@ -923,6 +965,11 @@ mod real {
     #[test]
     fn a_ring_keeps_the_newest() {
         repeat(|| super::a_ring_keeps_the_newest(REAL, 3, 8, false));
+    }
+
+    #[test]
+    fn a_ring_is_copied() {
+        repeat(|| super::a_ring_is_copied(REAL, 3, 8));
     }
 
     #[test]

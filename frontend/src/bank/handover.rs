@@ -1,0 +1,194 @@
+//! What the recorder and the processes hand to each other through a slot: the slot, full chunks, requests. `tests/model` runs this file under
+//! shuttle, so its atomics are `core`'s.
+//!
+//! Not here: where all that lies (`file`), what is made of the chunks (`collect`, `dump`), texts and signals of requests (`request`).
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use rftrace::abi::{ChunkHeader, chunk_state, lease};
+
+use crate::backend::Chunk;
+
+/// Whose a slot is.
+pub(crate) mod slot_state {
+    /// Nobody's; all is zero.
+    pub(crate) const FREE: u32 = 0;
+    /// A process prepares it.
+    pub(crate) const TAKEN: u32 = 1;
+    /// A process is recorded there, or was.
+    pub(crate) const IN_USE: u32 = 2;
+}
+
+/// A process takes a slot, by its state. Returns whether it was free.
+pub(crate) fn take_slot(state: &AtomicU32) -> bool {
+    state.load(Relaxed) == slot_state::FREE
+        && state.compare_exchange(slot_state::FREE, slot_state::TAKEN, AcqRel, Relaxed).is_ok()
+}
+
+/// Whether the recorder is to take the records of a chunk that has a lease: it is full, or holds something and all is over (`is_last`).
+/// `has_waited` tells whether hooks had time enough to write into the chunk with an index.
+pub(crate) fn is_to_be_taken(
+    chunk: &Chunk<'_>,
+    lease: u64,
+    is_last: bool,
+    has_waited: impl FnOnce(u64) -> bool,
+) -> bool {
+    let is_to_be_taken = match lease::state(lease) {
+        chunk_state::FREE => false,
+        chunk_state::FULL => true,
+        chunk_state::WAITING if !is_last => {
+            let taken_tsc = chunk.header.taken_tsc.load(Relaxed);
+            has_waited(lease::index(lease)) || chunk.records.iter().all(|record| record.read(taken_tsc).is_some())
+        }
+        _ => is_last,
+    };
+    is_to_be_taken && chunk.header.tid.load(Relaxed) != 0
+}
+
+/// Gives a chunk back whose records were taken, if it has the lease that it had.
+pub(crate) fn make_free(header: &ChunkHeader, lease: u64) {
+    // Who takes it next says whose it is when all else is there.
+    header.tid.store(0, Relaxed);
+    let free = lease::new(lease::index(lease), chunk_state::FREE);
+    let _ = header.lease.compare_exchange(lease, free, AcqRel, Relaxed);
+}
+
+/// Makes the copy that is wanted, if one is, of the moment that `wanted` has. It stays wanted if there is another moment meanwhile.
+pub(crate) fn copy_if_wanted(wanted: &AtomicU64, copy: impl FnOnce(u64)) {
+    let moment = wanted.load(Acquire);
+    if moment != 0 {
+        copy(moment);
+        let _ = wanted.compare_exchange(moment, 0, AcqRel, Relaxed);
+    }
+}
+
+/// What a recorder asks of a process, and whether it may.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Requests {
+    /// The number of the last request, and one of [`request_phase`] in its low two bits.
+    pub(crate) state: AtomicU64,
+    /// Bytes of the request.
+    pub(crate) asked_bytes: AtomicU32,
+    /// Bytes of the answer.
+    pub(crate) answer_bytes: AtomicU32,
+    /// Not 0: it says why nothing was done.
+    pub(crate) is_error: AtomicU32,
+    /// Bytes of the rules in force.
+    pub(crate) rules_bytes: AtomicU32,
+    /// The signal by which it looks for requests; 0 as long as it has no handler for that.
+    pub(crate) signal: AtomicU32,
+    /// Not 0: the recorder is about to send the signal.
+    pub(crate) is_sending: AtomicU32,
+    /// When another program was about to take the process over, by CLOCK_MONOTONIC; 0 for never.
+    pub(crate) exec_nanos: AtomicU64,
+    /// Where in the process its [`Switch`](rftrace::abi::Switch) is.
+    pub(crate) switch_at: AtomicU64,
+}
+
+/// What has become of a request.
+pub(crate) mod request_phase {
+    /// The bits that tell.
+    pub(crate) const MASK: u64 = 3;
+    /// There is none, or it was taken back.
+    pub(crate) const NONE: u64 = 0;
+    /// The process is to look for it.
+    pub(crate) const ASKED: u64 = 1;
+    /// It is at it.
+    pub(crate) const BEGUN: u64 = 2;
+    /// The answer is there.
+    pub(crate) const ANSWERED: u64 = 3;
+    /// What the next request adds to the number.
+    pub(crate) const ONE: u64 = 4;
+}
+
+/// Why no signal was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unsent {
+    /// Another program is about to take the process over.
+    Exec,
+    /// It has no handler.
+    NoHandler,
+}
+
+/// The process's side.
+impl Requests {
+    /// The child of a fork goes on with its parent's handler, switch and rules.
+    pub(crate) fn inherit(&self, parent: &Self) {
+        self.switch_at.store(parent.switch_at.load(Relaxed), Relaxed);
+        self.rules_bytes.store(parent.rules_bytes.load(Relaxed), Relaxed);
+        self.signal.store(parent.signal.load(Relaxed), Relaxed);
+    }
+
+    /// Begins to answer a request. Returns its number. `None`: there is none, it was taken back, or another thread answers it.
+    pub(crate) fn begin(&self) -> Option<u64> {
+        let state = self.state.load(Acquire);
+        let number = state & !request_phase::MASK;
+        let is_begun = state & request_phase::MASK == request_phase::ASKED
+            && self.state.compare_exchange(state, number | request_phase::BEGUN, AcqRel, Relaxed).is_ok();
+        is_begun.then_some(number)
+    }
+
+    /// The answer to a request that was [begun](Self::begin) is written.
+    pub(crate) fn finish(&self, number: u64, n_bytes: usize, is_error: bool) {
+        self.answer_bytes.store(n_bytes as u32, Relaxed);
+        self.is_error.store(is_error.into(), Relaxed);
+        self.state.store(number | request_phase::ANSWERED, Release);
+    }
+
+    /// Another program is about to take the process over (since a time), or the signal means something else for good (`None`). No signal is sent any
+    /// more once [`is_sending`](Self::is_sending) was 0.
+    pub(crate) fn refuse(&self, exec_nanos: Option<u64>) {
+        match exec_nanos {
+            Some(nanos) => self.exec_nanos.store(nanos, SeqCst),
+            None => self.signal.store(0, SeqCst),
+        }
+    }
+}
+
+/// The recorder's side.
+impl Requests {
+    /// Whether a request is not answered.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self.state.load(Acquire) & request_phase::MASK, request_phase::ASKED | request_phase::BEGUN)
+    }
+
+    /// Asks what is written. Returns the number of the request.
+    pub(crate) fn ask(&self, n_bytes: usize) -> u64 {
+        self.asked_bytes.store(n_bytes as u32, Relaxed);
+        let number = (self.state.load(Relaxed) & !request_phase::MASK).wrapping_add(request_phase::ONE);
+        self.state.store(number | request_phase::ASKED, Release);
+        number
+    }
+
+    /// What has become of a request. `None`: it is not the last one.
+    pub(crate) fn phase(&self, number: u64) -> Option<u64> {
+        let state = self.state.load(Acquire);
+        (state & !request_phase::MASK == number).then_some(state & request_phase::MASK)
+    }
+
+    /// Takes a request back that is not begun. Returns whether it was not.
+    pub(crate) fn take_back(&self, number: u64) -> bool {
+        let (before, after) = (number | request_phase::ASKED, number | request_phase::NONE);
+        self.state.compare_exchange(before, after, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Has `send` send the process's signal, if it has a handler for it; `is_exec` tells whether another program still comes that was about to at
+    /// a time.
+    pub(crate) fn send<T>(&self, is_exec: impl FnOnce(u64) -> bool, send: impl FnOnce(u32) -> T) -> Result<T, Unsent> {
+        // In this order: who is about to become another program looks at it after it has said so.
+        self.is_sending.store(1, SeqCst);
+        let exec_nanos = self.exec_nanos.load(SeqCst);
+        let sent = if exec_nanos != 0 && is_exec(exec_nanos) {
+            Err(Unsent::Exec)
+        } else {
+            match self.signal.load(SeqCst) {
+                0 => Err(Unsent::NoHandler),
+                signal => Ok(send(signal)),
+            }
+        };
+        self.is_sending.store(0, SeqCst);
+        sent
+    }
+}
