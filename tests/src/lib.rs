@@ -5,8 +5,10 @@
 //! - [`fixtures`]: the programs, built on demand. C and C++ sources are in `fixtures/c`, the Rust ones are the binaries of
 //!   the package `fixtures/rust`.
 //! - [`run`]: runs of programs, each in a folder of its own.
+//! - [`scenarios`]: programs, and what their traces must show, as data.
 //! - [`terminal`]: commands in a terminal.
 //! - [`conformance`]: the suite of programs that other tracers run too.
+//! - [`trials`]: tests of binaries that list their tests themselves.
 //! - [`traces`]: traces that are checked when they are opened, outlines of calls, and what `uftrace` makes of them.
 //!
 //! Traces are read with `rftrace_read`, which shares no code with what writes them.
@@ -14,9 +16,11 @@
 pub mod conformance;
 pub mod fixtures;
 pub mod run;
+pub mod scenarios;
 pub mod terminal;
 pub mod tools;
 pub mod traces;
+pub mod trials;
 
 pub use fixtures::{CProgram, Profile, Program, rust_program};
 pub use run::Run;

@@ -6,7 +6,7 @@
 //! - [`Hooks`]: what else than calls of the tracer functions may be recorded by.
 //! - [`trial`]: runs it, looks at the trace, and says what is wrong in words.
 //!
-//! The test `conformance` runs all cases with this repository's tracer; the binary `conformance` of this package runs
+//! The test binary `conformance` runs all cases with this repository's tracer; the binary `conformance` of this package runs
 //! them with all three and writes `docs/conformance.md`.
 
 pub mod build;
@@ -17,7 +17,7 @@ pub mod trial;
 use crate::Profile;
 
 pub use seen::{Fault, Seen, Task};
-pub use trial::{try_all, try_case};
+pub use trial::try_case;
 
 /// Who traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,6 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,32 +27,6 @@ const LIMIT_OF_OTHERS: Duration = Duration::from_secs(20);
 const PATCHED: &str = "RFTRACE_PATCHED";
 /// Has functions recorded in which a compiler has left room.
 const PATCHABLE: &str = "RFTRACE_PATCHABLE";
-
-/// Tries cases, two at a time.
-///
-/// # Panics
-///
-/// When one fails: with all that are wrong. As [`try_case`].
-pub fn try_all(trials: &[(&Case, Build, Tracer)]) {
-    let next = AtomicUsize::new(0);
-    let failed = Mutex::new(Vec::new());
-    let work = || {
-        while let Some(&(case, build, tracer)) = trials.get(next.fetch_add(1, Relaxed)) {
-            for fault in try_case(case, build, tracer) {
-                let how = format!("{}, {tracer:?}", build.name());
-                let text = format!("{} ({how}): {}\n{}\n", case.name, fault.words, fault.detail);
-                failed.lock().expect("nobody panics with the lock").push(text);
-            }
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(work);
-        }
-    });
-    let failed = failed.into_inner().expect("nobody panics with the lock");
-    assert!(failed.is_empty(), "{} faults:\n{}", failed.len(), failed.join("\n"));
-}
 
 /// Builds the program of `case`, runs it with `tracer` and looks at the trace. Returns what is wrong; nothing, if all is
 /// as it must be. With this repository's tracer it runs twice, as it was compiled and with patched call sites, unless

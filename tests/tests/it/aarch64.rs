@@ -1,4 +1,4 @@
-//! aarch64 Linux, in qemu-user: the conformance suite, and what the tracer reads from prologues against `.eh_frame`.
+//! aarch64 Linux, in qemu-user: what the tracer reads from prologues against `.eh_frame`, patching, and filters.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,80 +6,17 @@ use std::process::Command;
 
 use rftrace_read::Trace;
 use rftrace_tests::conformance::build::build;
-use rftrace_tests::conformance::{Build, Case, Program, Tracer, cases, try_all};
+use rftrace_tests::conformance::{Build, Tracer, cases};
 use rftrace_tests::fixtures::{aarch64, repository};
 use rftrace_tests::{Profile, tools};
 
-use crate::filters::{FILTERS, counts};
+use crate::filters::counts;
 
 #[path = "../../../staticlib/src/arch/aarch64_prologue.rs"]
 #[allow(dead_code, reason = "the tracer's")]
 mod prologue;
 
-/// A processor with signatures and landing pads, and one without.
-const NEW: Tracer = Tracer::OursOnAarch64("max");
-const OLD: Tracer = Tracer::OursOnAarch64("cortex-a53");
-/// The same by patched entries.
-const ENTRIES: Tracer = Tracer::EntriesOnAarch64("max");
-const OLD_ENTRIES: Tracer = Tracer::EntriesOnAarch64("cortex-a53");
-
-/// Code that signs its return addresses, and has landing pads.
-const SIGNED: Build = Build::C("-O2 -mbranch-protection=standard");
-
-/// Cases that are not tried. Without a tracer too, glibc's `backtrace()` ends before `main` there; what realigns a frame is an AVX
-/// register; 60 threads that do nothing but call leave the emulator too little time, and it makes a fork of a vfork.
-const LEFT_OUT: &[&str] = &["backtrace", "realigned stacks", "saved amid calls", "vfork"];
-
-/// As [`SIGNED`], by the other key.
-const SIGNED_B: Build = Build::C("-O2 -mbranch-protection=pac-ret+b-key+bti");
-
-/// How the cases of a group are built, and on what they run.
-fn trials(group: &str, case: &Case) -> Vec<(Build, Tracer)> {
-    match (&case.program, group) {
-        (Program::C { .. }, "calls") => vec![(SIGNED, NEW), (Build::C("-O0"), OLD)],
-        (Program::C { .. }, "unwinding") => vec![(SIGNED, NEW), (Build::C("-O2 -static"), OLD)],
-        (Program::C { .. }, _) => vec![(SIGNED, NEW)],
-        (Program::Rust { .. }, _) => vec![(Build::Rust(Profile::Release), NEW), (Build::Rust(Profile::Release), OLD)],
-    }
-}
-
-/// By patched entries: not what is opened while recording is on, which has its hooks when that is next switched on.
-fn entry_trials(group: &str, case: &Case) -> Vec<(Build, Tracer)> {
-    match (&case.program, group) {
-        _ if ["dlopen", "dlclose"].contains(&case.name) => Vec::new(),
-        (Program::C { .. }, "calls") => vec![(SIGNED_B, ENTRIES), (Build::C("-O0"), OLD_ENTRIES)],
-        (Program::C { .. }, "unwinding") => {
-            vec![(SIGNED, ENTRIES), (SIGNED_B, ENTRIES), (Build::C("-O2 -static"), OLD_ENTRIES)]
-        }
-        (Program::C { .. }, _) => vec![(SIGNED, ENTRIES)],
-        (Program::Rust { .. }, _) => vec![(Build::Rust(Profile::Release), ENTRIES)],
-    }
-}
-
-#[test]
-fn conformance() {
-    check_all(trials);
-}
-
-#[test]
-fn conformance_of_patched_entries() {
-    check_all(entry_trials);
-}
-
-fn check_all(trials_of: impl Fn(&str, &Case) -> Vec<(Build, Tracer)>) {
-    if !aarch64::require() {
-        return;
-    }
-    let only = std::env::var("CONFORMANCE_CASE").unwrap_or_default();
-    let groups = cases::all();
-    let is_tried = |case: &&Case| case.name.contains(&only) && !case.is_unsolved && !LEFT_OUT.contains(&case.name);
-    let trials: Vec<(&Case, Build, Tracer)> = groups
-        .iter()
-        .flat_map(|group| group.cases.iter().filter(is_tried).map(|case| (group.name, case)))
-        .flat_map(|(group, case)| trials_of(group, case).into_iter().map(move |(build, tracer)| (case, build, tracer)))
-        .collect();
-    try_all(&trials);
-}
+const TRACER: Tracer = Tracer::OursOnAarch64("max");
 
 /// What a tool of the cross compilers prints.
 fn printed(tool: &str, arguments: &[&str], program: &Path) -> String {
@@ -147,13 +84,13 @@ fn prologues_are_read_as_eh_frame_has_them() {
         ("stackless coroutines", "-Os -mbranch-protection=pac-ret+b-key", prologue::Key::B),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        build(case(name), Build::C(arguments), NEW, folder.path()).unwrap_or_else(|printed| panic!("{printed}"));
+        build(case(name), Build::C(arguments), TRACER, folder.path()).unwrap_or_else(|printed| panic!("{printed}"));
         let (n, decided) = compare(&folder.path().join("program"), key);
         n_calls += n;
         n_decided += decided;
     }
     let folder = tempfile::tempdir().unwrap();
-    build(case("panics"), Build::Rust(Profile::Release), NEW, folder.path())
+    build(case("panics"), Build::Rust(Profile::Release), TRACER, folder.path())
         .unwrap_or_else(|printed| panic!("{printed}"));
     let (n_rust, rust_decided) = compare(&folder.path().join("program"), prologue::Key::None);
     assert!(n_calls > 30 && n_rust > 100, "{n_calls} calls of the hook in C and C++, {n_rust} in Rust");
@@ -191,9 +128,9 @@ fn code_that_is_replaced() {
     }
 }
 
-/// As on x86-64, by calls that are direct, and by calls of entries of the linkage table.
+/// Calls of entries of the linkage table; `scenarios/filters.toml` has direct ones.
 #[test]
-fn filters_let_pass_what_they_say() {
+fn filters_of_a_library() {
     if !aarch64::require() {
         return;
     }
@@ -205,19 +142,6 @@ fn filters_let_pass_what_they_say() {
         let trace = Trace::open(&folder.path().join("trace")).unwrap();
         assert_eq!(counts(&trace), expected, "{filter}");
     };
-    // A call may take a millisecond in an emulator, and functions are not as large as on x86-64.
-    let is_portable = |filter: &str| !filter.contains("min=") && !filter.contains("size=");
-    let filters: Vec<_> = FILTERS.into_iter().filter(|(filter, _)| is_portable(filter)).collect();
-    compile("filters.c", &["-O1"], &[aarch64::c_library()], &program);
-    filters.iter().for_each(|(filter, expected)| check(filter, expected));
-    compile("filters.c", &["-O2", "-static", "-mbranch-protection=standard"], &[aarch64::c_library()], &program);
-    filters.iter().step_by(4).for_each(|(filter, expected)| check(filter, expected));
-    // By patched entries.
-    let room = "-fpatchable-function-entry=2";
-    for arguments in [&["-O1", room][..], &["-O2", "-static", "-mbranch-protection=standard", room]] {
-        compile_by("filters.c", &[], arguments, &[aarch64::c_library()], &program);
-        filters.iter().for_each(|(filter, expected)| check(filter, expected));
-    }
     // All in a library, even `main`.
     for protection in ["none", "standard"] {
         let library = folder.path().join("libcalls.so");
@@ -226,22 +150,14 @@ fn filters_let_pass_what_they_say() {
         let linked = ["-rdynamic", "-Wl,-rpath,$ORIGIN"];
         compile("", &linked, &[&library, aarch64::c_library()], &program);
         check("module=libcalls*; include=leaf", "leaf 20");
-        check(filters[0].0, filters[0].1);
+        check("include=leaf", "leaf 20");
     }
 }
 
 /// Builds a program of `fixtures/c`, or a library.
 fn compile(source: &str, arguments: &[&str], libraries: &[&Path], out: &Path) {
-    compile_by(source, &["-pg"], arguments, libraries, out);
-}
-
-/// The same, and what hooks it has.
-fn compile_by(source: &str, hooks: &[&str], arguments: &[&str], libraries: &[&Path], out: &Path) {
     let mut gcc = Command::new(format!("{}gcc", aarch64::PREFIX));
-    gcc.args(hooks)
-        .args(["-g", "-Wall", "-Wextra", "-Werror", "-I"])
-        .arg(repository().join("frontend/ffi"))
-        .args(arguments);
+    gcc.args(["-pg", "-g", "-Wall", "-Wextra", "-Werror", "-I"]).arg(repository().join("frontend/ffi")).args(arguments);
     if !source.is_empty() {
         gcc.arg(repository().join("tests/fixtures/c").join(source));
     }

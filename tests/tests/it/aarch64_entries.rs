@@ -1,7 +1,7 @@
 //! Patched entries on aarch64 Linux, in qemu-user: they are recorded where calls of the hook are, switched while threads run, and passed by
 //! signals between any two instructions.
 //!
-//! Not here: the conformance suite and filters (`aarch64`), and `rftrace record` (`aarch64_record`).
+//! Not here: filters (`aarch64`), and `rftrace record` (`aarch64_record`).
 
 use std::path::Path;
 

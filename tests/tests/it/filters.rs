@@ -1,4 +1,5 @@
-//! Choice of functions: what is recorded is what the rules say, and what uftrace records by the same rules.
+//! Choice of functions: what is recorded is what uftrace records by the same rules; lists, messages, libraries and names. What each rule lets
+//! pass is in `scenarios/filters.toml`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,31 +18,6 @@ const C_BUILDS: [&[&str]; 6] = [
     &["-O2", "-mfentry", "-static-pie"],
     &["-O1", "-no-pie"],
     &["-O2", "-fno-plt"],
-];
-
-/// All calls that fixtures/c/filters.c makes, but for `main`.
-const ALL: &str = "branch 4, holds_slow 2, large 2, leaf 20, recursive 8, run 2, slow 2, work 2";
-
-/// Filters and the calls that they let pass.
-pub(crate) const FILTERS: [(&str, &str); 18] = [
-    ("include=leaf", "leaf 20"),
-    ("include=l*; include=/^ho.*w$/", "holds_slow 2, large 2, leaf 20"),
-    ("include=*; exclude=[rw]*; exclude=leaf", "branch 4, holds_slow 2, large 2, slow 2"),
-    ("exclude=leaf", "branch 4, holds_slow 2, large 2, recursive 8, run 2, slow 2, work 2"),
-    ("module=program", ALL),
-    ("not_module=lib*", ALL),
-    ("below=work", "branch 2, large 2, leaf 12, recursive 8, work 2"),
-    ("below=work; below=slow; include=leaf", "leaf 12, slow 2, work 2"),
-    ("not_below=work", "branch 2, holds_slow 2, leaf 8, run 2, slow 2"),
-    ("below=run; not_below=work; exclude=leaf", "branch 2, holds_slow 2, run 2, slow 2"),
-    ("depth=1", "run 2"),
-    ("depth=2", "branch 2, holds_slow 2, run 2, work 2"),
-    ("exclude=run; depth=1", "branch 2, holds_slow 2, work 2"),
-    ("below=recursive; depth=3; exclude=leaf", "recursive 6"),
-    ("min=1ms", "holds_slow 2, run 2, slow 2"),
-    ("exclude=slow; min=1ms", "holds_slow 2, run 2"),
-    ("size=400", "large 2"),
-    ("entry=*", ALL),
 ];
 
 pub(crate) fn counts(trace: &Trace) -> String {
@@ -64,43 +40,6 @@ const PATCHED: [&str; 2] = ["0", "1"];
 
 fn run_patched(program: &Program, patched: &str, arguments: &[&str]) -> Run {
     Run::of(Command::new(&program.path).args(arguments).env("RFTRACE_PATCHED", patched))
-}
-
-#[test]
-fn filters_let_pass_what_they_say() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    for arguments in C_BUILDS {
-        let program = filters_program(arguments);
-        assert_eq!(counts(&program.run(&[]).trace("trace")), ALL, "{arguments:?}");
-        for ((filter, expected), patched) in FILTERS.iter().flat_map(|row| PATCHED.map(|patched| (row, patched))) {
-            let run = run_patched(&program, patched, &[filter]);
-            assert_eq!(counts(&run.trace("trace")), *expected, "{arguments:?}, patched {patched}, {filter}");
-        }
-    }
-}
-
-#[test]
-fn what_is_left_out_leaves_a_tree() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let program = filters_program(&["-O1"]);
-    for (filter, expected) in [
-        (
-            "exclude=work; exclude=run; not_below=recursive; not_below=branch",
-            "large\nholds_slow\n  leaf\n  slow\n  leaf\n",
-        ),
-        // Where a return is not hooked, what is called lies beside.
-        ("include=recursive; include=leaf; below=recursive; entry=leaf; depth=2", "recursive\n  leaf\n  recursive\n"),
-        ("below=holds_slow; entry=leaf", "holds_slow\n  leaf\n  slow\n  leaf\n"),
-        ("include=work; include=large; include=branch; entry=work", "branch\nwork\nbranch\nlarge\n"),
-        ("min=1ms; entry=large", "run\n  work\n    large\n  holds_slow\n    slow\n"),
-    ] {
-        let run = program.run(&[filter]);
-        assert_same_lines(&outline(&run.trace("trace")), &expected.repeat(2), filter);
-    }
 }
 
 #[test]

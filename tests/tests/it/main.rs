@@ -28,7 +28,6 @@ mod buffers;
 mod calls;
 mod cargo_rftrace;
 mod confined_resources;
-mod conformance;
 mod control;
 mod control_all;
 mod control_elsewhere;

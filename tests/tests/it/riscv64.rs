@@ -1,4 +1,4 @@
-//! riscv64 Linux, in qemu-user: the conformance suite, registers, and what the tracer reads from prologues against `.eh_frame`.
+//! riscv64 Linux, in qemu-user: registers, filters, and what the tracer reads from prologues against `.eh_frame`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,52 +6,15 @@ use std::process::Command;
 
 use rftrace_read::Trace;
 use rftrace_tests::conformance::build::build;
-use rftrace_tests::conformance::{Build, Case, Program, Tracer, cases, try_all};
+use rftrace_tests::conformance::{Build, Tracer, cases};
 use rftrace_tests::fixtures::{command_line, repository, riscv64};
 use rftrace_tests::{Profile, tools};
 
-use crate::filters::{FILTERS, counts};
+use crate::filters::counts;
 
 #[path = "../../../staticlib/src/arch/riscv64_prologue.rs"]
 #[allow(dead_code, reason = "the tracer's")]
 mod prologue;
-
-/// Cases that are not tried: what realigns a frame is an AVX register, and the emulator makes a fork of a vfork.
-const LEFT_OUT: &[&str] = &["realigned stacks", "vfork"];
-
-/// Code with frame pointers.
-const POINTERS: Build = Build::C("-O2 -fno-omit-frame-pointer");
-
-/// How the cases of a group are built.
-fn builds(group: &str, case: &Case) -> Vec<Build> {
-    match (&case.program, group, case.name) {
-        // Without a tracer too, glibc's `backtrace()` passes no frame else: GCC's default is no unwind information for C.
-        (_, _, "backtrace") => vec![Build::C("-O2 -fasynchronous-unwind-tables")],
-        (Program::C { .. }, _, "kinds of calls" | "exceptions") => {
-            vec![POINTERS, Build::C("-O0"), Build::C("-O2"), Build::C("-O2 -static")]
-        }
-        (Program::C { .. }, "calls", _) => vec![POINTERS, Build::C("-O2")],
-        (Program::C { .. }, ..) => vec![POINTERS],
-        (Program::Rust { .. }, ..) => vec![Build::Rust(Profile::Release)],
-    }
-}
-
-#[test]
-fn conformance() {
-    if !riscv64::require() {
-        return;
-    }
-    let only = std::env::var("CONFORMANCE_CASE").unwrap_or_default();
-    let groups = cases::all();
-    let is_tried = |case: &&Case| case.name.contains(&only) && !case.is_unsolved && !LEFT_OUT.contains(&case.name);
-    let trials: Vec<_> = groups
-        .iter()
-        .flat_map(|group| group.cases.iter().filter(is_tried).map(|case| (group.name, case)))
-        .flat_map(|(group, case)| builds(group, case).into_iter().map(move |build| (case, build)))
-        .map(|(case, build)| (case, build, Tracer::OursOnRiscv64))
-        .collect();
-    try_all(&trials);
-}
 
 #[test]
 fn every_register() {
@@ -83,9 +46,9 @@ fn code_that_is_replaced() {
     }
 }
 
-/// As on x86-64: the calls are found in programs and libraries, direct ones and those by the linkage table.
+/// Calls of entries of the linkage table; `scenarios/filters.toml` has direct ones.
 #[test]
-fn filters_let_pass_what_they_say() {
+fn filters_of_a_library() {
     if !riscv64::require() {
         return;
     }
@@ -96,13 +59,6 @@ fn filters_let_pass_what_they_say() {
         let trace = Trace::open(&folder.path().join("trace")).unwrap();
         assert_eq!(counts(&trace), expected, "{filter}");
     };
-    // A call may take a millisecond in an emulator, and functions are not as large as on x86-64.
-    let is_portable = |filter: &str| !filter.contains("min=") && !filter.contains("size=");
-    let filters: Vec<_> = FILTERS.into_iter().filter(|(filter, _)| is_portable(filter)).collect();
-    compile(&["filters.c"], &["-O1"], &program);
-    filters.iter().for_each(|(filter, expected)| check(filter, expected));
-    compile(&["filters.c"], &["-O2", "-static", "-Wl,--no-relax"], &program);
-    filters.iter().step_by(4).for_each(|(filter, expected)| check(filter, expected));
     // All in a library, even `main`.
     let library = folder.path().join("libcalls.so");
     let source = repository().join("tests/fixtures/c/filters.c");
@@ -111,7 +67,7 @@ fn filters_let_pass_what_they_say() {
     tools::run(gcc.arg(source).arg("-o").arg(&library));
     compile(&[], &["-rdynamic", "-Wl,-rpath,$ORIGIN", library.to_str().unwrap()], &program);
     check("module=libcalls*; include=leaf", "leaf 20");
-    check(filters[0].0, filters[0].1);
+    check("include=leaf", "leaf 20");
 }
 
 /// Sites stay calls, as where the system does not let code be changed; `rftrace record` says what to do.

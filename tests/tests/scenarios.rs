@@ -1,0 +1,34 @@
+//! The scenarios of `tests/scenarios`: one trial for each scenario, way and option that are chosen. With the variable `ALL`, all are.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use libtest_mimic::Arguments;
+use rftrace_tests::scenarios::{Family, chosen};
+use rftrace_tests::trials::trial;
+
+fn main() -> ExitCode {
+    let all = std::env::var_os("ALL").is_some();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let mut trials = Vec::new();
+    for entry in fs::read_dir(folder).expect("the folder of the scenarios") {
+        let file = entry.expect("the folder can be read").path();
+        if file.extension().is_none_or(|end| end != "toml") {
+            continue;
+        }
+        let family = Family::read(&file).unwrap_or_else(|error| panic!("{error}"));
+        let stem = file.file_stem().expect("a file").to_string_lossy();
+        for (scenario, (way, option)) in chosen(&family.scenarios, all) {
+            let name = format!("{stem}-{}/{}/{option}", scenario.name, way.name);
+            let (scenario, source) = (scenario.clone(), family.source.clone());
+            trials.push(trial(name, move || {
+                if way.require() {
+                    scenario.run(&source, (way, option));
+                }
+            }));
+        }
+    }
+    trials.sort_by(|one, other| one.name().cmp(other.name()));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
