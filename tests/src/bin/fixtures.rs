@@ -1,11 +1,13 @@
 //! Builds the programs that most tests share, on all processors, so that no test waits for them:
 //!
 //! ```sh
-//! cargo run -p rftrace-tests --bin fixtures
+//! cargo run -p rftrace-tests --bin fixtures              # all
+//! cargo run -p rftrace-tests --bin fixtures -- hooks     # without those of other parts of .ci/parts
 //! ```
 //!
 //! The tests build what is missing, so this saves time and nothing else.
 
+use std::env;
 use std::panic;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -19,7 +21,7 @@ type Build = fn() -> bool;
 
 /// All builds by name, the longest first.
 const BUILDS: [(&str, Build); 8] = [
-    ("tools for aarch64", || aarch64::require() && aarch64::command_line().exists()),
+    (ARM, || aarch64::require() && aarch64::command_line().exists()),
     ("library for C", || fixtures::c_library().library.exists()),
     ("library for C on riscv64", || riscv64::require() && riscv64::c_library().exists()),
     ("library for C on aarch64", || aarch64::require() && aarch64::c_library().exists()),
@@ -29,8 +31,13 @@ const BUILDS: [(&str, Build); 8] = [
     ("tools", || fixtures::command_line().join("rftrace").exists()),
 ];
 
+/// What the tests of the part `arm-record` need alone.
+const ARM: &str = "tools for aarch64";
+
 fn main() -> ExitCode {
-    let waiting = Mutex::new(BUILDS.iter());
+    let parts: Vec<String> = env::args().skip(1).collect();
+    let has_arm = parts.is_empty() || parts.iter().any(|part| part == "arm-record");
+    let waiting = Mutex::new(BUILDS.iter().filter(|(name, _)| has_arm || *name != ARM));
     let failed = Mutex::new(Vec::new());
     let next = || waiting.lock().expect("nobody panics with the lock").next();
     let work = || {
