@@ -147,6 +147,8 @@ impl ResourceRecorder {
             clock: None,
         };
         taker.write_beginning(plan);
+        // Before the program begins: this thread may get a processor first when all is over.
+        taker.write_clock();
         let told = Arc::clone(&is_over);
         let thread = thread::Builder::new().name("resources".to_owned()).spawn(move || {
             taker.run(&told);
