@@ -89,7 +89,8 @@ impl Scenario {
     /// When something is wrong.
     pub fn run(&self, source: &str, (way, option): Pair) {
         let mut command = way.command(source, option);
-        let trace = Run::of(command.args(&self.arguments)).trace("trace");
+        let run = Run::of(command.args(&self.arguments));
+        let trace = run.trace("trace");
         if let Some(calls) = &self.calls {
             let tasks = traces::calls_per_task(&trace);
             let counts: Vec<String> = tasks[0].iter().map(|(name, count)| format!("{name} {count}")).collect();
