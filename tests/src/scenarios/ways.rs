@@ -13,7 +13,7 @@ pub struct Way {
     /// The compiler's arguments.
     arguments: &'static [&'static str],
     machine: Machine,
-    /// The options that apply: `plain`, or those that [`command`](Self::command) knows.
+    /// The options that apply: `plain`, or those that `command` knows.
     pub options: &'static [&'static str],
 }
 
