@@ -209,7 +209,7 @@ fn the_graph_of_a_function() {
 #[test]
 fn the_report() {
     let (_dir, trace) = small();
-    let mut shown = Shown::new(&trace, 70, 16);
+    let mut shown = Shown::new(&trace, 80, 16);
     shown.press("R");
     assert_eq!(
         shown.list(),
