@@ -267,9 +267,11 @@ impl Lab {
         }
     }
 
-    /// What a recorder copies of a ring while threads record, by thread and in the order of chunks.
+    /// What a recorder copies of a ring while threads record, by thread and in the order of chunks: until the moment at which it began. A
+    /// thread may write two records between two looks at it, so what is later has holes.
     #[must_use]
     pub fn copy_ring(&self) -> BTreeMap<u32, Vec<Segment>> {
+        let until = arch::ticks();
         let chunks: Vec<_> = backend::chunks().collect();
         let looks = chunks.iter().enumerate().filter_map(|(place, chunk)| Look::at(place, chunk)).collect();
         let mut threads: BTreeMap<u32, Vec<Segment>> = BTreeMap::new();
@@ -286,6 +288,9 @@ impl Lab {
         });
         for segments in threads.values_mut() {
             segments.sort_by_key(|segment| segment.index);
+            for segment in segments {
+                segment.records.retain(|(tsc, _)| *tsc <= until);
+            }
         }
         threads
     }
