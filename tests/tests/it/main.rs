@@ -48,6 +48,7 @@ mod full;
 mod functracer;
 mod functracer_running;
 mod images;
+mod inherited;
 mod interrupted;
 mod kept;
 mod kernel;

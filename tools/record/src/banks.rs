@@ -22,6 +22,7 @@ use rftrace_frontend::bank::{self, Banks, Collected, Extent, Options, SHORTEST_P
 
 use super::access::{Access, Job};
 use super::dumps::{self, Decision, DumpControl, NotThere};
+use super::inherited;
 use super::output::entries;
 use super::pipe::{Pipe, What};
 use super::processes::start_time;
@@ -143,12 +144,16 @@ impl BankRecorder {
             is_ring,
             dumped_bytes: dumps.most_bytes,
         };
+        // The program maps all of it, beside what it has itself.
+        let fits = |file: &File| {
+            inherited::address_space().is_none_or(|most| file.metadata().is_ok_and(|meta| meta.len() <= most / 2))
+        };
         let mut banks = loop {
             match Banks::new(file.try_clone().context(NO_MEMORY)?, work, options) {
-                Ok(banks) => break banks,
+                Ok(banks) if options.n_slots == 1 || fits(&file) => break banks,
+                Err(error) if options.n_slots == 1 => return Err(error).context(NO_MEMORY),
                 // Address space is limited (ulimit -v).
-                Err(_) if options.n_slots > 1 => options.n_slots /= 4,
-                Err(error) => return Err(error).context(NO_MEMORY),
+                _ => options.n_slots = (options.n_slots / 4).max(1),
             }
         };
         if is_sent {

@@ -34,8 +34,9 @@ mod errands;
 #[cfg(attaching)]
 pub mod follow;
 #[cfg(target_os = "linux")]
-pub mod join;
+pub mod inherited;
 #[cfg(target_os = "linux")]
+pub mod join;
 mod kept;
 #[cfg(target_os = "linux")]
 pub mod kernel;

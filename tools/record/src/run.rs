@@ -20,6 +20,7 @@ use signal_hook::consts::{FORBIDDEN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, 
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Signals, SignalsInfo};
 
+use crate::inherited;
 use crate::kernel::KernelRecorder;
 use crate::preload::Preload;
 
@@ -151,11 +152,13 @@ pub fn run<W: Way>(
     let others = [SIGUSR1, SIGUSR2].into_iter().chain(for_library);
     let handled = ending.into_iter().chain(others).filter(|&signal| signal != 0 && !FORBIDDEN.contains(&signal));
     let handled = handled.filter(|&signal| !is_in_mask("self", "SigIgn:", signal));
+    let is_to_end = !is_in_mask("self", "SigIgn:", SIGTERM);
     let mut signals = SignalsInfo::<WithOrigin>::new(handled).context("cannot handle signals")?;
     let handle = signals.handle();
     if let Some(kernel) = kernel {
         kernel.follow(&mut child)?;
     }
+    inherited::hand_on(&mut child);
     let started = Instant::now();
     let answer = way.answer();
     let pid = way.begin(child)?;
@@ -188,6 +191,9 @@ pub fn run<W: Way>(
     let _ = forwarder.join();
     let (status, usage) = sys::reap(pid).with_context(lost)?;
     let end = way.finish(living);
+    if is_to_end {
+        inherited::obey(SIGTERM);
+    }
     Ok((Ended { pid, status, elapsed: started.elapsed(), usage: usage.into() }, end))
 }
 

@@ -192,6 +192,7 @@ fn take(
 
 /// Runs the program, and ends this process with its exit status.
 fn start(args: &FunctracerArgs, track: &Kind, way: Backtraces, work: TempDir, mut sections: Sections) -> Result<()> {
+    rftrace_record::inherited::put_aside()?;
     let program = program::find(&args.command[0])?;
     program::check(&program, Recorded::ByLibrary)?;
     check(&program)?;
@@ -206,6 +207,7 @@ fn start(args: &FunctracerArgs, track: &Kind, way: Backtraces, work: TempDir, mu
     std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]).args(&args.command[1..]);
     let mut preloaded: Vec<OsString> = libraries.iter().map(|library| library.path().into()).collect();
     preloaded.extend(std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()));
+    rftrace_record::inherited::hand_on(&mut command);
     command.env("LD_PRELOAD", preloaded.join(OsStr::new(":"))).envs(environment(&recorder, way)?);
     recorder.pause(args.start == 0);
     let ended =

@@ -58,6 +58,7 @@ pub(crate) use values::function_rules;
 /// Runs it; ends this process with the program's exit status, whatever became of the trace: who runs a program in a script gets
 /// the program's answer.
 pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
+    rftrace_record::inherited::put_aside()?;
     processor::check(&args.of_one_processor())?;
     if !args.pid.is_empty() {
         return run_attached(&args);
