@@ -18,7 +18,7 @@ use super::collected::{Collected, Death, Rate, Written};
 use super::file::{CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
 use super::handover::{self, slot_state};
 use super::names::files_of_maps;
-use super::numbers::own_number;
+use super::numbers::{own_number, start_ticks};
 use super::open::OpenFunctions;
 use super::pace::Fill;
 use super::spool::Spool;
@@ -154,6 +154,8 @@ impl Banks {
         head.n_slots.store(options.n_slots as u64, Relaxed);
         head.buffer_bytes.store(options.buffer_bytes as u64, Relaxed);
         head.is_ring.store(options.is_ring.into(), Relaxed);
+        head.owner_pid.store(std::process::id().into(), Relaxed);
+        head.owner_started.store(start_ticks(std::process::id()).unwrap_or(0), Relaxed);
         head.version.store(VERSION, Relaxed);
         head.magic.store(MAGIC, Release);
         let slots = (0..options.n_slots).map(|_| None).collect();

@@ -12,17 +12,19 @@
 //!
 //! Memory is taken where something is written. Whatever a process writes there, the recorder believes none of it.
 
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 use rftrace::abi::{self, Bank, MAX_CHUNK_BYTES, Noticed};
 
 use super::handover::Requests;
+use super::numbers::start_ticks;
 use crate::host::linux::thread_table;
 
 /// Tells a file of banks: `\x93RFB\r\n\x1a\n`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFB\r\n\x1a\n");
 /// This layout, and that of chunks.
-pub(crate) const VERSION: u64 = 7 << 32 | abi::VERSION as u64;
+pub(crate) const VERSION: u64 = 8 << 32 | abi::VERSION as u64;
 
 /// What the file begins with.
 #[derive(Debug)]
@@ -35,6 +37,20 @@ pub(crate) struct Head {
     pub(crate) buffer_bytes: AtomicU64,
     /// Not 0: they are rings, which nobody empties.
     pub(crate) is_ring: AtomicU64,
+    /// The process that empties them.
+    pub(crate) owner_pid: AtomicU64,
+    /// When that was started, as the system tells it.
+    pub(crate) owner_started: AtomicU64,
+}
+
+/// The process that records another one, `recorded` as that calls itself, by the first bank of the file that this has mapped: `read` reads a word there, at
+/// an offset. `None`: that process has ended, the bank is another one's (as a child has what its parent had), or it is none.
+pub fn owner_of(recorded: u32, read: impl Fn(usize) -> Option<u64>) -> Option<u32> {
+    let is_bank = read(offset_of!(Head, magic))? == MAGIC && read(offset_of!(Head, version))? == VERSION;
+    let is_its = || Some(read(HEAD_BYTES + offset_of!(Slot, pid))? as u32 == recorded);
+    let pid = read(offset_of!(Head, owner_pid))? as u32;
+    let started = read(offset_of!(Head, owner_started))?;
+    (is_bank && is_its()? && start_ticks(pid) == Some(started)).then_some(pid)
 }
 
 /// Bytes before the first slot.

@@ -7,9 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use rftrace_tests::traces::{self, calls_per_task};
-use rftrace_tests::{require, tools};
+use rftrace_tests::{CProgram, require, tools};
 
 use crate::attach::{Running, program, told};
+use crate::record::rftrace;
 
 /// How often two functions were called in each process.
 fn calls(trace: &Path) -> BTreeMap<u32, (u64, u64)> {
@@ -94,4 +95,46 @@ fn where_one_cannot_be_recorded_none_is() {
     let now = one.code();
     assert!(code.iter().all(|(line, bytes)| now.get(line) == Some(bytes)), "code was changed");
     end(one);
+}
+
+/// A process has one recorder, which nobody takes it from unless he says so. That one has all it recorded then.
+#[test]
+fn one_recorder_has_a_process() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let linked_statically = CProgram::new(&["attached.c"]).without_library();
+    let linked_statically = linked_statically.with(&["-O1", "-static", "-DNO_SLOT", "-lpthread"]).build();
+    for program in [&program().path, &linked_statically.path] {
+        let running = Running::begin(program, "waits");
+        let mut first = running.begin_recording(&[]);
+        running.wait_for_records();
+        let (pid, owner) = (running.pid().to_string(), format!("is recorded by another rftrace, PID {}", first.id()));
+        for other in
+            [&["record", "-o", "other", "-p", &pid][..], &["record", "-p", &pid, "--leave"], &["top", &pid, "--once"]]
+        {
+            let output = Command::new(rftrace()).args(other).current_dir(&running.folder).output().unwrap();
+            assert!(!output.status.success() && told(&output).contains(&owner), "{other:?}: {}", told(&output));
+        }
+        assert!(first.try_wait().unwrap().is_none(), "it goes on");
+        let mut second = Command::new(rftrace());
+        second
+            .args(["record", "-o", "other", "-p", &pid, "--for", "200ms", "--take-over"])
+            .current_dir(&running.folder);
+        let second = second.output().unwrap();
+        assert!(second.status.success(), "{}", told(&second));
+        assert!(first.wait().unwrap().success());
+        let second = running.folder.path().join("other");
+        for trace in [&running.trace(), &second] {
+            let (leaves, middles) = calls(trace)[&running.pid()];
+            assert!(middles > 0 && leaves.abs_diff(2 * middles) <= 8, "{leaves} and {middles}");
+        }
+        // A recorder that was killed has nothing any more.
+        let mut killed = running.begin_recording(&[]);
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        running.record_some(&["--for", "100ms"]);
+        let (status, said) = running.end();
+        assert_eq!(status.code(), Some(7), "{said}");
+    }
 }

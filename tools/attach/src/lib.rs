@@ -69,4 +69,4 @@ pub use process::OtherRoot;
 pub use signal::send_unseen;
 pub use started::Started;
 pub use wanted::{ResourcesWanted, Specified, Wanted};
-pub use way::{Attached, leave};
+pub use way::{Attached, leave, owner};

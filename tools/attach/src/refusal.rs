@@ -2,10 +2,14 @@
 
 use std::fs;
 
-use super::process::{Map, Process};
 use anyhow::{Context, Result, bail};
 use nix::libc::pid_t;
 use nix::unistd::{Uid, User, geteuid};
+use rftrace_frontend::bank::owner_of;
+
+use super::names;
+use super::process::{Map, Process};
+use super::status;
 
 /// The hooks that compilers call.
 const HOOKS: [&str; 3] = ["mcount", "_mcount", "__fentry__"];
@@ -89,6 +93,30 @@ pub(crate) fn check_recorded(process: &Process, maps: &[Map]) -> Result<()> {
         bail!(
             "process {pid} was started by rftrace record, or by a program that was: start it with --disabled, and switch recording on and \
              off by kill -USR2 {pid}"
+        );
+    }
+    Ok(())
+}
+
+/// The other process that records this one, if there is one that lives.
+pub(crate) fn owner(process: &Process, maps: &[Map]) -> Option<u32> {
+    let own = status::own_number(process.pid)?;
+    let owner = |map: &Map| {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            process.read(map.range.start + at as u64, &mut word).then(|| u64::from_le_bytes(word))
+        };
+        owner_of(own, word).filter(|&owner| owner != std::process::id())
+    };
+    maps.iter().filter(|map| names::is_bank(&map.path)).find_map(owner)
+}
+
+/// Refuses processes that another one records.
+pub(crate) fn check_owner(process: &Process, maps: &[Map]) -> Result<()> {
+    if let Some(owner) = owner(process, maps) {
+        let pid = process.pid;
+        bail!(
+            "process {pid} is recorded by another rftrace, PID {owner}: only one can; kill -INT {owner} ends that one in order, as --take-over does"
         );
     }
     Ok(())

@@ -28,6 +28,16 @@ enum Way {
     Outside(Box<Outside>),
 }
 
+/// The other process that records this one, if there is one that lives.
+///
+/// # Errors
+///
+/// Sentences: there is no such process, or it cannot be attached to.
+pub fn owner(pid: u32) -> Result<Option<u32>> {
+    let (process, maps) = attached::open(pid.cast_signed())?;
+    Ok(refusal::owner(&process, &maps))
+}
+
 impl Attached {
     /// Has a process record into what `prepare` makes of the empty files that it is given; that tells where things lie in the first.
     ///
@@ -36,6 +46,7 @@ impl Attached {
     /// Sentences: the process cannot be attached to, or something went wrong; it goes on as it did.
     pub fn begin(pid: u32, wanted: &Wanted, prepare: impl FnOnce(Files) -> Result<BankPlaces>) -> Result<Self> {
         let (process, maps) = attached::open(pid.cast_signed())?;
+        refusal::check_owner(&process, &maps)?;
         let begin = |wanted: &Wanted| {
             Ok(Self(if refusal::has_library(&maps) {
                 drop(process);
@@ -268,6 +279,7 @@ fn begin_within<T>(pid: u32, wanted: &Wanted, begin: impl FnOnce(&Wanted) -> Res
 /// As of [`Attached::begin`].
 pub fn leave(pid: u32, library: &Path, of_resources: &Path) -> Result<bool> {
     let (process, maps) = attached::open(pid.cast_signed())?;
+    refusal::check_owner(&process, &maps)?;
     if refusal::has_library(&maps) {
         drop(process);
         return attached::leave(pid, library, of_resources);

@@ -28,6 +28,7 @@ use super::output::Output;
 use super::processes::{other_number, start_time};
 use super::resources::{self, ResourceRecorder};
 use super::specification::Plan as SpecificationPlan;
+use super::sys;
 
 /// How to record.
 #[derive(Clone, Debug)]
@@ -538,6 +539,32 @@ fn do_errand(what: What, pid: u32, process: Option<&mut Result<Attended, Reason>
     };
     *it = Err(reason);
     problem
+}
+
+/// Ends those that record these processes, in order: they leave them, and save what they have.
+///
+/// # Errors
+///
+/// There is no such process; who records it may not be told to end, or does not.
+pub fn take_over(pids: &[u32]) -> Result<()> {
+    /// Until it has left a process with many threads. What it saves then takes longer.
+    const LEAVES_WITHIN: Duration = Duration::from_secs(30);
+    const PAUSE: Duration = Duration::from_millis(5);
+
+    for &pid in pids {
+        let Some(owner) = rftrace_attach::owner(pid)? else { continue };
+        let told = sys::Process::open(owner).and_then(|recorder| recorder.send(SIGINT));
+        told.with_context(|| format!("process {pid} is recorded by rftrace, PID {owner}, which cannot be ended"))?;
+        let since = Instant::now();
+        // While it leaves, the process is traced by it, and cannot be looked at.
+        while start_time(pid).is_some() && !matches!(rftrace_attach::owner(pid), Ok(None)) {
+            if since.elapsed() > LEAVES_WITHIN {
+                bail!("process {pid} is recorded by rftrace, PID {owner}, which was told to end and has not left it");
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+    Ok(())
 }
 
 /// Leaves a process that an earlier recorder has left in the middle of it. Returns whether there was anything to leave.

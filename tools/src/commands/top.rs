@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
 use rftrace_read::Error;
-use rftrace_record::attach::Reason;
+use rftrace_record::attach::{self, Reason};
 use rftrace_record::live::{self, Live, Moment, Names, Options, Take, Watch};
 use rftrace_record::preload::{self, Preload};
 use rftrace_record::processes;
@@ -92,6 +92,9 @@ pub(crate) struct TopArgs {
     /// What threads do when that is full. They wait for this process, or go on, and calls are not seen.
     #[arg(long, value_name = "WHAT", default_value = "drop", value_enum)]
     on_full: OnFullArg,
+    /// End another rftrace that records the program; it saves what it has.
+    #[arg(long)]
+    take_over: bool,
     /// Say nothing but errors.
     #[arg(short, long)]
     quiet: bool,
@@ -127,6 +130,9 @@ const MOST_WAITING: usize = 4;
 pub(crate) fn run(args: TopArgs) -> Result<()> {
     let rules = function_rules(&args.filter, &args.notrace, args.depth).join("; ");
     check_rules(&rules)?;
+    if args.take_over {
+        attach::take_over(&[args.pid])?;
+    }
     let options = Options {
         pid: args.pid,
         library: Preload::find(preload::TRACER)?.path().to_owned(),

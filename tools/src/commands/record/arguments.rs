@@ -69,6 +69,9 @@ pub(crate) struct RecordArgs {
     /// With -p: only take the tracer out that a recorder which was killed has left in the program.
     #[arg(long, requires = "pid", conflicts_with = "duration")]
     pub(super) leave: bool,
+    /// With -p: end another rftrace that records the program; it saves what it has.
+    #[arg(long, requires = "pid")]
+    pub(super) take_over: bool,
     /// Memory for what is recorded, in each process: 16 bytes for each entry and exit. With K, M or G. 256M with --ring and --stop.
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER, default_value_ifs([("ring", ArgPredicate::IsPresent, KEPT_BUFFER), ("stop", ArgPredicate::IsPresent, KEPT_BUFFER)]))]
     pub(super) buffer: usize,

@@ -294,6 +294,9 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         spelling: dump_on::SPELLING,
         resources: None,
     };
+    if args.take_over {
+        rftrace_record::attach::take_over(&options.pids)?;
+    }
     if args.leave {
         return attach::leave(&options);
     }
