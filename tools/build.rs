@@ -9,7 +9,7 @@ const TRACER: &str = "rftrace-preload";
 const RESOURCES: &str = "rftrace-preload-resources";
 
 /// What the tracer exports: the functions of the C library, and one of the unwinder, that it takes the place of.
-const OF_TRACER: [&str; 24] = [
+const OF_TRACER: [&str; 26] = [
     "__monstartup",
     "_mcleanup",
     "_exit",
@@ -27,6 +27,8 @@ const OF_TRACER: [&str; 24] = [
     "execlp",
     "fexecve",
     "execveat",
+    "posix_spawn",
+    "posix_spawnp",
     "daemon",
     "dlclose",
     "dlsym",

@@ -45,6 +45,17 @@ pub const RESOURCES: &str = "rftrace-preload-resources";
 /// That of the library that leads calls of specified functions to it.
 pub const SPECIFIED: &str = "rftrace-specified-functions";
 
+/// Whether a library that the dynamic linker is told to preload is one of ours: by its name, or that of a folder which was made for it.
+#[must_use]
+pub fn is_own_library(path: &[u8]) -> bool {
+    path.split(|&byte| byte == b'/').any(|name| name.starts_with(TRACER.as_bytes()))
+}
+
+/// The libraries that `LD_PRELOAD` names (ld.so(8)).
+pub fn preloaded(variable: &[u8]) -> impl Iterator<Item = &[u8]> {
+    variable.split(|byte| b" :".contains(byte)).filter(|path| !path.is_empty())
+}
+
 /// The folder of a snapshot in a trace directory, by its number from 1 on and by what it was made for, if that was not a signal:
 /// `snapshot-3-slow-app.handle-5ms`.
 pub fn snapshot(number: u64, reason: Option<&str>) -> String {

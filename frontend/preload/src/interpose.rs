@@ -2,6 +2,7 @@
 //! do nothing, and those that tell the program which signal handlers there are.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
+use std::mem::transmute;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,6 +10,7 @@ use rftrace_frontend::bank::Loaded;
 
 use crate::arch::passed_on;
 use crate::control::{self, IS_TOLD_OF_RAISED};
+use crate::environment;
 use crate::notes;
 use crate::originals::{errno, leave, original, real_dlclose, set_errno};
 use crate::process;
@@ -96,6 +98,50 @@ extern "C" fn before_exec(place: usize) -> *mut c_void {
         set_errno(errno);
     }
     original
+}
+
+/// Functions that begin another program, with an environment: those of the C library, at these places, that have one as an argument.
+macro_rules! begins_program {
+    ($($place:literal $before:ident $name:ident($($argument:ident: $type:ty),*; $($last:ident: $of_last:ty)?);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type,)* given: Texts $(, $last: $of_last)?) -> c_int {
+            type Original = unsafe extern "C" fn($($type,)* Texts $(, $of_last)?) -> c_int;
+
+            // SAFETY: the C library has this function, with this type.
+            let original: Original = unsafe { transmute($before($place)) };
+            // SAFETY: the caller's arguments; the environment has more in it.
+            unsafe { environment::completed(given, |given| original($($argument,)* given $(, $last)?)) }
+        }
+    )*};
+}
+
+/// Pointers to texts, the last one null.
+type Texts = *const *const c_char;
+type Text = *const c_char;
+
+begins_program! {
+    2 before_exec execve(path: Text, arguments: Texts;);
+    5 before_exec execvpe(file: Text, arguments: Texts;);
+    9 before_exec fexecve(file: c_int, arguments: Texts;);
+    10 before_exec execveat(folder: c_int, path: Text, arguments: Texts; flags: c_int);
+    17 original posix_spawn(pid: *mut c_void, path: Text, actions: *const c_void, attributes: *const c_void, arguments: Texts;);
+    18 original posix_spawnp(pid: *mut c_void, file: Text, actions: *const c_void, attributes: *const c_void, arguments: Texts;);
+}
+
+unsafe extern "C" {
+    static environ: Texts;
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execv(path: Text, arguments: Texts) -> c_int {
+    // SAFETY: the caller's arguments; the program's own environment.
+    unsafe { execve(path, arguments, environ) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvp(file: Text, arguments: Texts) -> c_int {
+    // SAFETY: as above.
+    unsafe { execvpe(file, arguments, environ) }
 }
 
 /// Seccomp's strict mode kills a thread for all system calls but `read`, `write`, `exit` and `sigreturn`, and takes the time
@@ -208,15 +254,9 @@ fn n_loads() -> u64 {
     found
 }
 
-passed_on!(execve, before_exec, 2);
-passed_on!(execv, before_exec, 3);
-passed_on!(execvp, before_exec, 4);
-passed_on!(execvpe, before_exec, 5);
 passed_on!(execl, before_exec, 6);
 passed_on!(execle, before_exec, 7);
 passed_on!(execlp, before_exec, 8);
-passed_on!(fexecve, before_exec, 9);
-passed_on!(execveat, before_exec, 10);
 // Its parent ends within the C library.
 passed_on!(daemon, before_exec, 11);
 passed_on!(prctl, before_prctl, 12);

@@ -26,8 +26,10 @@ const NAMES: [&CStr; N_NAMES] = [
     c"dlclose",
     c"_Unwind_RaiseException",
     DLSYM,
+    c"posix_spawn",
+    c"posix_spawnp",
 ];
-const N_NAMES: usize = 17;
+const N_NAMES: usize = 19;
 /// This cannot be asked for itself.
 const DLSYM: &CStr = c"dlsym";
 const DLCLOSE: usize = 14;

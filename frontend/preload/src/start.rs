@@ -11,6 +11,7 @@ use rftrace_frontend::bank::Bank;
 
 use crate::arch::{HOOKS, led, trigger};
 use crate::control;
+use crate::environment;
 use crate::interpose;
 use crate::memory;
 use crate::notes;
@@ -41,6 +42,7 @@ extern "C" fn start() {
     memory::prepare();
     work::prepare(memory::map(work::STACK_BYTES));
     let Some(settings) = Settings::read() else { return };
+    work::alone(environment::remember);
     if std::env::var_os("RFTRACE_RECORD_LED").is_some() {
         work::alone(|| {
             notes::begin(&settings.notes);

@@ -43,6 +43,7 @@ mod deep;
 mod descriptors;
 mod dumps;
 mod entry_branches;
+mod environments;
 mod filters;
 mod full;
 mod functracer;

@@ -646,6 +646,8 @@ fn the_library_exports_nothing_else() {
         "execvpe",
         "fexecve",
         "mcount",
+        "posix_spawn",
+        "posix_spawnp",
         "prctl",
         "rftrace_attach",
         "rftrace_attach_again",

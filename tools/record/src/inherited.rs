@@ -5,13 +5,12 @@
 #![expect(unsafe_code)]
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Command;
 use std::ptr;
 use std::sync::OnceLock;
@@ -215,15 +214,11 @@ fn begin_without_preloaded() -> Result<()> {
         return Ok(());
     }
     let before = env::var_os("LD_PRELOAD").unwrap_or_default();
-    let is_own = |path: &&[u8]| {
-        let mut names = Path::new(OsStr::from_bytes(path)).iter();
-        names.any(|name| name.as_bytes().starts_with(recording::TRACER.as_bytes()))
-    };
-    let libraries = || before.as_bytes().split(|byte| b" :".contains(byte)).filter(|path| !path.is_empty());
-    if libraries().all(|path| is_own(&path)) {
+    let libraries = || recording::preloaded(before.as_bytes());
+    if libraries().all(recording::is_own_library) {
         return Ok(());
     }
-    let kept = libraries().filter(is_own).collect::<Vec<_>>().join(&b':');
+    let kept = libraries().filter(|path| recording::is_own_library(path)).collect::<Vec<_>>().join(&b':');
     let mut args = env::args_os();
     let mut anew = Command::new("/proc/self/exe");
     anew.arg0(args.next().unwrap_or_else(|| OsString::from("rftrace"))).args(args);
