@@ -1,7 +1,7 @@
 //! The format of a trace directory, as uftrace 0.13 to 0.19 and rftrace write and read it.
 //!
-//! Each part of the format is defined here once: what writes a trace and what reads one use the same type. There is no I/O:
-//! records become bytes and bytes records, lines are types with [`Display`](core::fmt::Display) and `parse`. The crate is
+//! Each part of the format is defined here once: what writes a trace and what reads one use the same type. There is no I/O but by
+//! `opener`, with the feature `std`: records become bytes and bytes records, lines are types with [`Display`](core::fmt::Display) and `parse`. The crate is
 //! `no_std` with `alloc` and has no dependencies; the feature `libc` adds one, for a conversion.
 //!
 //! | file | contents | module |
@@ -57,6 +57,8 @@ pub mod items;
 pub mod layout;
 mod malformed;
 pub mod map;
+#[cfg(feature = "std")]
+pub mod opener;
 pub mod perf;
 pub mod record;
 pub mod recording;

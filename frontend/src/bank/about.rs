@@ -21,6 +21,7 @@ use super::file::{TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
 use super::spool::{about_file, facts_folder};
 use crate::clock::ClockPair;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS, TABLE_BYTES};
+use rftrace_format::opener::{self, MOST_TEXT};
 
 /// `\x93RFA\r\n\x1a\n`.
 const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFA\r\n\x1a\n");
@@ -80,7 +81,7 @@ impl Banks {
     ///
     /// Those of the system; what belongs to the spool is not there, or cut, or of another version.
     pub fn recover(file: File, spool: &Path, extent: Extent) -> io::Result<Collected> {
-        let about = fs::read(about_file(spool))?;
+        let about = opener::read(&about_file(spool), MOST_TEXT)?;
         let bad =
             |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", about_file(spool).display()));
         let cut = || bad("it is cut");

@@ -4,7 +4,7 @@
 //! (`image/stored.rs`). Chunks are unpacked one at a time, so what this takes of memory does not depend on how much was recorded.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use memmap2::{Mmap, MmapOptions};
 use rftrace_format::files;
 use rftrace_format::gaps::Gaps;
 use rftrace_format::info::{Changes, Info};
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::{recording, symbols};
 
 use super::about;
@@ -79,7 +80,7 @@ impl Symbols {
             let entry = entry?;
             if entry.file_name().as_bytes().starts_with(recording::SYMBOLS.as_bytes()) {
                 let mut head = Vec::new();
-                File::open(entry.path())?.take(symbols::Head::MAX_BYTES as u64).read_to_end(&mut head)?;
+                opener::open(&entry.path())?.take(symbols::Head::MAX_BYTES as u64).read_to_end(&mut head)?;
                 let symbols::Head { path: Some(path), build_id, .. } = symbols::Head::parse(&head) else { continue };
                 received.insert((path, build_id), entry.path());
             }
@@ -103,7 +104,7 @@ impl Symbols {
             if let Some(received) = received {
                 let build_id = module.build_id.as_deref().map(|id| symbols::short_build_id(id).to_owned());
                 return Some(Arc::new(SymbolTable::of_text(
-                    &fs::read(received.get(&(module.map_path(), build_id))?).ok()?,
+                    &opener::read(received.get(&(module.map_path(), build_id))?, MOST_TEXT).ok()?,
                 )));
             }
             let file = map_file(&in_root(root, &module.path)).ok()?;
@@ -395,12 +396,12 @@ impl Facts {
             move |source| Error::Read { path, source }
         };
         let path = folder.join(files::INFO);
-        let info = fs::read(&path).map_err(failed(&path))?;
+        let info = opener::read(&path, MOST_TEXT).map_err(failed(&path))?;
         let written = fs::metadata(&path).and_then(|meta| meta.modified()).map_err(failed(&path))?;
         let mut build_ids = HashMap::new();
         for path in symbol_files(folder)? {
             let mut bytes = Vec::new();
-            let file = File::open(&path).map_err(failed(&path))?;
+            let file = opener::open(&path).map_err(failed(&path))?;
             file.take(symbols::Head::MAX_BYTES as u64).read_to_end(&mut bytes).map_err(failed(&path))?;
             let head = symbols::Head::parse(&bytes);
             build_ids.extend(head.path.map(|path| (path, head.build_id)));
@@ -426,7 +427,7 @@ impl Facts {
         }
         let path = directory.join(files::INFO);
         let failed = |source: io::Error| Error::Write { path: path.clone(), source };
-        let own = fs::read(&path).map_err(failed)?;
+        let own = opener::read(&path, MOST_TEXT).map_err(failed)?;
         let own = Info::parse(&own).map_err(|error| failed(io::Error::other(error.to_string())))?;
         let changes = Changes { features: Some(own.features()), tids: Some(own.tids()), ..Changes::default() };
         fs::write(&path, changes.apply(&self.info)).map_err(failed)
@@ -449,7 +450,7 @@ fn symbol_files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 /// The first bytes of a file of chunks, if there are any.
 fn mapped(path: &Path, n_bytes: u64) -> Result<Option<Mmap>, Error> {
     let read_error = |source| Error::Read { path: path.to_owned(), source };
-    let file = match File::open(path) {
+    let file = match opener::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(read_error(error)),

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rftrace::abi::{MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, RETURN_STACK_ENTRIES};
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::recording::WHOLE;
 
 use super::collect::{Banks, Watched};
@@ -87,7 +88,7 @@ impl Banks {
     /// Those of the system; what belongs to the spool is not there, or cut.
     pub fn collected_elsewhere(spool: &Path) -> io::Result<Collected> {
         let whole = whole_file(spool);
-        let text = fs::read(&whole)?;
+        let text = opener::read(&whole, MOST_TEXT)?;
         let bad = |problem| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {problem}", whole.display()));
         let Some((first, rest)) = split(&text) else { return Err(bad("it is cut")) };
         if first != FIRST {

@@ -251,3 +251,42 @@ fn nothing_is_left_of_what_is_shown() {
     assert!(!output.status.success());
     assert!(told(&output).contains("choose another place with the variable TMPDIR"), "{}", told(&output));
 }
+
+/// Runs a command on `trace` that has little time and memory.
+fn run_bounded(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -v 4000000; exec timeout -s KILL 60 \"$0\" \"$@\""]).arg(rftrace()).args(args);
+    command.current_dir(folder).output().unwrap()
+}
+
+/// Files that never end, or nearly so, are named, and cost neither time nor memory.
+#[test]
+fn files_without_end_are_named() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let (folder, output) = record(&["--keep-stream"], 100, "once");
+    assert!(output.status.success(), "{}", told(&output));
+    let spools = fs::read_dir(folder.path().join("trace/.recording")).unwrap().flatten().map(|entry| entry.path());
+    let about = spools.into_iter().find(|path| path.extension().is_some_and(|kind| kind == "about")).unwrap();
+    fs::remove_file(&about).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &about).unwrap();
+    for args in [&["report", "trace"][..], &["info", "trace"], &["recover", "trace"]] {
+        let output = run_bounded(folder.path(), args);
+        assert!(output.status.code().is_some_and(|code| code != 137), "{args:?}: {:?}", output.status);
+        assert!(told(&output).contains("not a regular file"), "{args:?}: {}", told(&output));
+    }
+    let (folder, output) = record(&[], 100, "once");
+    assert!(output.status.success(), "{}", told(&output));
+    let mut traced = fs::read_dir(folder.path().join("trace")).unwrap().flatten().map(|entry| entry.path());
+    let data =
+        traced.find(|path| path.extension().is_some_and(|kind| kind == "dat") && !path.ends_with("perf-cpu0.dat"));
+    let data = data.unwrap();
+    fs::File::options().write(true).open(&data).unwrap().set_len(1 << 40).unwrap();
+    for args in [&["report", "trace"][..], &["replay", "--no-pager", "trace"], &["dump", "--folded", "trace"]] {
+        let output = run_bounded(folder.path(), args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {}", told(&output));
+        let name = data.file_name().unwrap().to_str().unwrap();
+        assert!(told(&output).contains("are a hole") && told(&output).contains(name), "{args:?}: {}", told(&output));
+    }
+}

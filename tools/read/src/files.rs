@@ -1,28 +1,21 @@
 //! Files of a trace, none of which is believed: they are regular ones, and text goes through memory line by line.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use rftrace_format::files::File as TraceFile;
+use rftrace_format::opener;
 
 use crate::error::{Error, Result};
 
-/// Opens a regular file. A pipe would keep the reader waiting, and a device may never end.
+/// Opens a regular file, as [`opener::open`].
 ///
 /// # Errors
 ///
 /// [`Error::Io`], also for what is no regular file.
 pub fn open(path: &Path) -> Result<File> {
-    let failed = |source| Error::Io { path: path.to_owned(), source };
-    // Opening a pipe waits already.
-    let metadata = fs::metadata(path).map_err(failed)?;
-    if !metadata.is_file() {
-        let reason =
-            "not a regular file but a folder, a pipe or a device; give the trace as it was recorded, or a copy of it";
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, reason)));
-    }
-    File::open(path).map_err(failed)
+    opener::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
 /// Reads a whole file of at most `most` bytes: for small text files and binaries, never for records.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::record::RECORD_BYTES;
 use rftrace_format::recording::{Entry, Fork, PART_FILE, Part, RECEIVED, Saved};
 pub use rftrace_frontend::bank::Written;
@@ -410,7 +411,7 @@ impl BankRecording {
             let Some(Entry::Part { pid, .. }) = path.file_name().and_then(|name| Entry::of(name.to_str()?)) else {
                 continue;
             };
-            let told = Part::parse(&fs::read(path.join(PART_FILE)).unwrap_or_default());
+            let told = Part::parse(&opener::read(&path.join(PART_FILE), MOST_TEXT).unwrap_or_default());
             if told.map_or_else(|| self.all().any(|it| it.pid == pid), |part| self.has(&part)) {
                 fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
             }

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use rftrace_format::cost::{CallCost, HookKind, INSIDE, OUTSIDE};
 use rftrace_format::files;
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::recording::COST;
 
 /// Has the library measure it. Of several kinds of hooks, where nobody knows which one a function has, it is the least. `None` if it
@@ -31,7 +32,7 @@ pub(crate) fn keep_in(work: &Path, cost: CallCost) -> Result<()> {
 
 /// What was kept so.
 pub(crate) fn kept_in(work: &Path) -> Option<CallCost> {
-    CallCost::parse(&fs::read(work.join(COST)).ok()?)
+    CallCost::parse(&opener::read(&work.join(COST), MOST_TEXT).ok()?)
 }
 
 /// Writes it into a trace, in place of what it said before.
@@ -41,7 +42,7 @@ pub(crate) fn kept_in(work: &Path) -> Option<CallCost> {
 /// Its `clock.txt` cannot be read or written.
 pub fn add_to(dir: &Path, cost: CallCost) -> Result<()> {
     let path = dir.join(files::CLOCK);
-    let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut text = opener::read_text(&path, MOST_TEXT).with_context(|| format!("cannot read {}", path.display()))?;
     let is_other = |line: &&str| ![INSIDE, OUTSIDE].iter().any(|key| line.starts_with(key));
     text = text.split_inclusive('\n').filter(is_other).collect();
     text += &cost.to_string();

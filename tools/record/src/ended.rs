@@ -8,6 +8,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use rftrace_format::info::Usage;
+use rftrace_format::opener::{self, MOST_TEXT};
 
 use super::run::Ended;
 
@@ -38,7 +39,7 @@ impl Ended {
 
     /// What was written into a folder, if it is there.
     pub(crate) fn kept_in(work: &Path) -> Option<Self> {
-        let text = fs::read_to_string(work.join(FILE)).ok()?;
+        let text = opener::read_text(&work.join(FILE), MOST_TEXT).ok()?;
         let numbers: Vec<u64> = text.lines().map(|line| line.parse().ok()).collect::<Option<_>>()?;
         let &[pid, status, elapsed, system, user, voluntary, involuntary, resident, major, minor, read, written] =
             numbers.as_slice()

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf, absolute};
 use anyhow::{Context, Result, bail};
 use rftrace_format::files::{File as TraceFile, GAPS, INFO, MAGIC, RESOURCES};
 use rftrace_format::gaps;
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::recording::{Entry, FOLDER, JOINED, PART_FILE, STREAM, snapshot, snapshot_number};
 use rftrace_format::resources::{self, BlockHead};
 use rftrace_read::files::begins_with;
@@ -175,7 +176,7 @@ impl Output {
 
 /// Moves a snapshot to its place in the directory of a trace, under the next number. Returns where that is.
 pub(crate) fn publish_snapshot(snapshot_dir: &Path, dir: &Path) -> Result<PathBuf> {
-    let told = fs::read(snapshot_dir.join(GAPS)).unwrap_or_default();
+    let told = opener::read(&snapshot_dir.join(GAPS), MOST_TEXT).unwrap_or_default();
     let last = snapshots_in(dir)?.into_iter().map(|(number, _)| number).max().unwrap_or(0);
     let to = dir.join(snapshot(last + 1, gaps::dump_reason(&told).as_deref()));
     move_to(snapshot_dir, &to)?;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rftrace_format::files::{GAPS, INFO};
 use rftrace_format::gaps;
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::recording::{Entry, PART_FILE, Part, Saved};
 
 use super::output::publish_snapshot;
@@ -40,7 +41,7 @@ pub(crate) fn publish(work: &Path, pid: u32, name: &str, reason: &str) -> Result
         return Err(failed(&"it has no place for it"));
     }
     let directory = work.join(name);
-    let part = fs::read(directory.join(PART_FILE)).ok().and_then(|bytes| Part::parse(&bytes));
+    let part = opener::read(&directory.join(PART_FILE), MOST_TEXT).ok().and_then(|bytes| Part::parse(&bytes));
     let problem = match part {
         None => Some("it says nothing of it".to_owned()),
         Some(Part { saved: Saved::TooMuch, .. }) => Some("enough was saved already (--max-size)".to_owned()),

@@ -1,7 +1,7 @@
 //! One trace directory of what the recorded processes have saved.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use rftrace_format::files::{self, File as TraceFile};
 use rftrace_format::gaps::Gaps;
 use rftrace_format::info::Changes;
 use rftrace_format::map::{MapLine, STACK};
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::perf::{self, THREAD_NAME_BYTES};
 use rftrace_format::record::{Kind, RECORD_BYTES, Record};
 use rftrace_format::recording::{Entry, Fork, PART_FILE, Part, Saved};
@@ -164,14 +165,14 @@ fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
         let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (pid, nanos) = match Entry::of(&name) {
             Some(Entry::Error { pid }) => {
-                let text = fs::read_to_string(&dir).unwrap_or_default();
+                let text = opener::read_text(&dir, MOST_TEXT).unwrap_or_default();
                 joined.errors.push(format!("process {pid} was not recorded: {}", text.trim()));
                 continue;
             }
             Some(Entry::Part { pid, nanos }) => (pid, nanos),
             _ => continue,
         };
-        let Some(told) = Part::parse(&fs::read(dir.join(PART_FILE)).unwrap_or_default()) else {
+        let Some(told) = Part::parse(&opener::read(&dir.join(PART_FILE), MOST_TEXT).unwrap_or_default()) else {
             joined.left_over += usize::from(has_records(&dir));
             // Unless the process itself has said why.
             if !joined.errors.iter().any(|error| error.starts_with(&format!("process {pid}: "))) {
@@ -233,7 +234,7 @@ impl EventIds {
     /// What the ids of a part become; those that stay are left out.
     fn of_part(&mut self, part: &SavedPart) -> Result<HashMap<u64, u64>> {
         let path = part.dir.join(files::EVENTS);
-        let text = match fs::read_to_string(&path) {
+        let text = match opener::read_text(&path, MOST_TEXT) {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             text => text.with_context(|| format!("cannot read {}", path.display()))?,
         };
@@ -279,7 +280,7 @@ fn append(
     };
     let reading = || format!("cannot read {}", from.display());
     let writing = || format!("cannot write {}", to.display());
-    let mut input = BufReader::new(File::open(from).with_context(reading)?);
+    let mut input = BufReader::new(opener::open(from).with_context(reading)?);
     let output = OpenOptions::new().create(true).append(true).open(to).with_context(writing)?;
     let mut output = BufWriter::with_capacity(256 << 10, output);
     let mut record = [0; RECORD_BYTES];
@@ -339,7 +340,7 @@ fn open_functions(from: &Path, to: &Path) -> Result<u64> {
 /// Some records of a file, from a byte on; `None` for what is no record.
 fn read_records(path: &Path, start: u64, most: usize) -> Result<Vec<Option<Record>>> {
     let context = || format!("cannot read {}", path.display());
-    let mut file = File::open(path).with_context(context)?;
+    let mut file = opener::open(path).with_context(context)?;
     file.seek(SeekFrom::Start(start)).with_context(context)?;
     let mut bytes = Vec::new();
     file.take((most * RECORD_BYTES) as u64).read_to_end(&mut bytes).with_context(context)?;
@@ -380,7 +381,7 @@ fn add_symbols(from: &Path, to: &Path, names: &mut SymbolFileNames) -> Result<()
 /// How a symbol file begins.
 fn head(path: &Path) -> Result<Head> {
     let mut bytes = Vec::new();
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let file = opener::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let read = file.take(Head::MAX_BYTES as u64).read_to_end(&mut bytes);
     read.with_context(|| format!("cannot read {}", path.display()))?;
     Ok(Head::parse(&bytes))
@@ -391,7 +392,7 @@ fn join_names(parts: &[SavedPart], dir: &Path) -> Result<()> {
     let name = files::perf(0);
     let mut records = Vec::new();
     for path in parts.iter().filter(|part| part.has_trace()).map(|part| part.dir.join(&name)) {
-        match fs::read(&path) {
+        match opener::read(&path, MOST_TEXT) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             bytes => records.extend(bytes.with_context(|| format!("cannot read {}", path.display()))?),
         }
@@ -473,13 +474,13 @@ fn join_tasks(parts: &mut [SavedPart], dir: &Path) -> Result<String> {
 
 /// What a map says but for the stack, which grows.
 fn modules(map: &Path) -> Result<String> {
-    let text = fs::read_to_string(map).with_context(|| format!("cannot read {}", map.display()))?;
+    let text = opener::read_text(map, MOST_TEXT).with_context(|| format!("cannot read {}", map.display()))?;
     let is_stack = |line: &&str| MapLine::parse(line).is_ok_and(|line| line.path == STACK);
     Ok(text.lines().filter(|line| !is_stack(line)).map(|line| format!("{line}\n")).collect())
 }
 
 fn read_tasks(path: &Path) -> Result<Vec<Line>> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = opener::read_text(path, MOST_TEXT).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(text.lines().filter_map(|line| Some(Line::new(TaskLine::parse(line).ok()??))).collect())
 }
 
@@ -503,7 +504,7 @@ fn write_info(parts: &[SavedPart], main: &SavedPart, tids: &[u32], dir: &Path, e
         features |= info::read(&part.dir.join(files::INFO))?.features();
     }
     let path = main.dir.join(files::INFO);
-    let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let bytes = opener::read(&path, MOST_TEXT).with_context(|| format!("cannot read {}", path.display()))?;
     let changes = Changes {
         features: Some(features),
         tids: Some(tids),

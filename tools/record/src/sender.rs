@@ -3,7 +3,6 @@
 //!
 //! Not here: the protocol (`rftrace_net::stream`), what spools become there (`spools`), what is recorded (`banks`), and which files are sent when the trace is made (`companions`).
 
-use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use rftrace_format::companion::Companion;
+use rftrace_format::opener;
 use rftrace_frontend::bank::SPOOL_VERSIONS;
 use rftrace_net::outgoing::Outgoing;
 use rftrace_net::stream::{self, Follows, Hello};
@@ -186,7 +186,7 @@ fn send(work: &Path, receiver: &Receiver, told: &Told) -> Result<Sent> {
 /// Sends a file piece by piece.
 fn send_file(which: Companion, path: &Path, send: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let reading = || format!("cannot read {}", path.display());
-    let mut file = File::open(path).with_context(reading)?;
+    let mut file = opener::open(path).with_context(reading)?;
     let total = file.metadata().with_context(reading)?.len();
     let mut piece = vec![0; stream::PIECE_BYTES];
     let mut start = 0;

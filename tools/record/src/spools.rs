@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::recording::{SPOOL, WHOLE};
 use rftrace_frontend::bank::{Banks, Symbols, ToldModules};
 use rftrace_net::stream::{self, section_bytes};
@@ -84,7 +85,7 @@ impl Spools {
     /// Tells what is known of a process, if that is another thing than before.
     fn send_about(&mut self, path: &Path, is_last: bool, send: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let about = path.with_extension(WHOLE);
-        let text = fs::read(&about).with_context(|| format!("cannot read {}", about.display()))?;
+        let text = opener::read(&about, MOST_TEXT).with_context(|| format!("cannot read {}", about.display()))?;
         let is_new = match self.known.entry(path.to_owned()) {
             Entry::Vacant(place) => {
                 let number = self.n_processes;
@@ -123,7 +124,7 @@ impl Spools {
         let reading = || format!("cannot read {}", path.display());
         let file = match &mut spool.file {
             Some(file) => file,
-            file => match File::open(path) {
+            file => match opener::open(path) {
                 Ok(opened) => file.insert(opened),
                 // Nothing of it has come to the disk.
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

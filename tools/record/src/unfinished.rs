@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rftrace_format::files::INFO;
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::recording::{Entry, FOLDER, PART_FILE, Part, STREAM};
 use rftrace_frontend::bank::Extent;
 use tempfile::TempDir;
@@ -129,7 +130,7 @@ impl Lent {
             let (name, path) = (entry.file_name(), entry.path());
             let is_whole = match name.to_str().and_then(Entry::of) {
                 Some(Entry::Part { .. }) => {
-                    let told = Part::parse(&fs::read(path.join(PART_FILE)).unwrap_or_default());
+                    let told = Part::parse(&opener::read(&path.join(PART_FILE), MOST_TEXT).unwrap_or_default());
                     // Just now it may be made of what is in `banks`.
                     told.is_some_and(|part| !banks.as_ref().is_some_and(|banks| banks.has(&part)))
                 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use rftrace_format::files::File as TraceFile;
 use rftrace_format::items::read_payload;
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::record::{Kind, Record};
 use rftrace_format::symbols::{Head, ModuleId, SourcePart, SymbolFileNames, ValueLines, ValuesOf};
 use rftrace_format::values::MAX_PAYLOAD;
@@ -77,7 +78,7 @@ impl SpecFiles {
             if TraceFile::of(&name) != Some(TraceFile::SourceLines) {
                 continue;
             }
-            let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let text = opener::read(&path, MOST_TEXT).with_context(|| format!("cannot read {}", path.display()))?;
             let head = Head::parse(&text);
             let module =
                 ModuleId { path: head.path.as_deref().unwrap_or_default(), build_id: head.build_id.as_deref() };
