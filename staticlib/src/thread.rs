@@ -2,9 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::transmute;
-#[cfg(not(target_os = "none"))]
-use core::sync::atomic::Ordering::{AcqRel, Acquire};
-use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::{iter, ptr};
 
 #[cfg(not(target_os = "none"))]
@@ -37,16 +35,38 @@ pub(crate) fn traced() -> impl Iterator<Item = &'static ThreadBlock> {
 #[cold]
 fn start_thread() {
     // One with a shadow stack may not have its returns hooked.
-    let Some(pointer) = (if arch::has_shadow_stack() { None } else { allocate() }) else {
+    let Some(pointer) = (if arch::has_shadow_stack() { None } else { arch::local_block().or_else(allocate) }) else {
         CONTROL.n_untraced_threads.fetch_add(1, Relaxed);
         // Do not search again at every call.
         arch::set_first_thread_block(arch::UNTRACED);
         return;
     };
-    // SAFETY: the block was just allocated for this thread.
+    // SAFETY: the block was just allocated for this thread, or lies in its own storage.
     let block = unsafe { &*pointer };
-    let base = (&raw const block.stack).cast::<ReturnEntry>().cast_mut().wrapping_add(1);
-    // SAFETY: the sentinel is the first entry of the block's stack.
+    let is_local = arch::local_block().is_some();
+    if is_local {
+        set_up_local(block);
+    } else {
+        set_up(block);
+    }
+    // From here on the hooks record, also those of a handler; one that came in before was the first.
+    if arch::set_first_thread_block(pointer) {
+        call_thread_start(pointer);
+    } else if !is_local {
+        block.limit.store(ptr::null_mut(), Relaxed);
+        release(pointer);
+    }
+}
+
+/// The place for a thread's outermost entry. The sentinel is the first of the block's stack.
+fn base(block: &ThreadBlock) -> *mut ReturnEntry {
+    (&raw const block.stack).cast::<ReturnEntry>().cast_mut().wrapping_add(1)
+}
+
+/// Makes a block that nobody else uses ready for a thread.
+fn set_up(block: &ThreadBlock) {
+    let base = base(block);
+    // SAFETY: the sentinel.
     unsafe { &*base.wrapping_sub(1) }.frame.store(usize::MAX, Relaxed);
     let fresh = block.base.load(Relaxed).is_null();
     block.chunk_mask.store(0, Relaxed);
@@ -62,17 +82,25 @@ fn start_thread() {
     block.base.store(base, Relaxed);
     block.sp.store(base, Relaxed);
     block.psp.store((&raw const block.sp).cast_mut(), Release);
-    if fresh && !cfg!(target_os = "none") {
-        publish(pointer);
+    if fresh {
+        publish(ptr::from_ref(block).cast_mut());
     }
     block.limit.store(base.wrapping_add(RETURN_STACK_ENTRIES), Release);
-    // From here on the hooks record, also those of a handler; one that came in before was the first.
-    if arch::set_first_thread_block(pointer) {
-        call_thread_start(pointer);
-    } else {
-        block.limit.store(ptr::null_mut(), Relaxed);
-        release(pointer);
+}
+
+/// The same where the block lies in the thread's own storage, all zero at first. An interrupt handler that comes in between does it too, in
+/// the same block, and has calls there when this one goes on: who finds a word that is not 0 leaves it.
+fn set_up_local(block: &ThreadBlock) {
+    let base = base(block);
+    // SAFETY: the sentinel.
+    let _ = unsafe { &*base.wrapping_sub(1) }.frame.compare_exchange(0, usize::MAX, Relaxed, Relaxed);
+    if block.tid.load(Relaxed) == 0 {
+        let _ = block.tid.compare_exchange(0, CONTROL.next_tid.fetch_add(1, Relaxed), Relaxed, Relaxed);
     }
+    let _ = block.base.compare_exchange(ptr::null_mut(), base, Relaxed, Relaxed);
+    let _ = block.sp.compare_exchange(ptr::null_mut(), base, Relaxed, Relaxed);
+    let end = base.wrapping_add(RETURN_STACK_ENTRIES);
+    let _ = block.limit.compare_exchange(ptr::null_mut(), end, Relaxed, Relaxed);
 }
 
 /// Makes the table of left frames known to unwinders, as the return stack of a block without thread.
@@ -133,8 +161,7 @@ pub(crate) fn call_thread_start(block: *mut ThreadBlock) {
     });
 }
 
-/// Takes a block off the free list, or one that was never used.
-#[cfg(not(target_os = "none"))]
+/// Takes a block off the free list, or one that was never used. `None` if there are no more, or none at all.
 fn allocate() -> Option<*mut ThreadBlock> {
     let blocks = CONTROL.blocks.load(Acquire);
     if blocks.is_null() {
@@ -159,14 +186,11 @@ fn allocate() -> Option<*mut ThreadBlock> {
     Some(blocks.wrapping_add(number.ok()? as usize))
 }
 
-#[cfg(target_os = "none")]
-fn allocate() -> Option<*mut ThreadBlock> {
-    Some(arch::local_block())
-}
-
-/// Puts a block on the free list.
-#[cfg(not(target_os = "none"))]
+/// Puts a block on the free list, unless it lies in its thread's own storage.
 pub(crate) fn release(block: *mut ThreadBlock) {
+    if arch::local_block().is_some() {
+        return;
+    }
     let blocks = CONTROL.blocks.load(Relaxed) as usize;
     let number = (block as usize).wrapping_sub(blocks) / size_of::<ThreadBlock>();
     let free = &CONTROL.shared.free_block;
@@ -181,9 +205,6 @@ pub(crate) fn release(block: *mut ThreadBlock) {
         }
     }
 }
-
-#[cfg(target_os = "none")]
-pub(crate) fn release(_block: *mut ThreadBlock) {}
 
 /// Stops recording on this thread; the result is for [`rftrace_backend_resume_thread`]. The functions that are open now
 /// must not return before that. For frontends, which may be instrumented like the program.

@@ -78,8 +78,6 @@ pub(crate) use reach::{MAX_FRAME_BYTES, Reach};
 #[cfg_attr(all(target_arch = "x86_64", feature = "threadhook"), path = "x86_64_threadhook.rs")]
 #[cfg_attr(all(target_arch = "x86_64", feature = "outside"), path = "x86_64_outside.rs")]
 mod local;
-#[cfg(target_os = "none")]
-pub(crate) use local::local_block;
 #[cfg(feature = "outside")]
 pub(crate) use local::{OUTSIDE, forget_thread, has_ended, own_tid, tid_of_block};
 pub(crate) use local::{set_first_thread_block, set_thread_block, thread_block};
@@ -139,6 +137,16 @@ compile_error!(
     "rftrace supports x86-64, aarch64 with Linux or without OS, and riscv64 (with floating-point registers) with Linux; others need their \
      module in staticlib/src/arch"
 );
+
+/// The block of this thread, all zero at first, where each has it in storage of its own: without an OS nobody else could give memory back when a
+/// task ends.
+#[inline(always)]
+pub(crate) fn local_block() -> Option<*mut ThreadBlock> {
+    #[cfg(target_os = "none")]
+    return Some(local::local_block());
+    #[cfg(not(target_os = "none"))]
+    None
+}
 
 /// Whether there are functions whose returns are not hooked, see [`UNHOOKED`](crate::abi::UNHOOKED): addresses must leave that bit free.
 pub(crate) const HAS_SLEDS: bool = cfg!(all(target_arch = "x86_64", not(target_os = "none")));

@@ -1,6 +1,6 @@
 //! In place of `staticlib/src/arch/x86_64/`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -36,6 +36,11 @@ static SHADOW_STACK: AtomicBool = AtomicBool::new(false);
 thread_local! {
     /// The blocks of the simulated threads that share this thread of the system.
     static BLOCKS: RefCell<Vec<*mut ThreadBlock>> = const { RefCell::new(Vec::new()) };
+}
+
+thread_local! {
+    /// The first of the blocks that the simulated threads have in storage of their own, if they do.
+    static LOCAL: Cell<Option<*mut ThreadBlock>> = const { Cell::new(None) };
 }
 
 /// A block, as the fast paths use it.
@@ -385,6 +390,16 @@ pub(crate) fn set_first_thread_block(block: *mut ThreadBlock) -> bool {
     first
 }
 
+/// As the real one of targets without OS, if the [`Lab`](crate::lab::Lab) wants it.
+pub(crate) fn local_block() -> Option<*mut ThreadBlock> {
+    LOCAL.get().map(|first| first.wrapping_add(steer::identity()))
+}
+
+/// From now on each simulated thread has its block in storage of its own, these side by side.
+pub(crate) fn set_local_blocks(first: *mut ThreadBlock) {
+    LOCAL.set(Some(first));
+}
+
 /// From now on the threads have a shadow stack, or not.
 pub fn set_shadow_stack(on: bool) {
     SHADOW_STACK.store(on, SeqCst);
@@ -401,6 +416,7 @@ pub fn begin_thread() {
 
 /// The threads of this thread of the system begin anew.
 pub(crate) fn forget_threads() {
+    LOCAL.set(None);
     BLOCKS.with_borrow_mut(Vec::clear);
 }
 

@@ -150,6 +150,11 @@ impl Lab {
         status
     }
 
+    /// Threads have their blocks in storage of their own, as without an OS. Before the first of their calls.
+    pub fn use_local_blocks(&self) {
+        arch::set_local_blocks(self.blocks.start.as_ptr().cast());
+    }
+
     /// Which of the blocks for threads this is.
     #[must_use]
     pub fn block_number(&self, block: *mut ThreadBlock) -> Option<usize> {

@@ -209,6 +209,44 @@ fn a_late_record_stays_in_its_buffer_when_that_is_replaced() {
     });
 }
 
+/// Where a thread has its block in storage of its own an interrupt strikes its first hook at each step: it begins once, and all that both call
+/// is recorded.
+#[test]
+fn a_thread_begins_once_whatever_interrupts_its_first_hook() {
+    let _alone = lab::alone();
+    steer::set_identity(Some(|| THREAD.get()));
+    steer::at_each_point(Some(at_point));
+    MEANWHILE.set(|_| ());
+    THREAD.set(STRUCK);
+    let (mut after, mut struck) = (0, true);
+    while struck {
+        let options = Options { buffer_bytes: 16 * MIN_CHUNK_BYTES, n_blocks: 1, n_left_buckets: 0, ring: false };
+        LAB.take();
+        let lab = Rc::new(Lab::new(options));
+        lab.use_local_blocks();
+        LAB.set(Some(Rc::clone(&lab)));
+        lab.enable();
+        AFTER.set(Some(after));
+        (0..3).for_each(|i| call(STRUCK, i));
+        struck = AFTER.take().is_none();
+        lab.disable();
+        let segments = lab.segments();
+        assert_eq!(segments.len(), 1, "struck after {after} steps: the thread has two numbers");
+        let mut found: Vec<u64> =
+            segments.into_values().flatten().flat_map(|segment| segment.records).map(|(_, word)| word).collect();
+        let handler = if struck { HANDLER_CALLS.get() + 1 } else { 0 };
+        let own = (0..3).flat_map(|i| words(STRUCK, i));
+        let mut did: Vec<u64> = own.chain((0..handler).flat_map(|i| words(HANDLER, i))).collect();
+        found.sort_unstable();
+        did.sort_unstable();
+        assert_eq!(found, did, "struck after {after} steps");
+        after += 1;
+    }
+    steer::at_each_point(None);
+    steer::set_identity(None);
+    assert!(after > 100, "hardly a step was there to strike at");
+}
+
 /// Calls beyond the last level are counted in the newest record, if that is one of lost calls. Another record that comes to
 /// lie there when the chunk is used again is none.
 #[test]
