@@ -148,5 +148,7 @@ const _: () = assert!(offset_of!(LeftCell, entry) == size_of::<ReturnEntry>());
 const _: () = assert!(offset_of!(ThreadBlock, next) == 0);
 const _: () = assert!(offset_of!(ThreadBlock, psp) == 8);
 const _: () = assert!(offset_of!(ThreadBlock, base) == 16);
+// The hooks of some processors read both by one instruction.
+const _: () = assert!(offset_of!(ThreadBlock, chunk_mask) == offset_of!(ThreadBlock, cursor) + size_of::<usize>());
 // The hot fields share the first cache line.
 const _: () = assert!(offset_of!(ThreadBlock, chunk_mask) + size_of::<usize>() <= 64);

@@ -4,6 +4,8 @@
 //! **Invariant**: chunks of a thread are taken, kept and left only by who counts among the takers, and while the buffer is
 //! replaced nobody does. A buffer that was replaced stays mapped, and no other buffer ever has its place: a thread
 //! that was in a hook at that moment writes its record there, where nobody reads it.
+//!
+//! **Invariant**: a cursor is used with the mask of its own buffer alone: by a [`Place`], or with the buffer in use by a taker.
 
 use core::mem::size_of;
 use core::ptr;
@@ -11,11 +13,10 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicUsize, compiler_fence};
 
 use crate::abi::{
-    self, ADDRESS_SHIFT, Bank, CHUNK_HEADER_BYTES, EXCLUDED_MASK, Record, ThreadBlock, enabled, init, kind, state,
-    takers,
+    ADDRESS_SHIFT, Bank, CHUNK_HEADER_BYTES, EXCLUDED_MASK, Record, ThreadBlock, enabled, init, kind, state, takers,
 };
 use crate::arch::{self, values::Values};
-use crate::chunk::{self, Chunk, Kept, Owned};
+use crate::chunk::{self, Kept, Owned, Place};
 use crate::control_block::{CONTROL, SWITCH};
 use crate::waiting;
 
@@ -24,19 +25,25 @@ pub(crate) struct Reserved(*const Record);
 
 /// Some that lie side by side; one if there was no room for more.
 pub(crate) struct ManyReserved {
-    first: *const Record,
+    place: Place,
     n_records: usize,
 }
 
 impl ManyReserved {
     /// Writes the first record, and the values of its call behind it, all at one time.
     pub(crate) fn write(self, tsc: u64, word: u64, values: Option<&Values>) {
-        Reserved(self.first).write(tsc, word);
+        self.record(0).write(tsc, word);
         if let Some(values) = values {
             for (place, word) in (1..self.n_records).zip(values.words()) {
-                Reserved(self.first.wrapping_add(place)).write(tsc, word);
+                self.record(place).write(tsc, word);
             }
         }
+    }
+}
+
+impl ManyReserved {
+    fn record(&self, number: usize) -> Reserved {
+        Reserved((self.place.cursor() as *const Record).wrapping_add(number))
     }
 }
 
@@ -63,10 +70,15 @@ pub(crate) fn record(block: &ThreadBlock, word: u64) -> bool {
 
 /// Records that a stack that was left runs again. The chunk tells that there is such a record.
 pub(crate) fn record_resumed(block: &ThreadBlock, word: u64) {
-    if let Some(place) = reserve(block) {
-        let mask = block.chunk_mask.load(Relaxed);
-        Chunk::of_cursor(place.0 as usize, mask).header().n_resumed.fetch_add(1, Relaxed);
-        place.write(arch::ticks(), word);
+    if let Some(reserved) = reserve_many(block, 1) {
+        reserved
+            .place
+            .moved_to(reserved.place.cursor().wrapping_add(1))
+            .chunk()
+            .header()
+            .n_resumed
+            .fetch_add(1, Relaxed);
+        reserved.write(arch::ticks(), word, None);
     }
 }
 
@@ -91,8 +103,10 @@ pub(crate) fn record_lost_call(block: &ThreadBlock) {
 
 /// Counts a call for which it is known beforehand that there is no room; returns false where there may be some.
 pub(crate) fn loses_call(block: &ThreadBlock) -> bool {
-    let mask = chunk_mask(block);
-    let is_full = |cursor: &AtomicUsize| cursor.load(Relaxed) & mask == 0;
+    let is_full = |cursor: &AtomicUsize| {
+        let cursor = cursor.load(Relaxed);
+        !Place::in_use(cursor, chunk_mask(block)).has_room()
+    };
     if !waiting::is_given_up() || !is_full(&block.cursor) || !is_full(&block.parked_cursor) {
         return false;
     }
@@ -109,7 +123,7 @@ pub(crate) fn loses_call(block: &ThreadBlock) -> bool {
 
 /// Reserves the next record of this thread; `None` when recording is off or no chunk is to be had.
 pub(crate) fn reserve(block: &ThreadBlock) -> Option<Reserved> {
-    reserve_many(block, 1).map(|reserved| Reserved(reserved.first))
+    reserve_many(block, 1).map(|reserved| reserved.record(0))
 }
 
 /// Reserves some records of this thread at once, which lie in one chunk, or one if no chunk has room for so many.
@@ -118,30 +132,25 @@ pub(crate) fn reserve_many(block: &ThreadBlock, n_records: usize) -> Option<Many
         if SWITCH.state(Relaxed) == enabled::OFF || is_excluded(block) {
             return None;
         }
-        let mask = block.chunk_mask.load(Relaxed);
-        let cursor = block.cursor.load(Relaxed);
-        if cursor & mask != 0 {
-            let n_records = if n_records > abi::records_per_chunk(mask.wrapping_add(1)) { 1 } else { n_records };
-            let n_left = (mask.wrapping_add(1)).wrapping_sub(cursor & mask) / size_of::<Record>();
-            let first = cursor as *const Record;
-            if !swap_cursor(block, cursor, n_records.min(n_left)) {
+        let place = Place::next(block);
+        if !place.has_room() {
+            if as_taker(|| take_chunk(block, place.cursor())) {
                 continue;
             }
-            if n_records <= n_left {
-                return Some(ManyReserved { first, n_records });
-            }
-            // Too few. Those who take the chunk wait for each of its records.
-            for place in 0..n_left {
-                Reserved(first.wrapping_add(place)).write(arch::ticks(), kind::VALUES | kind::RESYNC);
-            }
+            return None;
+        }
+        let n_records = if n_records > place.n_records() { 1 } else { n_records };
+        let n_left = place.n_left();
+        if !swap_cursor(block, place.cursor(), n_records.min(n_left)) {
             continue;
         }
-        let parked = block.parked_cursor.load(Relaxed);
-        if cursor == 0 && parked & mask != 0 {
-            // Back to the chunk that was put aside, unless a handler came in between and did so.
-            install(block, 0, parked, mask);
-        } else if !as_taker(|| take_chunk(block, cursor)) {
-            return None;
+        if n_records <= n_left {
+            return Some(ManyReserved { place, n_records });
+        }
+        // Too few. Those who take the chunk wait for each of its records.
+        let too_few = ManyReserved { place, n_records: n_left };
+        for number in 0..n_left {
+            too_few.record(number).write(arch::ticks(), kind::VALUES | kind::RESYNC);
         }
     }
 }
@@ -160,18 +169,19 @@ fn as_taker(work: impl FnOnce() -> bool) -> bool {
 
 /// Makes `place` the cursor instead of `cursor`, with a RESYNC record there first if one is due. Fails if a handler
 /// that came in between has changed the cursor.
-fn install(block: &ThreadBlock, cursor: usize, place: usize, mask: usize) -> bool {
+fn install(block: &ThreadBlock, cursor: usize, place: Place) -> bool {
     let resync = block.resync.load(Relaxed) != 0;
-    let next = if resync { place.wrapping_add(size_of::<Record>()) } else { place };
+    let first = place.cursor();
+    let next = if resync { first.wrapping_add(size_of::<Record>()) } else { first };
     if block.cursor.compare_exchange(cursor, next, Relaxed, Relaxed).is_err() {
         return false;
     }
     if resync {
         block.resync.store(0, Relaxed);
         let open = open_frames(block) as u64;
-        let taken_tsc = Chunk::of_cursor(place, mask).header().taken_tsc.load(Relaxed);
+        let taken_tsc = place.chunk().header().taken_tsc.load(Relaxed);
         let tsc = block.resync_tsc.load(Relaxed).max(taken_tsc);
-        Reserved(place as *const Record).write(tsc, open << ADDRESS_SHIFT | kind::RESYNC);
+        Reserved(first as *const Record).write(tsc, open << ADDRESS_SHIFT | kind::RESYNC);
     }
     true
 }
@@ -238,6 +248,12 @@ fn take_chunk(block: &ThreadBlock, cursor: usize) -> bool {
             true
         }
         mask => {
+            let parked = Place::in_use(block.parked_cursor.load(Relaxed), mask);
+            if cursor == 0 && parked.has_room() {
+                // Back to the chunk that was put aside, unless a handler came in between and did so.
+                install(block, 0, parked);
+                return true;
+            }
             // A handler that forks must know of what may be this thread's by now; of an adopted chunk the index is any.
             let outer = block.taking.load(Relaxed);
             let next = CONTROL.shared.next_index.load(Relaxed).wrapping_add(1);
@@ -376,7 +392,7 @@ fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
     header.depth.store(open_frames(block) as u32, Relaxed);
     header.core.store(block.core.load(Relaxed), Relaxed);
     header.tid.store(block.tid.load(Relaxed), Release);
-    if !install(block, cursor, first, mask) {
+    if !install(block, cursor, Place::in_use(first, mask)) {
         // A handler that came in between has taken a chunk already.
         chunk.give_back();
         return true;
@@ -388,7 +404,7 @@ fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
     let parked = block.parked_cursor.swap(0, Relaxed);
     let old = if cursor != 0 { cursor } else { parked };
     if old != 0 {
-        let kept = Owned::of_cursor(old, mask).keep();
+        let kept = Owned::of_cursor(Place::in_use(old, mask)).keep();
         // Where a handler came in between and took a chunk, it has kept the one that was taken just now: all is written there.
         release(block.kept_index.swap(kept.index(), Relaxed));
     }
@@ -412,7 +428,7 @@ pub(crate) fn leave(block: &ThreadBlock, cursor: usize) {
         if mask != 0 {
             release(kept_index);
             if cursor != 0 {
-                Owned::of_cursor(cursor, mask).leave(cursor);
+                Owned::of_cursor(Place::in_use(cursor, mask)).leave(cursor);
             }
         }
         true
@@ -439,7 +455,7 @@ pub(crate) fn keep_only_chunk_of(own: Option<&ThreadBlock>) {
         cursor => cursor,
     };
     let mask = chunk_mask(own);
-    let current = if cursor == 0 { 0 } else { Chunk::of_cursor(cursor, mask).header().index() };
+    let current = if cursor == 0 { 0 } else { Place::in_use(cursor, mask).chunk().header().index() };
     let indices = [current, own.kept_index.load(Relaxed), own.last_index.load(Relaxed)];
     let taking = own.taking.load(Relaxed);
     chunk::forget_writers(|index| indices.contains(&index) || taking != 0 && index >= taking);

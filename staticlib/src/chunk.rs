@@ -19,8 +19,11 @@ use core::mem::size_of;
 use core::ptr;
 use core::slice;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
+use core::sync::atomic::compiler_fence;
 
-use crate::abi::{CHUNK_HEADER_BYTES, ChunkHeader, Record, chunk_state, enabled, lease, records_per_chunk};
+use crate::abi::{
+    CHUNK_HEADER_BYTES, ChunkHeader, Record, ThreadBlock, chunk_state, enabled, lease, records_per_chunk,
+};
 use crate::arch;
 use crate::control_block::{CONTROL, SWITCH};
 
@@ -55,13 +58,6 @@ impl Chunk {
     /// The one that was taken as number `index`, from 1; or, if the buffer has been replaced since, some other one.
     fn of_index(index: u64) -> Self {
         Self::at(index.wrapping_sub(1).checked_rem(CONTROL.n_chunks.load(Relaxed) as u64).unwrap_or(0))
-    }
-
-    /// The one that a cursor points into or to the end of.
-    pub(crate) fn of_cursor(cursor: usize, mask: usize) -> Self {
-        let chunk = cursor.wrapping_sub(1) & !mask;
-        // SAFETY: a cursor lies behind the header of a chunk, and what it belongs to stays mapped.
-        Self(unsafe { &*(chunk as *const ChunkHeader) })
     }
 
     /// All chunks that may ever have been taken. The memory of the others may not be there yet.
@@ -117,6 +113,61 @@ impl Chunk {
     }
 }
 
+/// A cursor, and the size minus 1 of the chunk that it points into or to the end of: both of one buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    cursor: usize,
+    mask: usize,
+}
+
+impl Place {
+    /// Where the next record of a thread goes.
+    ///
+    /// The cursor is read first. A handler that comes in between may bring the thread to another buffer, and changes the cursor by that: who then
+    /// changes it by compare-exchange from what was read here has read both of one buffer.
+    pub(crate) fn next(block: &ThreadBlock) -> Self {
+        let cursor = block.cursor.load(Relaxed);
+        compiler_fence(SeqCst);
+        Self { cursor, mask: block.chunk_mask.load(Relaxed) }
+    }
+
+    /// One of the buffer in use, by who counts among the takers of chunks.
+    pub(crate) fn in_use(cursor: usize, mask: usize) -> Self {
+        Self { cursor, mask }
+    }
+
+    /// One that lies behind it in its chunk, or before.
+    pub(crate) fn moved_to(self, cursor: usize) -> Self {
+        Self { cursor, mask: self.mask }
+    }
+
+    pub(crate) fn cursor(self) -> usize {
+        self.cursor
+    }
+
+    /// Whether a record has room there.
+    pub(crate) fn has_room(self) -> bool {
+        self.cursor & self.mask != 0
+    }
+
+    /// Records that a whole chunk holds.
+    pub(crate) fn n_records(self) -> usize {
+        records_per_chunk(self.mask.wrapping_add(1))
+    }
+
+    /// Records that have room from there on, where one has.
+    pub(crate) fn n_left(self) -> usize {
+        self.mask.wrapping_add(1).wrapping_sub(self.cursor & self.mask) / size_of::<Record>()
+    }
+
+    /// The chunk.
+    pub(crate) fn chunk(self) -> Chunk {
+        let chunk = self.cursor.wrapping_sub(1) & !self.mask;
+        // SAFETY: a cursor lies behind the header of a chunk, and what it belongs to stays mapped.
+        Chunk(unsafe { &*(chunk as *const ChunkHeader) })
+    }
+}
+
 /// The right to write into a chunk. A thread that is not just taking or leaving one has it in the form of its cursor.
 pub(crate) struct Owned {
     chunk: Chunk,
@@ -124,9 +175,9 @@ pub(crate) struct Owned {
 }
 
 impl Owned {
-    /// What the calling thread's `cursor` stands for, which it gives up by this.
-    pub(crate) fn of_cursor(cursor: usize, mask: usize) -> Self {
-        let chunk = Chunk::of_cursor(cursor, mask);
+    /// What the calling thread's cursor stands for, which it gives up by this.
+    pub(crate) fn of_cursor(cursor: Place) -> Self {
+        let chunk = cursor.chunk();
         Self { chunk, index: lease::index(chunk.0.lease.load(Relaxed)) }
     }
 

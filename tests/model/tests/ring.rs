@@ -8,7 +8,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use rftrace_model::abi::{ADDRESS_SHIFT, MIN_CHUNK_BYTES, RETURN_STACK_ENTRIES, init, kind, records_per_chunk};
+use rftrace_model::abi::{
+    ADDRESS_SHIFT, MIN_CHUNK_BYTES, RETURN_STACK_ENTRIES, WANTED_CHUNKS, init, kind, records_per_chunk,
+};
 use rftrace_model::arch::{self, Call};
 use rftrace_model::lab::{self, Lab, Options};
 use rftrace_model::steer;
@@ -27,6 +29,8 @@ thread_local! {
     /// Steps until the signal comes.
     static AFTER: Cell<Option<usize>> = const { Cell::new(None) };
     static MEANWHILE: Cell<fn(&Lab)> = const { Cell::new(|_| ()) };
+    /// Outer calls take the slow path of their hook.
+    static IS_SLOW: Cell<bool> = const { Cell::new(false) };
     /// Calls that the handler makes before that.
     static HANDLER_CALLS: Cell<usize> = const { Cell::new(3) };
     /// Calls that the other threads make in the meantime.
@@ -46,7 +50,9 @@ fn at_point(_address: usize) {
         }
         LAB.with_borrow(|lab| MEANWHILE.get()(lab.as_deref().expect("a tracer")));
         THREAD.set(STRUCK);
-        call(HANDLER, n_calls);
+        if n_calls > 0 {
+            call(HANDLER, n_calls);
+        }
     }
 }
 
@@ -68,7 +74,11 @@ fn nest(stack: &mut [usize], n_levels: usize, address: impl Fn(usize) -> u64) {
         unsafe { slot.write(0x5000 + level) };
         let parent_loc = slot.expose_provenance();
         let child_ip = address(level) as usize;
-        let call = Call { parent_loc, child_ip, stack_pointer: parent_loc, frame_pointer: 0, static_chain: 0 };
+        let mut call = Call { parent_loc, child_ip, stack_pointer: parent_loc, frame_pointer: 0, static_chain: 0 };
+        if IS_SLOW.get() && level == 0 {
+            // As a nested function of GCC's has it.
+            call = Call { frame_pointer: parent_loc - 8, static_chain: parent_loc, ..call };
+        }
         // SAFETY: the slot of the frame that is being entered.
         unsafe { arch::entry(call) };
     }
@@ -207,6 +217,118 @@ fn a_late_record_stays_in_its_buffer_when_that_is_replaced() {
     strike_everywhere(false, 16, replace_and_call, |found, did| {
         found.is_empty() || did.windows(found.len()).any(|part| part == found)
     });
+}
+
+/// A buffer of smaller chunks takes the place of the one in use, and the handler goes on in it up to the end of a chunk. The struck hook must
+/// not take what it has read of one buffer for the other one's.
+#[test]
+fn a_struck_hook_does_not_mix_two_buffers() {
+    let _alone = lab::alone();
+    steer::set_identity(Some(|| THREAD.get()));
+    steer::at_each_point(Some(at_point));
+    THREAD.set(STRUCK);
+    HANDLER_CALLS.set(0);
+    // With or without a chunk of the first buffer, in use or put aside.
+    for first in [First::None, First::InUse, First::PutAside] {
+        MEANWHILE.set(if first == First::PutAside { replace_and_put_aside } else { replace_by_smaller_chunks });
+        let (mut after, mut struck) = (0, true);
+        while struck {
+            let buffer_bytes = WANTED_CHUNKS * 8 * MIN_CHUNK_BYTES;
+            let options = Options { buffer_bytes, n_blocks: 3, n_left_buckets: 1, ring: false };
+            LAB.take();
+            let lab = Rc::new(Lab::new(options));
+            LAB.set(Some(Rc::clone(&lab)));
+            lab.enable();
+            if first != First::None {
+                call(STRUCK, 0);
+            }
+            if first == First::PutAside {
+                call_and_put_aside(STRUCK, &lab);
+            }
+            HANDLED.take();
+            IS_SLOW.set(true);
+            AFTER.set(Some(after));
+            let mut n_calls = 1;
+            while n_calls < 4 {
+                call(STRUCK, n_calls);
+                n_calls += 1;
+                if AFTER.get().is_none() && struck {
+                    break;
+                }
+            }
+            struck = AFTER.take().is_none();
+            let is_replaced = HANDLED.get() > 0;
+            let n_before = n_calls;
+            IS_SLOW.set(false);
+            (0..8).for_each(|i| call(STRUCK, n_before + i));
+            lab.disable();
+            // What was open when the buffer was replaced may be in either.
+            let open: Vec<u64> = words(STRUCK, n_before - 1).into();
+            let records = lab.segments().into_values().flatten().flat_map(|segment| segment.records);
+            let found =
+                records.map(|(_, word)| word).filter(|word| word & kind::MASK != kind::RESYNC && !open.contains(word));
+            let handled = (0..HANDLED.get()).flat_map(|i| words(HANDLER, i));
+            let put_aside = (first == First::PutAside).then(|| words(HANDLER, 0)[0]);
+            let did: Vec<u64> =
+                handled.chain(put_aside).chain((0..8).flat_map(|i| words(STRUCK, n_before + i))).collect();
+            if is_replaced {
+                assert_eq!(found.collect::<Vec<_>>(), did, "{first:?}, struck after {after} steps");
+            }
+            after += 1;
+        }
+        assert!(after > 100, "hardly a step was there to strike at");
+    }
+    HANDLER_CALLS.set(3);
+    steer::at_each_point(None);
+    steer::set_identity(None);
+}
+
+/// What a thread has of the first buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum First {
+    None,
+    InUse,
+    PutAside,
+}
+
+thread_local! {
+    /// Calls of the handler in the second buffer.
+    static HANDLED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// As another thread does it; then the handler's calls end a chunk.
+fn replace_by_smaller_chunks(lab: &Lab) {
+    lab.disable();
+    let status = lab.replace_buffer(16 * MIN_CHUNK_BYTES, false);
+    lab.enable();
+    if status == init::OK {
+        let n_calls = records_per_chunk(MIN_CHUNK_BYTES) / 4;
+        (0..n_calls).for_each(|i| call(HANDLER, i));
+        HANDLED.set(n_calls);
+    }
+}
+
+/// The same, and the handler puts its chunk aside.
+fn replace_and_put_aside(lab: &Lab) {
+    replace_by_smaller_chunks(lab);
+    if HANDLED.get() > 0 {
+        call_and_put_aside(HANDLER, lab);
+    }
+}
+
+/// A function returns while recording is off.
+fn call_and_put_aside(who: usize, lab: &Lab) {
+    let mut stack = [0usize; 64];
+    let slot = stack.as_mut_ptr().wrapping_add(if who == HANDLER { 20 } else { 60 });
+    // SAFETY: in the stack.
+    unsafe { slot.write(0x5000) };
+    let parent_loc = slot.expose_provenance();
+    let child_ip = address(who, 0, 0) as usize;
+    // SAFETY: the slot of the frame that is being entered.
+    unsafe { arch::entry(Call { parent_loc, child_ip, stack_pointer: parent_loc, frame_pointer: 0, static_chain: 0 }) };
+    lab.disable();
+    assert_eq!(arch::exit(parent_loc, 0), 0x5000, "a wrong return");
+    lab.enable();
 }
 
 /// Where a thread has its block in storage of its own an interrupt strikes its first hook at each step: it begins once, and all that both call

@@ -213,7 +213,6 @@ global_asm!(
     max_frame_bytes = const MAX_FRAME_BYTES,
     sp = const offset_of!(ThreadBlock, sp),
     cursor = const offset_of!(ThreadBlock, cursor),
-    chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
     lost_record = const offset_of!(ThreadBlock, lost_record),
     cycle_start_tsc = const offset_of!(Control, cycle_start_tsc),
     one_lost = const 1u64 << ADDRESS_SHIFT,

@@ -278,7 +278,6 @@ global_asm!(
     threads = const offset_of!(Control, threads),
     sp = const offset_of!(ThreadBlock, sp),
     cursor = const offset_of!(ThreadBlock, cursor),
-    chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
     #[cfg(not(target_os = "none"))]
     max_frame_bytes = const MAX_FRAME_BYTES,
     entry_bytes = const size_of::<ReturnEntry>(),

@@ -246,7 +246,6 @@ global_asm!(
     max_frame_bytes = const MAX_FRAME_BYTES,
     sp = const offset_of!(ThreadBlock, sp),
     cursor = const offset_of!(ThreadBlock, cursor),
-    chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
     sites = const offset_of!(Control, filter.sites),
     sites_mask = const offset_of!(Control, filter.sites_mask),
     site_factor_low = const SITE_FACTOR & 0xffff,

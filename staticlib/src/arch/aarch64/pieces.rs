@@ -23,16 +23,21 @@ macro_rules! load_cursor {
 }
 
 // x15 = the next record of this thread, reserved; to `none` if there is none. x9 = the cursor's place; x13, x14, x16 change.
+//
+// Cursor and mask are read by one instruction, which an interrupted thread does anew: a handler may bring the thread to another buffer, and changes
+// both by that. So if the cursor is still the same below, the mask is that of its buffer.
 macro_rules! reserve_record {
     (none = $none:literal) => {
         concat!(
-            "ldr x14, [x9, #{chunk_mask} - {cursor}]
-            3:
-            ldxr x15, [x9]
+            "3:
+            ldp x15, x14, [x9]
             tst x15, x14
             b.eq ",
             $none,
             "
+            ldxr x13, [x9]
+            cmp x13, x15
+            b.ne 3b
             add x16, x15, #{record_bytes}
             stxr w13, x16, [x9]
             cbnz w13, 3b\n"

@@ -12,15 +12,18 @@ macro_rules! load_block {
 }
 
 // t0 = the next record of this thread, reserved; to 9 if there is none. t1 = the block; t3 to t5 change. Between both instructions is
-// what processors promise to get through.
+// what processors promise to get through. The cursor is read before the mask: a handler that brings the thread to another buffer changes it, so if
+// it is still the same below, the mask is that of its buffer.
 macro_rules! reserve_record {
     () => {
-        "ld t4, {chunk_mask}(t1)
-        addi t3, t1, {cursor}
+        "addi t3, t1, {cursor}
         3:
-        lr.d t0, (t3)
+        ld t0, 0(t3)
+        ld t4, {chunk_mask}(t1)
         and t5, t0, t4
         beqz t5, 9f
+        lr.d t5, (t3)
+        bne t5, t0, 3b
         addi t5, t0, {record_bytes}
         sc.d t5, t5, (t3)
         bnez t5, 3b\n"
