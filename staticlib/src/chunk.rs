@@ -19,7 +19,7 @@ use core::mem::size_of;
 use core::ptr;
 use core::slice;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
-use core::sync::atomic::compiler_fence;
+use core::sync::atomic::{compiler_fence, fence};
 
 use crate::abi::{
     CHUNK_HEADER_BYTES, ChunkHeader, Record, ThreadBlock, chunk_state, enabled, lease, records_per_chunk,
@@ -225,6 +225,8 @@ impl Owned {
             if state != chunk_state::FREE {
                 CONTROL.shared.n_overwritten.fetch_add(1, Relaxed);
             }
+            // Who finds a field of the header that is written from here on finds the new lease too.
+            fence(Release);
             return Some(Self { chunk, index: own });
         }
         None
