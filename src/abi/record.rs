@@ -63,6 +63,8 @@ pub mod kind {
     /// time; in place of the address. How many further such records follow stands in [`FUNCTIONS_MASK`]. They were reserved
     /// together with that record, so nothing comes between. See [`value`](super::super::value).
     pub const VALUES: u64 = SUSPENDED | RESUMED;
+    /// The word of a record that says nothing: values of no call.
+    pub const NOTHING: u64 = VALUES | RESYNC;
     /// Set in an ENTRY word: the function was entered before and left without its returning; it runs again.
     pub const AGAIN: u64 = 1 << 3;
     /// The bits of a SUSPENDED word that hold the number of functions: that many times [`FUNCTIONS_ONE`].

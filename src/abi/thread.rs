@@ -125,6 +125,9 @@ pub struct ThreadBlock {
     pub excluded_tsc: AtomicU64,
     /// Sentinel and entries.
     pub stack: [ReturnEntry; RETURN_STACK_ENTRIES + 1],
+    /// The end of the newest record while a hook takes that back, by which it invalidates it; 0 otherwise. Who gives the chunk up meanwhile
+    /// invalidates the record in the hook's stead and makes this 0: then the hook writes it again, and the chunk waits for that.
+    pub late: AtomicUsize,
 }
 
 /// What a kernel with the feature `threadhook` keeps for each of its tasks: all zero at first, at a place that does not change

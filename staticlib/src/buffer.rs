@@ -150,7 +150,7 @@ pub(crate) fn reserve_many(block: &ThreadBlock, n_records: usize) -> Option<Many
         // Too few. Those who take the chunk wait for each of its records.
         let too_few = ManyReserved { place, n_records: n_left };
         for number in 0..n_left {
-            too_few.record(number).write(arch::ticks(), kind::VALUES | kind::RESYNC);
+            too_few.record(number).write(arch::ticks(), kind::NOTHING);
         }
     }
 }
@@ -404,11 +404,24 @@ fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
     let parked = block.parked_cursor.swap(0, Relaxed);
     let old = if cursor != 0 { cursor } else { parked };
     if old != 0 {
-        let kept = Owned::of_cursor(Place::in_use(old, mask)).keep();
+        let old = Place::in_use(old, mask);
+        hold_back_late(block, old);
+        let kept = Owned::of_cursor(old).keep();
         // Where a handler came in between and took a chunk, it has kept the one that was taken just now: all is written there.
         release(block.kept_index.swap(kept.index(), Relaxed));
     }
     true
+}
+
+/// Before the thread gives a chunk up: a hook that a handler has interrupted may be about to invalidate a record there, as it takes it back. That is
+/// done now, so that the chunk waits for the hook, which writes the record again when it finds that.
+fn hold_back_late(block: &ThreadBlock, place: Place) {
+    let late = block.late.load(Relaxed);
+    if place.is_in_same_chunk(late) && block.late.compare_exchange(late, 0, Relaxed, Relaxed).is_ok() {
+        let record = late.wrapping_sub(size_of::<Record>()) as *const Record;
+        // SAFETY: a record in the chunk, which is this thread's still.
+        unsafe { &*record }.tsc.store(0, Relaxed);
+    }
 }
 
 /// Lets the chunk go that a thread has kept, by its index; 0 for none.

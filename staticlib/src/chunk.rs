@@ -145,6 +145,11 @@ impl Place {
         self.cursor
     }
 
+    /// Whether another cursor points into the same chunk, or to its end.
+    pub(crate) fn is_in_same_chunk(self, cursor: usize) -> bool {
+        (self.cursor.wrapping_sub(1) ^ cursor.wrapping_sub(1)) & !self.mask == 0
+    }
+
     /// Whether a record has room there.
     pub(crate) fn has_room(self) -> bool {
         self.cursor & self.mask != 0

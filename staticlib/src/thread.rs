@@ -73,6 +73,7 @@ fn set_up(block: &ThreadBlock) {
     block.tid.store(CONTROL.next_tid.fetch_add(1, Relaxed), Relaxed);
     block.last_index.store(0, Relaxed);
     block.lost_record.store(0, Relaxed);
+    block.late.store(0, Relaxed);
     block.busy.store(0, Relaxed);
     block.taking.store(0, Relaxed);
     block.resync.store(0, Relaxed);

@@ -101,15 +101,28 @@ impl Block {
         let newest = cursor - size_of::<Record>();
         // SAFETY: the newest record of this thread's chunk, or its header, which has no such values there.
         let record = unsafe { &*(newest as *const Record) };
-        let entry_word = entry.exit_word.load(Relaxed) >> ADDRESS_SHIFT << ADDRESS_SHIFT;
-        if record.tsc.load(Relaxed) != entered || record.word.load(Relaxed) != entry_word {
+        if record.tsc.load(Relaxed) != entered || block.late.load(Relaxed) != 0 {
             return Some(false);
         }
-        if !mark_left(entry) {
-            return None;
+        block.late.store(cursor, Relaxed);
+        let is_newest = block.cursor.load(Relaxed) == cursor && {
+            let entry_word = entry.exit_word.load(Relaxed) >> ADDRESS_SHIFT << ADDRESS_SHIFT;
+            record.word.load(Relaxed) == entry_word && mark_left(entry)
+        };
+        if !is_newest {
+            if block.late.swap(0, Relaxed) != cursor {
+                record.tsc.store(entry.sequence.load(Relaxed), Relaxed);
+            }
+            let is_recorded = entry.exit_word.load(Relaxed) & kind::LEFT != 0;
+            return (!is_recorded).then_some(false);
         }
         record.tsc.store(0, Relaxed);
-        let _ = block.cursor.compare_exchange(cursor, newest, Relaxed, Relaxed);
+        block.late.store(0, Relaxed);
+        if block.cursor.compare_exchange(cursor, newest, Relaxed, Relaxed).is_err() {
+            let entered = entry.sequence.load(Relaxed);
+            record.word.store(kind::NOTHING, Relaxed);
+            record.tsc.store(entered, Relaxed);
+        }
         Some(true)
     }
 }

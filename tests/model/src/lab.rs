@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::abi::{
     ADDRESS_SHIFT, Bank, CHUNK_HEADER_BYTES, ChunkHeader, Control, ControlShared, FilterControl, InitArgs,
-    LEFT_BUCKET_BYTES, ReturnEntry, ThreadBlock, action, init, kind, lease, state,
+    LEFT_BUCKET_BYTES, ReturnEntry, ThreadBlock, action, chunk_state, init, kind, lease, state,
 };
 use crate::control_block::{CONTROL, SWITCH};
 use crate::decode::{self, EventKind, Minima, Window};
@@ -230,6 +230,18 @@ impl Lab {
     /// The owner of each chunk and its place in the order in which they were taken.
     pub fn chunk_owners(&self) -> impl Iterator<Item = (u32, u64)> {
         headers().map(|header| (header.tid.load(Relaxed), header.index()))
+    }
+
+    /// Chunks without a writer in which a record is still to be written.
+    #[must_use]
+    pub fn n_waiting(&self) -> usize {
+        let is_waiting = |chunk: &backend::Chunk<'_>| {
+            let state = lease::state(chunk.header.lease.load(Acquire));
+            let taken_tsc = chunk.header.taken_tsc.load(Relaxed);
+            let is_written = chunk.records.iter().all(|record| record.read(taken_tsc).is_some());
+            matches!(state, chunk_state::FULL | chunk_state::KEPT | chunk_state::WAITING) && !is_written
+        };
+        backend::chunks().filter(is_waiting).count()
     }
 
     /// All records, by thread and in the order of chunks, as they lie in memory.

@@ -43,6 +43,8 @@ fn at_point(_address: usize) {
     let due = AFTER.get();
     AFTER.set(due.and_then(|after| after.checked_sub(1)));
     if due == Some(0) {
+        // What the handler calls is not taken back.
+        LAB.with_borrow(|lab| lab.as_deref().expect("a tracer").control().filter.min_ticks.store(0, Relaxed));
         // The first of these calls may need a chunk, or the last.
         let n_calls = HANDLER_CALLS.get();
         for i in 0..n_calls {
@@ -217,6 +219,85 @@ fn a_late_record_stays_in_its_buffer_when_that_is_replaced() {
     strike_everywhere(false, 16, replace_and_call, |found, did| {
         found.is_empty() || did.windows(found.len()).any(|part| part == found)
     });
+}
+
+/// A hook takes the records of a short call back. A handler fills further chunks meanwhile, and other threads go through the ring: what the hook
+/// writes must not land in what they have taken, and no chunk is left with a record to be written.
+#[test]
+fn what_is_taken_back_is_in_the_own_chunk() {
+    let _alone = lab::alone();
+    steer::set_identity(Some(|| THREAD.get()));
+    steer::at_each_point(Some(at_point));
+    MEANWHILE.set(make_calls);
+    // The handler's calls end beside the record, in its chunk, and have that given up.
+    for n_handler_calls in [1, 5, 6, 7, 2 * records_per_chunk(MIN_CHUNK_BYTES) / 4 + 8] {
+        HANDLER_CALLS.set(n_handler_calls);
+        let (mut after, mut struck) = (0, true);
+        while struck {
+            let options = Options { buffer_bytes: 8 * MIN_CHUNK_BYTES, n_blocks: 3, n_left_buckets: 1, ring: true };
+            LAB.take();
+            let lab = Rc::new(Lab::new(options));
+            LAB.set(Some(Rc::clone(&lab)));
+            lab.filter(true);
+            lab.enable();
+            call(STRUCK, 0);
+            let min_ticks = &lab.control().filter.min_ticks;
+            min_ticks.store(1_000_000, Relaxed);
+            THREAD.set(STRUCK);
+            OTHER_CALLS.set([80 + after % 29, after % 2]);
+            AFTER.set(Some(after));
+            call(STRUCK, 1);
+            call(STRUCK, 2);
+            struck = AFTER.take().is_none();
+            min_ticks.store(0, Relaxed);
+            (3..6).for_each(|i| call(STRUCK, i));
+            lab.disable();
+            assert_eq!(lab.n_waiting(), 0, "{n_handler_calls} calls, struck after {after} steps");
+            for segments in lab.segments().values() {
+                let records = segments.iter().flat_map(|segment| &segment.records);
+                let words_of = records.map(|(_, word)| *word).filter(|word| word & kind::MASK != kind::RESYNC);
+                // Without what the filter passes on.
+                let found: Vec<u64> =
+                    words_of.map(|word| word >> ADDRESS_SHIFT << ADDRESS_SHIFT | word & kind::MASK).collect();
+                let caller = |word: u64| (word >> (ADDRESS_SHIFT + 24)) as usize;
+                let own: Vec<u64> = found.iter().copied().filter(|word| caller(*word) != HANDLER).collect();
+                let who = own.first().map_or(STRUCK, |word| caller(*word));
+                assert!(
+                    own.iter().all(|word| caller(*word) == who),
+                    "struck after {after} steps: records of another thread"
+                );
+                let calls = if who == STRUCK { 3..6 } else { 0..OTHER_CALLS.get()[who - 1] };
+                let did: Vec<u64> = calls.flat_map(|i| words(who, i)).collect();
+                let is_right = match who {
+                    // Short calls are recorded as wholes or not at all.
+                    STRUCK => own.ends_with(&did) && is_balanced(&own[..own.len() - did.len()]),
+                    _ => did.ends_with(&own),
+                };
+                assert!(
+                    is_right,
+                    "{n_handler_calls} calls, struck after {after} steps: thread {who} did not do this: {own:x?}"
+                );
+            }
+            after += 1;
+        }
+        assert!(after > 50, "hardly a step was there to strike at");
+    }
+    HANDLER_CALLS.set(3);
+    steer::at_each_point(None);
+    steer::set_identity(None);
+}
+
+/// Whether entries and exits are those of whole calls, of which the ring may have lost the beginning.
+fn is_balanced(words: &[u64]) -> bool {
+    let mut open = Vec::new();
+    let are_right = words.iter().all(|word| match word & kind::MASK {
+        kind::ENTRY => {
+            open.push(word >> ADDRESS_SHIFT);
+            true
+        }
+        _ => open.pop().is_none_or(|address| address == word >> ADDRESS_SHIFT),
+    });
+    are_right && open.is_empty()
 }
 
 /// A buffer of smaller chunks takes the place of the one in use, and the handler goes on in it up to the end of a chunk. The struck hook must

@@ -11,16 +11,27 @@ use crate::arch::{self, aarch64_machine as machine};
 use crate::control_block::{CONTROL, SWITCH};
 use crate::exit;
 
-// Sets the bit that says that the exit of the entry x11 is recorded; to 9 if it is set. x14 = the word before.
+// Sets the bit that says that the exit of the entry x11 is recorded; elsewhere if it is set. x14 = the word before; x10, x13 and x16 change.
 macro_rules! mark_left {
-    () => {
-        "add x13, x11, #{exit_word} - {entry_bytes}
+    (recorded = $recorded:literal) => {
+        concat!(
+            "add x13, x11, #{exit_word} - {entry_bytes}
         4:
         ldxr x14, [x13]
-        tbnz x14, #{left_bit}, 9f
+        tbnz x14, #{left_bit}, ",
+            $recorded,
+            "
         orr x16, x14, #{left}
         stxr w10, x16, [x13]
         cbnz w10, 4b\n"
+        )
+    };
+}
+
+// x10 = where the block's `late` is, less what an instruction can add. x9 = the cursor's place.
+macro_rules! load_late {
+    () => {
+        "add x10, x9, #({late} - {cursor}) / 4096, lsl #12\n"
     };
 }
 
@@ -45,7 +56,7 @@ macro_rules! exit_fast {
             reserve_record!(none = "9f"),
             // The exit is recorded once, by who sets the bit: a signal handler, on a stack near others, may take the interrupted frames
             // for left ones.
-            mark_left!(),
+            mark_left!(recorded = "9f"),
             "str x14, [x15, #{word}]
             mrs x16, cntvct_el0
             stlr x16, [x15]\n",
@@ -82,24 +93,62 @@ macro_rules! exit_fast {
             b.hs 5b
             ldr x12, [x9]
             cbz x12, 9f
-            ldp x13, x14, [x12, #-{record_bytes}]
+            ldr x13, [x12, #-{record_bytes}]
             cmp x13, x15
             b.ne 5b\n",
+            // The chunk may be given away before the store below, by a handler: `late` names the record first, and then it is still the newest. In a
+            // handler that has interrupted this the exit is recorded.
+            load_late!(),
+            "ldr x13, [x10, #({late} - {cursor}) % 4096]
+            cbnz x13, 5b
+            str x12, [x10, #({late} - {cursor}) % 4096]
+            ldr x13, [x9]
+            cmp x13, x12
+            b.ne 2f\n",
             // The same address, and the kind ENTRY; what lies before a chunk's first record is neither.
             "and x16, x16, #0xffffffffffff0000
+            ldr x14, [x12, #{word} - {record_bytes}]
             cmp x14, x16
-            b.ne 5b\n",
-            mark_left!(),
-            // First the record: behind the cursor signal handlers write. The cursor stays where one has moved it.
+            b.ne 2f\n",
+            mark_left!(recorded = "2f"),
+            // First the record: behind the cursor signal handlers write. From then on the chunk waits for it.
             "sub x15, x12, #{record_bytes}
-            str xzr, [x15]
+            str xzr, [x15]\n",
+            load_late!(),
+            "str xzr, [x10, #({late} - {cursor}) % 4096]
             3:
             ldxr x14, [x9]
             cmp x14, x12
-            b.ne 7b
+            b.ne 1f
             stxr w10, x15, [x9]
             cbnz w10, 3b
             b 7b\n",
+            // A handler has written behind it: the record becomes one that says nothing.
+            "1:
+            mov x13, #{nothing}
+            str x13, [x15, #{word}]
+            ldr x14, [x11, #{sequence} - {entry_bytes}]
+            lsr x14, x14, #{sequence_bits}
+            stlr x14, [x15]
+            b 7b\n",
+            // It is not taken back: it gets its time again if its chunk was given up meanwhile.
+            "2:\n",
+            load_late!(),
+            "add x10, x10, #({late} - {cursor}) % 4096
+            3:
+            ldxr x13, [x10]
+            stxr w14, xzr, [x10]
+            cbnz w14, 3b
+            cmp x13, x12
+            b.eq 1f
+            ldr x14, [x11, #{sequence} - {entry_bytes}]
+            lsr x14, x14, #{sequence_bits}
+            sub x15, x12, #{record_bytes}
+            stlr x14, [x15]
+            1:
+            ldr x16, [x11, #{exit_word} - {entry_bytes}]
+            tbz x16, #{left_bit}, 5b
+            b 9f\n",
         )
     };
 }
@@ -278,6 +327,8 @@ global_asm!(
     threads = const offset_of!(Control, threads),
     sp = const offset_of!(ThreadBlock, sp),
     cursor = const offset_of!(ThreadBlock, cursor),
+    late = const offset_of!(ThreadBlock, late),
+    nothing = const kind::NOTHING,
     #[cfg(not(target_os = "none"))]
     max_frame_bytes = const MAX_FRAME_BYTES,
     entry_bytes = const size_of::<ReturnEntry>(),

@@ -135,18 +135,43 @@ macro_rules! exit_path {
             "jz .L", $hook, "_slow\n",
             "cmp [rax - {record_bytes} + {tsc}], rdx\n",
             "jne .L", $hook, "_exit_reserve\n",
+            // The chunk may be given away before the store below, by a handler: `late` names the record first, and then it is still the newest.
+            // In a handler that has interrupted this the exit is recorded.
+            "cmp qword ptr [r11 + {late}], 0\n",
+            "jne .L", $hook, "_exit_reserve\n",
+            "mov [r11 + {late}], rax\n",
+            "cmp [r11 + {cursor}], rax\n",
+            "jne .L", $hook, "_not_newest\n",
             // The same address, and the kind ENTRY; what lies before a chunk's first record is neither.
             "mov rdx, [rcx - {entry_bytes} + {exit_word}]\n",
             "xor dx, dx\n",
             "cmp [rax - {record_bytes} + {word}], rdx\n",
-            "jne .L", $hook, "_exit_reserve\n",
+            "jne .L", $hook, "_not_newest\n",
             "bts dword ptr [rcx - {entry_bytes} + {exit_word}], {left_bit}\n",
-            "jc .L", $hook, "_slow\n",
-            // First the record: behind the cursor signal handlers write.
+            "jc .L", $hook, "_not_newest\n",
+            // First the record: behind the cursor signal handlers write. From then on the chunk waits for it.
             "mov qword ptr [rax - {record_bytes} + {tsc}], 0\n",
+            "mov qword ptr [r11 + {late}], 0\n",
             "lea rdx, [rax - {record_bytes}]\n",
             "cmpxchg [r11 + {cursor}], rdx\n",
+            "je .L", $hook, "_pop\n",
+            // A handler has written behind it: the record becomes one that says nothing.
+            "mov rax, [rcx - {entry_bytes} + {entered}]\n",
+            "mov qword ptr [rdx + {word}], {nothing}\n",
+            "mov [rdx + {tsc}], rax\n",
             "jmp .L", $hook, "_pop\n",
+            // It is not taken back: it gets its time again if its chunk was given up meanwhile.
+            ".L", $hook, "_not_newest:\n",
+            "xor edx, edx\n",
+            "xchg [r11 + {late}], rdx\n",
+            "cmp rdx, rax\n",
+            "je .L", $hook, "_is_recorded\n",
+            "mov rdx, [rcx - {entry_bytes} + {entered}]\n",
+            "mov [rax - {record_bytes} + {tsc}], rdx\n",
+            ".L", $hook, "_is_recorded:\n",
+            "test byte ptr [rcx - {entry_bytes} + {exit_word}], 1 << {left_bit}\n",
+            "jz .L", $hook, "_exit_reserve\n",
+            "jmp .L", $hook, "_slow\n",
             // r11 = exit_find(parent_loc), and then exit_done(parent_loc): the entry goes when the address is where the unwind
             // information can tell of it.
             ".L", $hook, "_slow:\n",
@@ -438,6 +463,8 @@ global_asm!(
     sp = const offset_of!(ThreadBlock, sp),
     cursor = const offset_of!(ThreadBlock, cursor),
     chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
+    late = const offset_of!(ThreadBlock, late),
+    nothing = const kind::NOTHING,
     entry_bytes = const size_of::<ReturnEntry>(),
     parent_ip = const offset_of!(ReturnEntry, parent_ip),
     parent_loc = const offset_of!(ReturnEntry, frame),
