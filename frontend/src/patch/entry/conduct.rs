@@ -239,13 +239,14 @@ impl<'c, C: Fn(usize) -> Option<&'c [u8]>, P: Fn(usize) -> bool> Walk<'_, C, P> 
     fn behind(&mut self, instruction: &Instruction, values: &Values) -> Values {
         let mut after = *values;
         apply(instruction, &mut after, &mut self.info);
-        // `lea rsp, [r10 - 8]`, where r10 comes from that stack.
+        // `lea rsp, [r10 - 8]`, or `lea rsp, [r13 - 16]` before the caller's r13 is popped, where the register comes from that stack.
+        let distance = instruction.memory_displacement64().cast_signed();
         let is_end = self.is_aligned
             && instruction.mnemonic() == Mnemonic::Lea
             && instruction.op0_register() == Register::RSP
-            && instruction.memory_displacement64() == 8u64.wrapping_neg();
+            && matches!(distance, -8 | -16);
         if is_end && after[RSP] == Value::Unknown {
-            after[RSP] = Value::Stack(0);
+            after[RSP] = Value::Stack(distance.wrapping_add(8));
         }
         after
     }
@@ -385,6 +386,12 @@ mod tests {
             0x52, 0x41, 0x5a, 0x5d, 0x49, 0x8d, 0x62, 0xf8, 0xc3,
         ];
         assert_eq!(conduct(&aligns), usual());
+        // push r13; lea r13, [rsp+16]; and rsp, -64; push [r13-8]; push rbp; mov rbp, rsp; push r13; pop r13; pop rbp; lea rsp, [r13-16]; pop r13; ret
+        let aligns_with_chain = [
+            0x41, 0x55, 0x4c, 0x8d, 0x6c, 0x24, 16, 0x48, 0x83, 0xe4, 0xc0, 0x41, 0xff, 0x75, 0xf8, 0x55, 0x48, 0x89,
+            0xe5, 0x41, 0x55, 0x41, 0x5d, 0x5d, 0x49, 0x8d, 0x65, 0xf0, 0x41, 0x5d, 0xc3,
+        ];
+        assert_eq!(conduct(&aligns_with_chain), usual());
     }
 
     #[test]
