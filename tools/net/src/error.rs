@@ -52,6 +52,8 @@ pub enum Error {
     Broken(io::Error),
     /// The peer has neither sent nor taken a byte for so long.
     Stalled(Duration),
+    /// The peer has taken longer for a message than this, and than a slow line would.
+    Slow(Duration),
     /// The peer's bytes are none of the protocol.
     Malformed(Malformed),
     /// They are no stream of ours.
@@ -77,6 +79,8 @@ pub enum Error {
     TooManyFiles(usize),
     /// There are as many peers as there may be.
     TooManyPeers(usize),
+    /// There were as many, and this one had not told what it sends.
+    GaveWay(usize),
     /// The end came without `info`.
     NoInfo,
     /// The receiver was told to end.
@@ -131,6 +135,7 @@ impl fmt::Display for Error {
             Self::Closed => f.write_str("it closed the connection before the end of the trace"),
             Self::Broken(source) => write!(f, "the connection broke: {source}"),
             Self::Stalled(time) => write!(f, "no byte came or went for {time:?}"),
+            Self::Slow(time) => write!(f, "a message took longer than {time:?}, and less than 16 KiB came in a second"),
             Self::Malformed(source) => write!(f, "{source}"),
             Self::BadStream(source) => write!(f, "{source}"),
             Self::Token => f.write_str(
@@ -146,7 +151,12 @@ impl fmt::Display for Error {
             Self::FileName(name) => write!(f, "it named a file \"{name}\", which would lead elsewhere"),
             Self::TooLarge(most) => write!(f, "the trace has more than {most} bytes; for more: --max-size"),
             Self::TooManyFiles(most) => write!(f, "the trace has more than {most} files"),
-            Self::TooManyPeers(most) => write!(f, "there are {most} peers already; for more: --max-peers"),
+            Self::TooManyPeers(most) => {
+                write!(f, "the receiver is busy: all {most} connections are taken; for more: `rftrace recv --max-peers`")
+            }
+            Self::GaveWay(most) => {
+                write!(f, "it had not told what it sends when all {most} connections were taken, and another one needed it")
+            }
             Self::NoInfo => f.write_str("it sent the end of the trace, but no `info`"),
             Self::Stopped => f.write_str("the receiver was told to end"),
             Self::NoTrace { dir, reason } => write!(f, "{} cannot be sent: {reason}", dir.display()),

@@ -20,6 +20,8 @@ mod held;
 pub mod line;
 #[cfg(unix)]
 pub mod outgoing;
+#[cfg(unix)]
+mod peers;
 pub mod protocol;
 #[cfg(unix)]
 pub mod receive;

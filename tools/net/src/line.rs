@@ -70,7 +70,7 @@ pub fn receive_either(
     let mut to = To::Unknown(Vec::new());
     let begin = |first: &[u8]| {
         if first.starts_with(&stream::MAGIC[..BEGINNING_BYTES]) {
-            Ok(To::Programs(Box::new(Incoming::new(&root, options))))
+            Ok(To::Programs(Box::new(Incoming::new(&root, options, None))))
         } else {
             Image::create(path, options.max_bytes).map(To::Image)
         }

@@ -1,7 +1,9 @@
 //! A server that makes a directory of what each peer sends.
 //!
-//! Each peer has a thread. One that sends nonsense, too much or nothing loses its connection; the others notice nothing of it. What
-//! came until then stays, without the `info` that would make a trace of it.
+//! Each peer has a thread. One that sends nonsense, too much, too slowly or nothing loses its connection; the others notice nothing of
+//! it. What came until then stays, without the `info` that would make a trace of it.
+//!
+//! Not here: who has which place among the peers (`peers`).
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,6 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::address::Address;
 use crate::error::{Error, Result};
+use crate::peers::{Peers, Place};
 use crate::protocol::{Event, Reader};
 use crate::socket::{Listener, Stream};
 use crate::spools::Spools;
@@ -36,6 +39,11 @@ const IMAGE_DIR: &[u8] = b"kernel";
 const IMAGE: &str = "kernel.img";
 /// How long no connections are taken when the system has no room for more.
 const NO_ROOM: Duration = Duration::from_millis(100);
+/// Bytes of a second within a message, beside the time that each message has: a whole file is one, which may be large.
+const LEAST_BYTES_PER_SECOND: u64 = 16 << 10;
+/// Peers without a place that are told so at a time, and how long that may take.
+const MOST_REFUSED: usize = 4;
+const REFUSAL: Duration = Duration::from_secs(1);
 
 /// What a server permits.
 #[derive(Clone, Debug)]
@@ -47,7 +55,8 @@ pub struct ReceiveOptions {
     pub max_bytes: u64,
     /// The most peers at a time.
     pub max_peers: usize,
-    /// How long a peer may be silent within a message, and before the first one.
+    /// How long a peer may be silent within a message, and before the first one; and how long it may take for a message, beside a second
+    /// for each 16 KiB.
     pub timeout: Duration,
     /// How long it may be silent between messages: a program that is being recorded may have nothing to tell.
     pub idle: Duration,
@@ -208,29 +217,31 @@ impl Server {
     ///
     /// If there is no waiting for peers any more.
     pub fn run(&self, tell: &(dyn Fn(Received) + Sync)) -> Result<usize> {
-        let n_peers = AtomicUsize::new(0);
+        let peers = Peers::new(self.options.max_peers);
+        let n_refused = AtomicUsize::new(0);
         let n_complete = AtomicUsize::new(0);
         let ended = thread::scope(|scope| {
             let ended = self.take_peers(|stream, peer| {
                 let refused = |error| tell(nothing(peer.clone(), error));
-                if n_peers.load(Ordering::Relaxed) >= self.options.max_peers {
-                    stream.abort();
-                    return refused(Error::TooManyPeers(self.options.max_peers));
-                }
-                n_peers.fetch_add(1, Ordering::Relaxed);
-                let (name, n_peers, n_complete) = (peer.clone(), &n_peers, &n_complete);
+                let place = match peers.place(&stream) {
+                    Ok(place) => place,
+                    Err(error) => {
+                        self.refuse(scope, stream, &error, &n_refused);
+                        return refused(error);
+                    }
+                };
+                let (name, n_complete) = (peer.clone(), &n_complete);
                 let started = thread::Builder::new().spawn_scoped(scope, move || {
-                    let received = self.serve(stream, name);
+                    let received = self.serve(stream, name, &place);
                     let is_complete = received.ended.is_ok();
                     n_complete.fetch_add(usize::from(is_complete), Ordering::Relaxed);
-                    n_peers.fetch_sub(1, Ordering::Relaxed);
+                    drop(place);
                     tell(received);
                     if is_complete && self.options.once {
                         let _ = (&self.stopped.1).write(&[0]);
                     }
                 });
                 if let Err(error) = started {
-                    n_peers.fetch_sub(1, Ordering::Relaxed);
                     refused(Error::Wait(error));
                 }
             });
@@ -240,6 +251,49 @@ impl Server {
             ended
         });
         ended.map(|()| n_complete.into_inner())
+    }
+
+    /// Tells a peer that there is no place for it, if its protocol has answers. Nobody waits for that.
+    fn refuse<'s>(
+        &'s self,
+        scope: &'s thread::Scope<'s, '_>,
+        mut stream: Stream,
+        error: &Error,
+        n_refused: &'s AtomicUsize,
+    ) {
+        if n_refused.load(Ordering::Relaxed) >= MOST_REFUSED {
+            return stream.abort();
+        }
+        n_refused.fetch_add(1, Ordering::Relaxed);
+        let reason = error.to_string();
+        let started = thread::Builder::new().spawn_scoped(scope, move || {
+            if self.is_own(&mut stream) {
+                self.say_no(&mut stream, &reason);
+            } else {
+                stream.abort();
+            }
+            n_refused.fetch_sub(1, Ordering::Relaxed);
+        });
+        if started.is_err() {
+            n_refused.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the first bytes of a peer are those of our protocol.
+    fn is_own(&self, stream: &mut Stream) -> bool {
+        let since = Instant::now();
+        let mut first = Vec::new();
+        let mut piece = [0; BEGINNING_BYTES];
+        while let Some(left) = REFUSAL.checked_sub(since.elapsed()) {
+            match self.wait(&[&*stream], Some(left)).map(|_| stream.read(&mut piece)) {
+                Ok(Ok(n_read)) if n_read > 0 => first.extend_from_slice(piece.get(..n_read).unwrap_or_default()),
+                _ => return false,
+            }
+            if let Some(protocol) = Protocol::of(&first) {
+                return matches!(protocol, Protocol::Own(_));
+            }
+        }
+        false
     }
 
     /// Hands out connections until it is told to stop.
@@ -267,10 +321,11 @@ impl Server {
     }
 
     /// Receives what one peer sends.
-    fn serve(&self, mut stream: Stream, peer: String) -> Received {
+    fn serve(&self, mut stream: Stream, peer: String, place: &Place<'_>) -> Received {
         stream.keep_alive();
-        let mut incoming = Incoming::new(&self.root, &self.options);
+        let mut incoming = Incoming::new(&self.root, &self.options, Some(place));
         let ended = self.receive(&mut stream, &mut incoming);
+        let ended = ended.map_err(|error| place.why_it_gave_way().unwrap_or(error));
         let name = incoming.store.as_ref().and_then(|store| store.path().file_name()).unwrap_or_default();
         let name = name.to_string_lossy().into_owned();
         let is_own = incoming.is_own;
@@ -281,24 +336,21 @@ impl Server {
                 let _ = stream.write(format!("ok {name}\n").as_bytes());
             }
             Ok(()) => {}
-            Err(error) if is_own => {
-                let _ = stream.write(format!("no {}\n", error.to_string().replace('\n', " ")).as_bytes());
-                stream.close_writing();
-                self.drain(&mut stream);
-            }
+            Err(error) if is_own && !matches!(error, Error::GaveWay(_)) => self.say_no(&mut stream, &error.to_string()),
             Err(_) => stream.abort(),
         }
         received.ended = ended;
         received
     }
 
-    /// Lets a peer that is told why it is refused read that: where something lies unread the system would tell it of an end alone.
-    fn drain(&self, stream: &mut Stream) {
-        const LONGEST: Duration = Duration::from_secs(1);
-
+    /// Tells a peer that waits for an answer why it is refused, and lets it read that: where something lies unread the system would
+    /// tell it of an end alone.
+    fn say_no(&self, stream: &mut Stream, reason: &str) {
+        let _ = stream.write(format!("no {}\n", reason.replace('\n', " ")).as_bytes());
+        stream.close_writing();
         let since = Instant::now();
         let mut piece = vec![0; PIECE_BYTES];
-        while let Some(left) = LONGEST.checked_sub(since.elapsed()) {
+        while let Some(left) = REFUSAL.checked_sub(since.elapsed()) {
             match self.wait(&[&*stream], Some(left)).map(|_| stream.read(&mut piece)) {
                 Ok(Ok(n_read)) if n_read > 0 => {}
                 _ => return,
@@ -308,9 +360,10 @@ impl Server {
 
     fn receive(&self, stream: &mut Stream, incoming: &mut Incoming<'_>) -> Result<()> {
         let mut piece = vec![0; PIECE_BYTES];
+        let mut pace = Pace::default();
         loop {
             let silence = if incoming.may_be_silent() { self.options.idle } else { self.options.timeout };
-            self.wait(&[&*stream], Some(silence))?;
+            pace.wait(silence, |limit| self.wait(&[&*stream], Some(limit)))?;
             let n_read = match stream.read(&mut piece) {
                 // A kernel's line ends so.
                 Ok(0) if matches!(incoming.protocol, Protocol::Kernel) => return Ok(()),
@@ -319,8 +372,13 @@ impl Server {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => continue,
                 Err(error) => return Err(Error::Broken(error)),
             };
+            pace.count(n_read);
+            let n_before = incoming.n_messages;
             if incoming.take(piece.get(..n_read).unwrap_or_default())? {
                 return Ok(());
+            }
+            if incoming.n_messages != n_before || incoming.is_between() {
+                pace = Pace::default();
             }
         }
     }
@@ -358,14 +416,52 @@ impl Server {
     }
 }
 
+/// How fast a message comes. What the server takes for it is not counted.
+#[derive(Debug, Default)]
+struct Pace {
+    /// How long it was waited for.
+    waited: Duration,
+    n_bytes: u64,
+}
+
+impl Pace {
+    /// Waits for the next bytes: no longer than `silence`, nor than what is left of the message's time.
+    fn wait(&mut self, silence: Duration, wait: impl FnOnce(Duration) -> Result<usize>) -> Result<()> {
+        let whole = silence + Duration::from_secs(self.n_bytes / LEAST_BYTES_PER_SECOND);
+        let left = whole.saturating_sub(self.waited);
+        if left.is_zero() {
+            return Err(Error::Slow(silence));
+        }
+        let since = Instant::now();
+        let waited = wait(silence.min(left));
+        self.waited += since.elapsed();
+        match waited {
+            Err(Error::Stalled(_)) if left < silence => Err(Error::Slow(silence)),
+            waited => waited.map(drop),
+        }
+    }
+
+    fn count(&mut self, n_read: usize) {
+        // The message's time begins with it.
+        if self.n_bytes == 0 {
+            self.waited = Duration::ZERO;
+        }
+        self.n_bytes += n_read as u64;
+    }
+}
+
 /// What comes from one peer.
 pub(crate) struct Incoming<'a> {
     root: &'a Root,
     options: &'a ReceiveOptions,
+    /// Where there are others.
+    place: Option<&'a Place<'a>>,
     protocol: Protocol,
     /// Whether it speaks our protocol, and waits for an answer.
     is_own: bool,
     n_received: u64,
+    /// Those that have come, or of which the head has.
+    n_messages: u64,
     store: Option<Store>,
     spools: Option<Spools>,
 }
@@ -395,13 +491,15 @@ impl Protocol {
 }
 
 impl<'a> Incoming<'a> {
-    pub(crate) fn new(root: &'a Root, options: &'a ReceiveOptions) -> Self {
+    pub(crate) fn new(root: &'a Root, options: &'a ReceiveOptions, place: Option<&'a Place<'a>>) -> Self {
         Self {
             root,
             options,
+            place,
             protocol: Protocol::Unknown(Vec::new()),
             is_own: false,
             n_received: 0,
+            n_messages: 0,
             store: None,
             spools: None,
         }
@@ -409,6 +507,11 @@ impl<'a> Incoming<'a> {
 
     /// Whether the peer may have nothing to tell at this moment. Of ours it says so from time to time.
     fn may_be_silent(&self) -> bool {
+        !self.is_own && self.is_between()
+    }
+
+    /// Whether no message is half there. By our protocol the number of messages tells it.
+    fn is_between(&self) -> bool {
         match &self.protocol {
             Protocol::Uftrace(reader) => reader.is_between(),
             Protocol::Kernel => true,
@@ -437,6 +540,9 @@ impl<'a> Incoming<'a> {
             if self.n_received > MAX_IMAGE_BYTES {
                 return Err(Error::TooLarge(MAX_IMAGE_BYTES));
             }
+            if self.store.is_none() {
+                keep(self.place)?;
+            }
             let store = match &mut self.store {
                 Some(store) => store,
                 none => none.insert(self.root.make(IMAGE_DIR)?),
@@ -446,9 +552,11 @@ impl<'a> Incoming<'a> {
         if let Protocol::Own(reader) = &mut self.protocol {
             let mut follows = Follows::Sections;
             while let Some(event) = reader.next(&mut input)? {
+                self.n_messages += 1;
                 match event {
                     stream::Event::Hello(hello) => {
                         check_token(self.options.token.as_ref(), Some(&hello))?;
+                        keep(self.place)?;
                         follows = hello.follows;
                         if follows == Follows::Messages {
                             break;
@@ -481,8 +589,10 @@ impl<'a> Incoming<'a> {
         let (n_received, most) = (self.n_received, self.options.max_bytes);
         while let Protocol::Uftrace(reader) = &mut self.protocol {
             let Some(event) = reader.next(&mut input)? else { break };
+            self.n_messages += u64::from(!matches!(event, Event::Bytes(_)));
             let store = match event {
                 Event::DirName(name) => {
+                    keep(self.place)?;
                     self.store = Some(self.root.make(&name)?);
                     continue;
                 }
@@ -528,6 +638,11 @@ impl<'a> Incoming<'a> {
     }
 }
 
+/// The peer has told what it sends, and may: from here on it keeps its place.
+fn keep(place: Option<&Place<'_>>) -> Result<()> {
+    place.map_or(Ok(()), Place::keep)
+}
+
 /// Whether a peer may send: one of uftrace shows nothing.
 fn check_token(wanted: Option<&Token>, hello: Option<&Hello>) -> Result<()> {
     let is_right = wanted.is_none_or(|wanted| hello.is_some_and(|hello| wanted.is(&hello.token)));
@@ -547,5 +662,47 @@ fn nothing(peer: String, error: Error) -> Received {
         left_out_names: Vec::new(),
         has_incomplete_info: false,
         ended: Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// What has been waited for already, with so many bytes of a message.
+    fn pace(waited: Duration, n_bytes: u64) -> Pace {
+        Pace { waited, n_bytes }
+    }
+
+    #[test]
+    fn a_message_has_its_time_and_that_of_its_bytes() {
+        // Without a byte, and when a message has just begun, the silence is what ends it.
+        let stalled = |limit| Err(Error::Stalled(limit));
+        assert!(matches!(Pace::default().wait(SECOND, stalled), Err(Error::Stalled(SECOND))));
+        let mut begun = pace(SECOND / 2, 0);
+        begun.count(1);
+        assert!(matches!(begun.wait(SECOND, stalled), Err(Error::Stalled(SECOND))));
+        // Then what is left of its time does.
+        let mut slow = pace(SECOND / 4, 100);
+        assert!(matches!(
+            slow.wait(SECOND, |limit| {
+                assert_eq!(limit, SECOND * 3 / 4);
+                stalled(limit)
+            }),
+            Err(Error::Slow(SECOND))
+        ));
+        assert!(matches!(pace(SECOND, 100).wait(SECOND, |_| unreachable!()), Err(Error::Slow(SECOND))));
+        // Who sends more has more.
+        let mut large = pace(SECOND * 9, 10 * LEAST_BYTES_PER_SECOND);
+        assert!(
+            large
+                .wait(SECOND, |limit| {
+                    assert_eq!(limit, SECOND);
+                    Ok(0)
+                })
+                .is_ok()
+        );
     }
 }

@@ -75,6 +75,22 @@ impl Stream {
         };
     }
 
+    /// Another handle of it.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Tcp(tcp) => tcp.try_clone().map(Self::Tcp),
+            Self::Unix(unix) => unix.try_clone().map(Self::Unix),
+        }
+    }
+
+    /// Ends it, for all handles.
+    pub(crate) fn close(&self) {
+        let _ = match self {
+            Self::Tcp(tcp) => tcp.shutdown(Shutdown::Both),
+            Self::Unix(unix) => unix.shutdown(Shutdown::Both),
+        };
+    }
+
     /// Closes it so that the peer learns that not all was taken.
     pub(crate) fn abort(self) {
         if let Self::Tcp(tcp) = self {

@@ -73,10 +73,11 @@ pub(crate) struct RecvArgs {
     /// The most that a peer may send. With K, M or G.
     #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = parse_size)]
     max_size: usize,
-    /// The most peers at a time.
+    /// The most peers at a time. Where there are as many, one that has not told what it sends gives way; the next one is told otherwise.
     #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = parse_peers)]
     max_peers: usize,
-    /// How long a peer may be silent within a message, and before its first one: 500ms, 30s, 5m.
+    /// How long a peer may be silent within a message, and before its first one, and how long it may take for a message, beside a second for each
+    /// 16 KiB: 500ms, 30s, 5m.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_timeout)]
     timeout: Duration,
     /// How long uftrace may be silent between messages: it sends while the program runs, which may have nothing to tell.

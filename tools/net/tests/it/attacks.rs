@@ -1,12 +1,13 @@
 //! What peers may do: the server lives, others are served meanwhile, and nothing lies outside its folder.
 
 use std::fs;
+use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use rftrace_net::receive::ReceiveOptions;
 
-use crate::peer::{Running, dir_name, file, files, head, honest, honest_files, info, message, push, records};
+use crate::peer::{LONG, Running, dir_name, file, files, head, honest, honest_files, info, message, push, records};
 
 /// What the peer does when it has sent its bytes.
 #[derive(Clone, Copy, PartialEq)]
@@ -242,15 +243,77 @@ fn peers_that_are_too_many_are_refused() {
     let server = Running::start(|options| options.max_peers = 2);
     let first = Honest::begin(&server);
     let second = server.connect();
+    push(&second, &dir_name(b"second"));
+    while !server.received().join("second").exists() {
+        std::thread::yield_now();
+    }
     for _ in 0..20 {
         let third = server.connect();
         let told = server.told_of(&third);
-        assert!(told.to_string().contains("2 peers already"), "{told}");
+        assert!(told.to_string().contains("all 2 connections are taken"), "{told}");
     }
     drop(second);
     assert!(server.told().to_string().contains("closed the connection"));
     first.end(&server);
     assert_eq!(server.end().0, 2);
+}
+
+#[test]
+fn who_has_not_begun_gives_way() {
+    let server = Running::start(|_| {});
+    let first = Honest::begin(&server);
+    let most = ReceiveOptions::new(".").max_peers;
+    // One byte of a head, one of ours, none.
+    let strangers: Vec<TcpStream> = (1..most)
+        .map(|number| {
+            let stranger = server.connect();
+            push(&stranger, [&[0xfa][..], &[0x93], &[]][number % 3]);
+            stranger
+        })
+        .collect();
+    let good = server.connect();
+    push(&good, &honest("good").concat());
+    let mut told = [server.told(), server.told()];
+    // They may end in any order.
+    told.sort_by_key(|told| told.ended.is_ok());
+    let [displaced, complete] = told;
+    let oldest = strangers.first().unwrap().local_addr().unwrap();
+    assert_eq!(displaced.peer, oldest.to_string(), "{displaced}");
+    assert!(displaced.to_string().contains("had not told what it sends"), "{displaced}");
+    assert_eq!(complete.peer, good.local_addr().unwrap().to_string(), "{complete}");
+    assert_eq!(files(complete.dir.as_ref().unwrap()), honest_files());
+    first.end(&server);
+    let (n_complete, cut) = server.end();
+    assert_eq!((n_complete, cut.len()), (3, most - 2), "the other ones are there until the end");
+}
+
+#[test]
+fn who_is_slow_within_a_message_loses_the_connection() {
+    let server = Running::start(|options| options.timeout = Duration::from_secs(2));
+    let beginnings =
+        [(Vec::new(), head(101, 4096)), (named(&[]), head(102, 1 << 30)), (named(&[]), head(105, 1 << 20))];
+    std::thread::scope(|scope| {
+        for (begun, message) in &beginnings {
+            let mut peer = server.connect();
+            push(&peer, begun);
+            // A byte at a time, until it is refused.
+            let bytes = message.iter().copied().chain(std::iter::repeat(1));
+            let patience = Instant::now() + LONG;
+            scope.spawn(move || {
+                for byte in bytes.take_while(|_| Instant::now() < patience) {
+                    if peer.write_all(&[byte]).is_err() {
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+        }
+        for _ in &beginnings {
+            let told = server.told().to_string();
+            assert!(told.contains("a message took longer than 2s"), "{told}");
+        }
+    });
+    server.end();
 }
 
 #[test]

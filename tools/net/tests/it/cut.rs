@@ -10,7 +10,7 @@ use std::thread;
 use rftrace_net::send::send;
 use rftrace_net::{Address, Error, Protocol};
 
-use crate::peer::{LONG, Running, assert_files, files, honest, honest_files, push, to};
+use crate::peer::{LONG, Running, assert_files, dir_name, files, honest, honest_files, push, to};
 
 #[test]
 fn without_its_end_no_trace_is_complete() {
@@ -161,4 +161,23 @@ fn a_sender_does_not_wait_for_ever() {
     let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
     let sent = send(folder.path(), &to(Protocol::Uftrace, &address), None, std::time::Duration::from_millis(50));
     assert!(matches!(sent, Err(Error::Stalled(_))), "{sent:?}");
+}
+
+#[test]
+fn a_sender_is_told_that_all_places_are_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path());
+    let server = Running::start(|options| options.max_peers = 1);
+    let first = server.connect();
+    push(&first, &dir_name(b"first"));
+    while !server.received().join("first").exists() {
+        std::thread::yield_now();
+    }
+    let sent = send(folder.path(), &to(Protocol::Own, &server.address), None, LONG);
+    let said = sent.unwrap_err().to_string();
+    assert!(said.contains("the receiver is busy: all 1 connections are taken"), "{said}");
+    // uftrace's protocol has no answer, but the end is no good one.
+    assert!(send(folder.path(), &to(Protocol::Uftrace, &server.address), None, LONG).is_err());
+    drop(first);
+    server.end();
 }
