@@ -7,6 +7,8 @@
 
 mod answer;
 mod body;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -46,6 +48,8 @@ const NO_ROOM: Duration = Duration::from_millis(50);
 pub struct Server {
     listener: TcpListener,
     desk: Arc<Desk>,
+    /// [`HEADER_TIME`], but in tests.
+    header_time: Duration,
 }
 
 /// A file for the page of a site.
@@ -107,7 +111,8 @@ impl Server {
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|error| Error::Listen(io::Error::other(error)))?;
         let token = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { listener, desk: Arc::new(Desk { port, token, served, loaded: Mutex::default() }) })
+        let desk = Arc::new(Desk { port, token, served, loaded: Mutex::default() });
+        Ok(Self { listener, desk, header_time: HEADER_TIME })
     }
 
     /// Where the page, or the file, is.
@@ -141,7 +146,7 @@ impl Server {
         let mut connections = Connections::default();
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => connections.add(stream, &self.desk),
+                Ok((stream, _)) => connections.add(stream, self),
                 Err(_) => tokio::time::sleep(NO_ROOM).await,
             }
             // Those that are there are looked at before one of them gives way.
@@ -162,7 +167,7 @@ struct Connection {
 
 impl Connections {
     /// Attends to one more. If there is no room, the oldest one without a token gives way, or this one.
-    fn add(&mut self, stream: TcpStream, desk: &Arc<Desk>) {
+    fn add(&mut self, stream: TcpStream, server: &Server) {
         self.0.retain(|connection| !connection.task.is_finished());
         if self.0.len() >= MOST_CONNECTIONS {
             let stranger = self.0.iter().position(|connection| !connection.has_token.load(Ordering::Relaxed));
@@ -170,20 +175,21 @@ impl Connections {
             stranger.task.abort();
         }
         let has_token = Arc::<AtomicBool>::default();
-        let task = tokio::spawn(attend(stream, Arc::clone(desk), Arc::clone(&has_token))).abort_handle();
+        let attended = attend(stream, Arc::clone(&server.desk), Arc::clone(&has_token), server.header_time);
+        let task = tokio::spawn(attended).abort_handle();
         self.0.push_back(Connection { task, has_token });
     }
 }
 
 /// Answers what comes by a connection. What a browser that has gone does not take is nobody's loss.
-async fn attend(stream: TcpStream, desk: Arc<Desk>, has_token: Arc<AtomicBool>) {
+async fn attend(stream: TcpStream, desk: Arc<Desk>, has_token: Arc<AtomicBool>, header_time: Duration) {
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request| {
         let (desk, has_token) = (Arc::clone(&desk), &has_token);
         async move { Ok::<_, Infallible>(desk.respond(request, has_token).await) }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(MOST_HEADER_BYTES);
+    http.timer(TokioTimer::new()).header_read_timeout(header_time).max_buf_size(MOST_HEADER_BYTES);
     http.half_close(true).title_case_headers(true);
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }

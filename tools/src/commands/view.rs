@@ -2,19 +2,22 @@
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rftrace_page::Server;
 use rftrace_read::Error;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::browser;
 use super::choice::ShownArgs;
-use super::common::{DirArg, PlainArgs, find_program, print};
+use super::common::{DirArg, PlainArgs, print};
 use super::counters::Counters;
 use super::page;
 use super::site::{self, Site};
@@ -30,7 +33,7 @@ Examples:
 /// Shows a trace in the browser: its timeline, and a flame graph, call tree and functions of any range.
 ///
 /// The page comes from this program, which listens to this machine alone, and needs no network. Who does not know its address gets
-/// nothing. It ends by Ctrl-C. The whole trace is in the browser's memory, 24 bytes for each call; of a long one the browser asks for what is seen,
+/// nothing; the browser is started with a file that only this user reads. It ends by Ctrl-C. The whole trace is in the browser's memory, 24 bytes for each call; of a long one the browser asks for what is seen,
 /// by an index that is made at the first look and kept as `index-page` in its directory: some eight bytes for each call.
 ///
 /// With --perfetto and --firefox the page is from the network, and the trace still from here: the page reads it in the browser.
@@ -89,8 +92,10 @@ pub(crate) fn run(args: ViewArgs) -> Result<()> {
     };
     print(|out| writeln!(out, "{url}").map_err(Error::Write))?;
     say!("rftrace: the trace is there until Ctrl-C");
-    if !args.no_open && !open_browser(&url) {
-        say!("rftrace: no browser was started, as there is no xdg-open: open the address by hand");
+    if !args.no_open
+        && let Err(error) = browser::open(&url, &server)
+    {
+        say!("rftrace: no browser was started, as {error:#}: open the address by hand");
     }
     Ok(server.run()?)
 }
@@ -113,16 +118,9 @@ pub(crate) fn show(dir: &Path) -> Result<()> {
             return Ok(());
         }
         if signals.pending().next().is_some() {
-            let _ = server.kill();
+            // It has a file to remove.
+            let _ = kill(Pid::from_raw(server.id().cast_signed()), Signal::SIGTERM);
         }
         thread::sleep(INTERVAL);
     }
-}
-
-/// Has the desktop open an address. Returns whether there is a program for that.
-fn open_browser(url: &str) -> bool {
-    let Some(program) = find_program("xdg-open") else { return false };
-    let mut command = Command::new(program);
-    // Not waited for: it may be the browser itself.
-    command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().is_ok()
 }

@@ -3,6 +3,8 @@
 use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -145,6 +147,138 @@ fn only_who_has_the_token_is_answered() {
     }
     assert!(!page.contains("http://") && !page.contains("https://"), "it asks for nothing from elsewhere");
     assert!(view.ask("HEAD", &data, host).ends_with("\r\n\r\n"));
+}
+
+/// What the system says of a process: a number of its status.
+fn status_of(view: &View, key: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", view.process.id())).expect("it still runs");
+    let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).expect(key);
+    line.split_whitespace().next().and_then(|number| number.parse().ok()).expect("a number")
+}
+
+/// Checks that a good request has its answer.
+#[track_caller]
+fn assert_served(view: &View, after: &str) {
+    let (host, path) = view.parts();
+    assert!(view.ask("GET", path, host).starts_with("HTTP/1.1 200 "), "after {after}");
+}
+
+/// Whatever a peer without the token announces or sends, it takes no memory and ends nothing.
+#[test]
+fn what_a_stranger_sends_costs_little() {
+    let dir = sample();
+    for more in [&[][..], &["--max-calls", "1"]] {
+        let view = View::start(dir.path(), more);
+        let (host, _) = view.parts();
+        assert_served(&view, "the start");
+        let before = status_of(&view, "VmHWM");
+        let mut attacks: Vec<Vec<u8>> =
+            ["1025", "10000000000", "9223372036854775807", "18446744073709551615", "99999999999999999999"]
+                .iter()
+                .map(|length| {
+                    format!("POST /x HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n").into_bytes()
+                })
+                .collect();
+        attacks.push(
+            format!("POST /x HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffff\r\nabc")
+                .into(),
+        );
+        attacks.push([&b"GET / HTTP/1.1\r\nX: "[..], &vec![b'a'; 32 << 20]].concat());
+        attacks.push([&b"GET / HTTP/1.1\r\n"[..], &b"X-a: b\r\n".repeat(1 << 20)].concat());
+        attacks.push([&b"GET /"[..], &vec![b'a'; 32 << 20]].concat());
+        for attack in attacks {
+            let what = String::from_utf8_lossy(&attack[..attack.len().min(80)]).into_owned();
+            let mut stream = TcpStream::connect(host).expect("a connection");
+            // It is refused amid what it sends.
+            let _ = stream.write_all(&attack);
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{what}: {answer}");
+            assert_served(&view, &what);
+        }
+        let peak = status_of(&view, "VmHWM");
+        assert!(peak < before + (4 << 10), "{peak} KiB for {before}");
+    }
+}
+
+/// Those that send nothing, or half a request, are bounded, and nobody waits for them.
+#[test]
+fn silent_connections_keep_nobody_out() {
+    let dir = sample();
+    let view = View::start(dir.path(), &[]);
+    let (host, path) = view.parts();
+    assert_served(&view, "the start");
+    let before = status_of(&view, "VmRSS");
+    let mut known = TcpStream::connect(host).expect("a connection");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    known.write_all(request.as_bytes()).expect("it is taken");
+    assert!(known.read(&mut [0; 100]).expect("an answer") > 0);
+    let connections: Vec<TcpStream> = (0..200)
+        .map(|number| {
+            let mut stream = TcpStream::connect(host).expect("a connection");
+            // Who has given way already takes nothing.
+            let _ = stream.write_all([&b""[..], b"GET /", b"GET / HTTP/1.1\r\nX: "][number % 3]);
+            stream
+        })
+        .collect();
+    assert_served(&view, "200 of them");
+    // The oldest have given way, but not the one with the token.
+    for mut stream in connections.iter().take(200 - 64) {
+        assert!(matches!(stream.read(&mut [0; 100]), Ok(0) | Err(_)));
+    }
+    known.write_all(request.as_bytes()).expect("it is still there");
+    assert!(known.read(&mut [0; 100]).expect("an answer") > 0);
+    let (threads, memory) = (status_of(&view, "Threads"), status_of(&view, "VmRSS"));
+    assert!(threads <= 8 && memory < before + (4 << 10), "{threads} threads, {memory} KiB for {before}");
+}
+
+/// What others see of a program is the words that it is started with: the address is in a file of this user.
+#[test]
+fn the_browser_is_told_the_address_by_a_file() {
+    let dir = sample();
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = |name: &str| folder.path().join(name);
+    std::fs::create_dir(file("runtime")).expect("a directory");
+    let script = "#!/bin/sh\nfor file; do stat -c '%a %n' \"$file\" \"${file%/*}\"; cat \"$file\"; done >told.part\nmv told.part told\n";
+    std::fs::write(file("xdg-open"), script).expect("it is written");
+    std::fs::set_permissions(file("xdg-open"), std::fs::Permissions::from_mode(0o755)).expect("it runs");
+    let path = format!("{}:/bin:/usr/bin", utf8(folder.path()));
+    for is_loaded in [true, false] {
+        let _ = std::fs::remove_file(file("told"));
+        let mut command = rftrace(&["view", utf8(dir.path())]);
+        command.env("PATH", &path).env("XDG_RUNTIME_DIR", file("runtime")).current_dir(&folder);
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+        let mut url = String::new();
+        BufReader::new(process.stdout.take().expect("a pipe")).read_line(&mut url).expect("the address");
+        let mut view = View { process, url: url.trim().to_owned() };
+        let n_left = || std::fs::read_dir(file("runtime")).expect("it is there").count();
+        wait_until("the browser starts", || file("told").exists());
+        let told = std::fs::read_to_string(file("told")).expect("what it was given");
+        let lines: Vec<&str> = told.lines().collect();
+        assert!(lines[0].starts_with(&format!("600 {}", utf8(&file("runtime")))), "{told}");
+        assert!(lines[1].starts_with("700 ") && told.contains(&format!("0; url={}\"", view.url)), "{told}");
+        assert_eq!(n_left(), 1);
+        if is_loaded {
+            assert_served(&view, "a look at the file");
+            wait_until("the file is gone", || n_left() == 0);
+        } else {
+            let ended = Command::new("kill").args(["-TERM", &view.process.id().to_string()]).status().expect("kill");
+            assert!(ended.success());
+            assert_eq!(view.process.wait().expect("it ends").signal(), Some(15));
+            assert_eq!(n_left(), 0);
+        }
+    }
+}
+
+/// Waits for a condition, no longer than anything takes on a loaded machine.
+#[track_caller]
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let since = std::time::Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < std::time::Duration::from_secs(60), "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
 }
 
 /// Pages of one site may read the trace, and nobody else's.
