@@ -51,7 +51,7 @@ pub fn serve(
     is_over: &AtomicBool,
     mut tell: impl FnMut(&str),
 ) -> io::Result<()> {
-    let mut folder = Folder::make(dir, connect(pid)?)?;
+    let mut folder = Folder::make(dir, pid, connect)?;
     folder.show_all()?;
     // Where calls are never shown, who reads them is not kept waiting.
     let no_pipe = connect(pid)?.ask(&["pipe"])?.err();
@@ -111,6 +111,8 @@ pub fn serve(
 /// The folder, which goes with this.
 struct Folder {
     dir: PathBuf,
+    pid: u32,
+    connect: Connect,
     client: Client,
     has_ended: bool,
     /// What each file had when it was last written or read here.
@@ -128,14 +130,15 @@ struct Replaced {
 }
 
 impl Folder {
-    fn make(dir: &Path, client: Client) -> io::Result<Self> {
+    fn make(dir: &Path, pid: u32, connect: Connect) -> io::Result<Self> {
+        let client = connect(pid)?;
         match DirBuilder::new().mode(0o700).create(dir) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && fs::read_dir(dir)?.next().is_none() => {}
             made => made?,
         }
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let (found, replaced) = (HashMap::new(), VecDeque::new());
-        Ok(Self { dir: dir.to_owned(), client, has_ended: false, found, inotify, replaced })
+        Ok(Self { dir: dir.to_owned(), pid, connect, client, has_ended: false, found, inotify, replaced })
     }
 
     /// The names that plain files have.
@@ -209,7 +212,14 @@ impl Folder {
     }
 
     fn ask(&mut self, words: &[&str]) -> Result<Vec<u8>, String> {
-        self.client.ask(words).unwrap_or_else(|error| {
+        let mut asked = self.client.ask(words);
+        let is_gone = asked.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput);
+        // A client that is silent for long gives way to others.
+        if is_gone && let Ok(client) = (self.connect)(self.pid) {
+            self.client = client;
+            asked = self.client.ask(words);
+        }
+        asked.unwrap_or_else(|error| {
             self.has_ended |= error.kind() != io::ErrorKind::InvalidInput;
             Err(error.to_string())
         })
@@ -279,7 +289,12 @@ fn take_marks(pid: u32, connect: Connect, path: &Path) {
     let Ok(mut client) = connect(pid) else { return };
     for line in BufReader::new(from).lines().map_while(Result::ok) {
         if client.ask(&["mark", &line]).is_err() {
-            return;
+            // A client that is silent for long gives way to others.
+            let Ok(new) = connect(pid) else { return };
+            client = new;
+            if client.ask(&["mark", &line]).is_err() {
+                return;
+            }
         }
     }
 }

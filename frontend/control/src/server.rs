@@ -1,11 +1,13 @@
-//! Who answers: a thread for each client. One client at a time changes something, any number reads.
+//! Who answers: a thread for each client. One client at a time changes something, any number reads. Of those that are silent the one
+//! that has been so for longest gives way when there are too many.
 
 use std::fmt;
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,9 @@ const MOST_CLIENTS: usize = 64;
 
 /// How long a client may take to read an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a command may take to come, from its first byte on.
+const COMMAND_TIME: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(10) };
 
 /// Answers clients as long as it lives.
 pub struct Server {
@@ -41,9 +46,85 @@ struct Shared {
     recording: Arc<dyn Recording>,
     /// Held by who changes something.
     changing: Mutex<()>,
-    n_clients: AtomicUsize,
+    clients: Mutex<Clients>,
+    /// A client has gone.
+    gone: Condvar,
     /// Those that are being answered.
     n_busy: AtomicUsize,
+}
+
+/// Those that are connected.
+#[derive(Default)]
+struct Clients {
+    all: Vec<Connected>,
+    next_id: u64,
+}
+
+struct Connected {
+    id: u64,
+    peer: Arc<Listed<Peer>>,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It has said nothing since then.
+    Silent(Instant),
+    Answered,
+    GivesWay,
+}
+
+impl Shared {
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room for one more, if there is none and a client is silent. Returns whether there is.
+    fn make_room(&self) -> bool {
+        /// How long that one may take to go.
+        const PATIENCE: Duration = Duration::from_secs(1);
+
+        let mut clients = self.clients();
+        if clients.all.len() < MOST_CLIENTS {
+            return true;
+        }
+        let silent = clients.all.iter_mut().filter_map(|client| match client.state {
+            State::Silent(since) => Some((since, client)),
+            State::Answered | State::GivesWay => None,
+        });
+        let Some((_, longest)) = silent.min_by_key(|(since, _)| *since) else { return false };
+        longest.state = State::GivesWay;
+        let _ = longest.peer.stream().shutdown(Shutdown::Both);
+        let is_full = |clients: &mut Clients| clients.all.len() >= MOST_CLIENTS;
+        let (mut clients, _) =
+            self.gone.wait_timeout_while(clients, PATIENCE, is_full).unwrap_or_else(PoisonError::into_inner);
+        !is_full(&mut clients)
+    }
+
+    fn add(&self, peer: &Arc<Listed<Peer>>) -> u64 {
+        let mut clients = self.clients();
+        let id = clients.next_id;
+        clients.next_id += 1;
+        clients.all.push(Connected { id, peer: Arc::clone(peer), state: State::Silent(Instant::now()) });
+        id
+    }
+
+    fn remove(&self, id: u64) {
+        let mut clients = self.clients();
+        let at = clients.all.iter().position(|client| client.id == id);
+        let client = at.map(|at| clients.all.swap_remove(at));
+        drop(clients);
+        // Its socket may wait for a fork.
+        drop(client);
+        self.gone.notify_all();
+    }
+
+    /// Says what a client does from now on. Returns whether it may: it may have given way.
+    fn set(&self, id: u64, state: State) -> bool {
+        let mut clients = self.clients();
+        let client = clients.all.iter_mut().find(|client| client.id == id && client.state != State::GivesWay);
+        client.map(|client| client.state = state).is_some()
+    }
 }
 
 impl Server {
@@ -53,14 +134,19 @@ impl Server {
     ///
     /// Those of the system.
     pub fn begin(at: Place<'_>, recording: Arc<dyn Recording>) -> io::Result<Self> {
-        let listener = Listed::open(&recording, || Listener::new(at))?;
+        Self::listen(recording, || Listener::new(at))
+    }
+
+    fn listen(recording: Arc<dyn Recording>, listen: impl FnOnce() -> io::Result<Listener>) -> io::Result<Self> {
+        let listener = Listed::open(&recording, listen)?;
         let file = listener.file();
         let is_over = Arc::<AtomicBool>::default();
         let told = Arc::clone(&is_over);
         let shared = Arc::new(Shared {
             recording,
             changing: Mutex::default(),
-            n_clients: AtomicUsize::default(),
+            clients: Mutex::default(),
+            gone: Condvar::new(),
             n_busy: AtomicUsize::default(),
         });
         let own = Arc::clone(&shared);
@@ -104,20 +190,25 @@ fn serve(listener: &Listener, shared: &Arc<Shared>, is_over: &AtomicBool) {
             return;
         }
         let peer = waited.and_then(|()| Listed::open(&shared.recording, || listener.accept()));
-        let Ok(peer) = peer else {
+        let Ok(peer) = peer.map(Arc::new) else {
             thread::sleep(PAUSE);
             continue;
         };
-        let problem = match &*peer {
-            Peer::Permitted(_) if shared.n_clients.load(Relaxed) < MOST_CLIENTS => {
-                shared.n_clients.fetch_add(1, Relaxed);
+        let problem = match &**peer {
+            Peer::Permitted(_) if shared.make_room() => {
+                let id = shared.add(&peer);
                 let own = Arc::clone(shared);
-                if shared.recording.spawn("client", Box::new(move || attend(&peer, &own))).is_err() {
-                    shared.n_clients.fetch_sub(1, Relaxed);
+                let attend = move || {
+                    attend(&peer, id, &own);
+                    drop(peer);
+                    own.remove(id);
+                };
+                if shared.recording.spawn("client", Box::new(attend)).is_err() {
+                    shared.remove(id);
                 }
                 continue;
             }
-            Peer::Permitted(_) => "too many clients talk to the recorder".to_owned(),
+            Peer::Permitted(_) => format!("the recorder is busy: it answers {MOST_CLIENTS} clients already"),
             Peer::Refused(_, user) => format!("the recorder talks to its own user and to root, not to user {user}"),
         };
         let mut stream = peer.stream();
@@ -127,13 +218,13 @@ fn serve(listener: &Listener, shared: &Arc<Shared>, is_over: &AtomicBool) {
 }
 
 /// Answers one client, until it has no more to say.
-fn attend(peer: &Peer, shared: &Shared) {
+fn attend(peer: &Peer, id: u64, shared: &Shared) {
     let stream = peer.stream();
     let _ = stream.set_write_timeout(Some(PATIENCE));
-    let mut lines = BufReader::new(stream);
+    let mut lines = BufReader::new(Timed { stream, until: None });
     let mut to = stream;
     loop {
-        let request = match Request::read(&mut lines) {
+        let request = match next_request(&mut lines) {
             Ok(Some(request)) => request,
             Ok(None) => break,
             Err(error) => {
@@ -141,6 +232,9 @@ fn attend(peer: &Peer, shared: &Shared) {
                 break;
             }
         };
+        if !shared.set(id, State::Answered) {
+            break;
+        }
         shared.n_busy.fetch_add(1, Relaxed);
         let goes_on = match commands::pipe(shared.recording.as_ref(), request.pid, &request.words) {
             Some(Ok(pipe)) => {
@@ -151,11 +245,43 @@ fn attend(peer: &Peer, shared: &Shared) {
             None => write_answer(&answer(&request, shared), &mut to).is_ok(),
         };
         shared.n_busy.fetch_sub(1, Relaxed);
-        if !goes_on {
+        if !goes_on || !shared.set(id, State::Silent(Instant::now())) {
             break;
         }
     }
-    shared.n_clients.fetch_sub(1, Relaxed);
+}
+
+/// What a client says, by a time if there is one.
+struct Timed<'s> {
+    stream: &'s UnixStream,
+    until: Option<Instant>,
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let late = || io::Error::new(ErrorKind::TimedOut, format!("the command took longer than {COMMAND_TIME:?}"));
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(late());
+        }
+        self.stream.set_read_timeout(left)?;
+        self.stream.read(bytes).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => late(),
+            _ => error,
+        })
+    }
+}
+
+/// Waits for a client as long as it is silent, and then for the whole line.
+fn next_request(lines: &mut BufReader<Timed<'_>>) -> io::Result<Option<Request>> {
+    lines.get_mut().until = None;
+    while let Err(error) = lines.fill_buf().map(drop) {
+        if error.kind() != ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    lines.get_mut().until = Some(Instant::now() + COMMAND_TIME);
+    Request::read(lines)
 }
 
 /// Writes text until there is no more, or nobody reads it. Who reads slowly is waited for: nobody else waits for him.
@@ -173,3 +299,6 @@ fn answer(request: &Request, shared: &Shared) -> Result<Vec<u8>, String> {
     let _changing = commands::is_change(&request.words).then(|| shared.changing.lock());
     commands::answer(recording, request.pid, &request.words).map(String::into_bytes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -56,7 +56,7 @@ impl Listener {
         })
     }
 
-    fn at(path: PathBuf) -> io::Result<Self> {
+    pub(crate) fn at(path: PathBuf) -> io::Result<Self> {
         // One that had this process's number before.
         let _ = fs::remove_file(&path);
         let socket = in_folder_of(&path, |path| UnixListener::bind(path))?;
