@@ -265,10 +265,10 @@ fn files_without_end_are_named() {
     if !require(&["gcc"]) {
         return;
     }
-    let (folder, output) = record(&["--keep-stream"], 100, "once");
-    assert!(output.status.success(), "{}", told(&output));
-    let spools = fs::read_dir(folder.path().join("trace/.recording")).unwrap().flatten().map(|entry| entry.path());
-    let about = spools.into_iter().find(|path| path.extension().is_some_and(|kind| kind == "about")).unwrap();
+    let (folder, output) = record(&["--keep-stream"], 100, "return");
+    assert_eq!(output.status.code(), Some(7), "{}", told(&output));
+    let mut spools = fs::read_dir(folder.path().join("trace/stream")).unwrap().flatten().map(|entry| entry.path());
+    let about = spools.find(|path| path.extension().is_some_and(|kind| kind == "about")).unwrap();
     fs::remove_file(&about).unwrap();
     std::os::unix::fs::symlink("/dev/zero", &about).unwrap();
     for args in [&["report", "trace"][..], &["info", "trace"], &["recover", "trace"]] {
@@ -276,8 +276,8 @@ fn files_without_end_are_named() {
         assert!(output.status.code().is_some_and(|code| code != 137), "{args:?}: {:?}", output.status);
         assert!(told(&output).contains("not a regular file"), "{args:?}: {}", told(&output));
     }
-    let (folder, output) = record(&[], 100, "once");
-    assert!(output.status.success(), "{}", told(&output));
+    let (folder, output) = record(&[], 100, "return");
+    assert_eq!(output.status.code(), Some(7), "{}", told(&output));
     let mut traced = fs::read_dir(folder.path().join("trace")).unwrap().flatten().map(|entry| entry.path());
     let data =
         traced.find(|path| path.extension().is_some_and(|kind| kind == "dat") && !path.ends_with("perf-cpu0.dat"));
