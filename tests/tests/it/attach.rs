@@ -529,14 +529,20 @@ fn refusals() {
     refused(pid, |_| (), "zombie");
     running.child.wait().unwrap();
 
-    // One that is recorded from its beginning.
-    let folder = tempfile::tempdir().unwrap();
-    let mut recorded = Command::new(rftrace());
-    recorded.args(["record", "-o", "trace", "--"]).arg(&program().path).arg("malloc").current_dir(&folder);
-    let mut recorded = recorded.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(recorded.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    refused(line.trim().parse().unwrap(), |_| (), "was started by rftrace record");
-    drop(recorded.stdin.take());
-    recorded.wait().unwrap();
+    // Those that are recorded from their beginning: who ended their recorder would end them.
+    let hooked = CProgram::new(&["attached.c"]).without_library();
+    let hooked = hooked.with(&["-O1", "-static", "-DNO_SLOT", "-lpthread"]).build();
+    for program in [&program().path, &hooked.path] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut recorded = Command::new(rftrace());
+        recorded.args(["record", "-o", "trace", "--"]).arg(program).arg("malloc").current_dir(&folder);
+        let mut recorded = recorded.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(recorded.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let pid = line.trim().parse().unwrap();
+        refused(pid, |_| (), "was started by rftrace record");
+        refused(pid, |command| _ = command.arg("--take-over"), "was started by rftrace record");
+        drop(recorded.stdin.take());
+        assert_eq!(recorded.wait().unwrap().code(), Some(7));
+    }
 }

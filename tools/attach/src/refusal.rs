@@ -84,23 +84,30 @@ pub(crate) fn has_library(maps: &[Map]) -> bool {
     maps.iter().any(|map| map.path.contains("/libc.so.6"))
 }
 
-/// Refuses programs that are recorded already.
+/// Refuses programs that were started to be recorded.
 pub(crate) fn check_recorded(process: &Process, maps: &[Map]) -> Result<()> {
-    let pid = process.pid;
     let environment = fs::read(process.file("environ")).unwrap_or_default();
     let is_recorded = environment.split(|&byte| byte == 0).any(|variable| variable.starts_with(b"RFTRACE_RECORD="));
     if is_recorded || maps.iter().any(|map| map.path.ends_with("/rftrace-preload")) {
-        bail!(
-            "process {pid} was started by rftrace record, or by a program that was: start it with --disabled, and switch recording on and \
-             off by kill -USR2 {pid}"
-        );
+        bail!(was_started(process.pid));
     }
     Ok(())
 }
 
-/// The other process that records this one, if there is one that lives.
-pub(crate) fn owner(process: &Process, maps: &[Map]) -> Option<u32> {
-    let own = status::own_number(process.pid)?;
+fn was_started(pid: pid_t) -> String {
+    format!(
+        "process {pid} was started by rftrace record, or by a program that was: start it with --disabled, and switch recording on and \
+         off by kill -USR2 {pid}"
+    )
+}
+
+/// The other process that is attached to this one, if there is one that lives. A program that was started to be recorded is refused: its
+/// recorder passes signals on to it, so nobody is to end that.
+pub(crate) fn owner(process: &Process, maps: &[Map]) -> Result<Option<u32>> {
+    if has_library(maps) {
+        check_recorded(process, maps)?;
+    }
+    let Some(own) = status::own_number(process.pid) else { return Ok(None) };
     let owner = |map: &Map| {
         let word = |at: usize| {
             let mut word = [0; 8];
@@ -108,12 +115,16 @@ pub(crate) fn owner(process: &Process, maps: &[Map]) -> Option<u32> {
         };
         owner_of(own, word).filter(|&owner| owner != std::process::id())
     };
-    maps.iter().filter(|map| names::is_bank(&map.path)).find_map(owner)
+    let owner = maps.iter().filter(|map| names::is_bank(&map.path)).find_map(owner);
+    if owner.is_some_and(|owner| status::parent(process.pid) == Some(owner.cast_signed())) {
+        bail!(was_started(process.pid));
+    }
+    Ok(owner)
 }
 
 /// Refuses processes that another one records.
 pub(crate) fn check_owner(process: &Process, maps: &[Map]) -> Result<()> {
-    if let Some(owner) = owner(process, maps) {
+    if let Some(owner) = owner(process, maps)? {
         let pid = process.pid;
         bail!(
             "process {pid} is recorded by another rftrace, PID {owner}: only one can; kill -INT {owner} ends that one in order, as --take-over does"

@@ -32,10 +32,10 @@ enum Way {
 ///
 /// # Errors
 ///
-/// Sentences: there is no such process, or it cannot be attached to.
+/// Sentences: there is no such process, it cannot be attached to, or it was started to be recorded.
 pub fn owner(pid: u32) -> Result<Option<u32>> {
     let (process, maps) = attached::open(pid.cast_signed())?;
-    Ok(refusal::owner(&process, &maps))
+    refusal::owner(&process, &maps)
 }
 
 impl Attached {
