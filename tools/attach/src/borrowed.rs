@@ -424,12 +424,12 @@ impl<'a> Borrowed<'a> {
         Ok(())
     }
 
-    /// Whether the only signal that waits for the thread is that of a clock of processor time, of which it has used some for us. By
-    /// itself it had not come while the thread waits in a system call, so it is to come before that begins again, not to end it.
-    fn has_used_time(&self) -> bool {
+    /// Whether the thread's call begins anew. The only signal that waits for it may be that of a clock of processor time, of which it has used some for us.
+    /// By itself that had not come while the thread waits in a system call, so it is to come before that begins again, not to end it.
+    fn begins_anew(&self) -> bool {
         let waiting = Status::of(self.thread).map_or(0, |status| status.pending) & !self.mask;
         let waiting = self.pending.iter().fold(waiting, |all, &signal| all | bit(signal));
-        call::is_clocks(waiting)
+        call::begins_anew(&self.registers, waiting)
     }
 
     /// Lets the thread go on as if nothing had been.
@@ -446,7 +446,7 @@ impl<'a> Borrowed<'a> {
             self.system_call(libc::SYS_munmap, &[memory, STACK_BYTES + TEXT_BYTES])?;
         }
         self.is_gone = true;
-        if self.has_used_time() {
+        if self.begins_anew() {
             sys::set_registers(self.thread, &call::restarted(&self.registers))?;
         }
         for signal in std::mem::take(&mut self.pending) {

@@ -79,11 +79,13 @@ pub(crate) fn registers(thread: pid_t) -> io::Result<user_regs_struct> {
     Ok(registers)
 }
 
+/// The operation of a futex without its flags (`FUTEX_PRIVATE_FLAG`, `FUTEX_CLOCK_REALTIME`).
+const OPERATION: u64 = 0x7f;
+
 /// The number of the call that was begun by the instruction at the end of some code.
 fn begun_by(code: [u8; 7], registers: &user_regs_struct) -> Option<u64> {
-    /// `FUTEX_WAIT_BITSET`, and the operation without its flags (`FUTEX_PRIVATE_FLAG`, `FUTEX_CLOCK_REALTIME`).
+    /// Those that wait.
     const WAITS: [u64; 2] = [libc::FUTEX_WAIT as u64, libc::FUTEX_WAIT_BITSET as u64];
-    const OPERATION: u64 = 0x7f;
 
     match code {
         // mov eax, number; syscall
@@ -123,11 +125,26 @@ pub(crate) fn forget_rest(registers: &mut user_regs_struct) {
     }
 }
 
+/// Whether a call waits until a moment, not for a time: begun anew it ends at the same moment.
+fn has_fixed_end(registers: &user_regs_struct) -> bool {
+    match call(registers) {
+        libc::SYS_futex => registers.rsi & OPERATION == libc::FUTEX_WAIT_BITSET as u64,
+        libc::SYS_clock_nanosleep => registers.rsi & libc::TIMER_ABSTIME as u64 != 0,
+        _ => false,
+    }
+}
+
+/// Whether a call that was interrupted begins anew, by the signals that wait for its thread: those of clocks are not to end it. One may strike at any
+/// moment, so without any it begins anew where that changes nothing.
+pub(crate) fn begins_anew(registers: &user_regs_struct, signals: u64) -> bool {
+    is_clocks(signals) || signals == 0 && has_fixed_end(registers)
+}
+
 /// Lets a stopped thread go for good. A clock of processor time that struck meanwhile, of which the thread may be the first to be told, does not end its
 /// call.
 pub(crate) fn let_go(thread: pid_t) -> io::Result<()> {
     let mut registers = registers(thread)?;
-    if is_noted(&registers) && Status::of(thread).is_some_and(|status| is_clocks(status.next())) {
+    if is_noted(&registers) && Status::of(thread).is_some_and(|status| begins_anew(&registers, status.next())) {
         registers.rax = ERESTARTNOINTR.cast_unsigned();
         sys::set_registers(thread, &registers)?;
     }
@@ -135,7 +152,7 @@ pub(crate) fn let_go(thread: pid_t) -> io::Result<()> {
 }
 
 /// Whether there are signals, of clocks of processor time alone.
-pub(crate) fn is_clocks(signals: u64) -> bool {
+fn is_clocks(signals: u64) -> bool {
     signals != 0 && signals & !CLOCKS == 0
 }
 
@@ -188,5 +205,13 @@ mod tests {
         assert_eq!(by_function(9 | 128 | 256), Some(libc::SYS_futex as u64));
         assert_eq!(by_function(1000), None);
         assert_eq!(by([0x90, 0x90, 0x90, 0x48, 0x89, 0x0f, 0x05], 0), None);
+    }
+
+    #[test]
+    fn waits_until_a_moment() {
+        let fixed =
+            |call: i64, rsi| has_fixed_end(&user_regs_struct { orig_rax: call as u64, rsi, ..sys::no_registers() });
+        assert!(fixed(libc::SYS_futex, 9 | 128 | 256) && fixed(libc::SYS_clock_nanosleep, 1));
+        assert!(!fixed(libc::SYS_futex, 128) && !fixed(libc::SYS_clock_nanosleep, 0) && !fixed(libc::SYS_poll, 9));
     }
 }
