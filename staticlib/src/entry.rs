@@ -95,7 +95,7 @@ fn enter(
         Some(arch::Interrupted::Hookable(stack_pointer)) => Hook::Interrupt { stack_pointer },
         Some(arch::Interrupted::Untouchable) => return record_point(stack, action, child_ip, site),
     };
-    let (frame, caller) = arch::frames(parent_loc, child_ip, frame_pointer, further, registers);
+    let (frame, caller) = arch::frames(parent_loc, child_ip, frame_pointer, further);
     let slot = arch::Slot::new(frame, parent_loc, child_ip, further);
     let open =
         stack.entries().filter_map(|entry| Some((entry.frame()?, (entry.exit_word() >> ADDRESS_SHIFT) as usize)));

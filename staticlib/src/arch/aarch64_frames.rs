@@ -161,13 +161,7 @@ pub(crate) fn is_frame(parent_loc: usize, child_ip: usize, stack_pointer: usize)
 }
 
 /// The frame of a function, and the frame pointer of its caller, which is kept in all code that calls the hook.
-pub(crate) fn frames(
-    parent_loc: usize,
-    child_ip: usize,
-    frame_pointer: usize,
-    _parent_ip: usize,
-    _registers: usize,
-) -> (usize, usize) {
+pub(crate) fn frames(parent_loc: usize, child_ip: usize, frame_pointer: usize, _parent_ip: usize) -> (usize, usize) {
     if is_at_start(parent_loc) {
         // Directly below the CFA lies what the hook has saved, and x30 second.
         let place = parent_loc.wrapping_sub(AT_START);

@@ -83,8 +83,7 @@ pub(crate) use local::{OUTSIDE, forget_thread, has_ended, own_tid, tid_of_block}
 pub(crate) use local::{set_first_thread_block, set_thread_block, thread_block};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64_frames::{
-    PAGE_BYTES, Slot, caller_frame, frame_of_pointer, is_frame, may_be_hooked, may_return_to, reach, sequence,
-    whole_address,
+    Slot, caller_frame, frame_of_pointer, is_frame, may_be_hooked, may_return_to, reach, sequence, whole_address,
 };
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64_machine::{

@@ -182,7 +182,7 @@ pub(crate) fn is_frame(slot: usize, _child_ip: usize, stack_pointer: usize) -> b
 }
 
 /// The frame of a function, and the frame pointer of its caller, as [`find`] has found them.
-pub(crate) fn frames(_slot: usize, _child_ip: usize, frame: usize, caller: usize, _registers: usize) -> (usize, usize) {
+pub(crate) fn frames(_slot: usize, _child_ip: usize, frame: usize, caller: usize) -> (usize, usize) {
     (frame, caller)
 }
 

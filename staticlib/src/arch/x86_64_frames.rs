@@ -9,7 +9,7 @@ use super::is_trampoline;
 use super::reach::{MAX_FRAME_BYTES, Reach};
 
 /// The smallest page.
-pub(crate) const PAGE_BYTES: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 
 /// Where the return address of a function is that is running on this thread.
 #[derive(Clone, Copy)]

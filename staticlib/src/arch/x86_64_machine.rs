@@ -29,54 +29,31 @@ pub(crate) const MAX_REALIGN_BYTES: usize = 4096;
 /// The frame of a function, and that of its caller if that keeps a frame pointer.
 ///
 /// `parent_loc` is where the hook takes the return address to be, `child_ip` lies in the function's prologue. In
-/// `frame_pointer` (rbp) mcount finds the function's own frame, `__fentry__` still the caller's. `registers` is where they are saved.
+/// `frame_pointer` (rbp) mcount finds the function's own frame, `__fentry__` still the caller's.
 ///
 /// In a function that realigns its stack GCC may set up the frame like this, so that the return address at `[rbp + 8]` is
-/// a copy and `static_chain` (r10) tells where the true one is; or, in a nested function, which needs the static chain, r13:
+/// a copy and `static_chain` (r10) tells where the true one is:
 ///
 /// ```text
 ///   lea r10, [rsp + 8]; and rsp, -32; push [r10 - 8]; push rbp; mov rbp, rsp; push r10; …; call mcount
-///   push r13; lea r13, [rsp + 16]; and rsp, -32; push [r13 - 8]; push rbp; mov rbp, rsp; push r13; …; call mcount
 /// ```
-pub(crate) fn frames(
-    parent_loc: usize,
-    child_ip: usize,
-    frame_pointer: usize,
-    static_chain: usize,
-    registers: usize,
-) -> (usize, usize) {
+pub(crate) fn frames(parent_loc: usize, child_ip: usize, frame_pointer: usize, static_chain: usize) -> (usize, usize) {
     if frame_pointer.wrapping_add(8) != parent_loc {
         return (parent_loc, frame_pointer.wrapping_add(8));
     }
     // SAFETY: directly below the slot of the running function, which is above its stack pointer.
     let caller_frame = unsafe { *(frame_pointer as *const usize) };
-    // SAFETY: saved by `rftrace_call_saved`, which waits.
-    let r13 = unsafe { *(registers.wrapping_sub(SAVED_R13) as *const usize) };
-    let is_copied = |register: usize, most: usize, code| {
-        let distance = register.wrapping_sub(8).wrapping_sub(parent_loc);
-        distance != 0 && distance <= most && realigns(child_ip, code)
-    };
-    let true_loc = if is_copied(static_chain, MAX_REALIGN_BYTES, BY_R10) {
-        static_chain.wrapping_sub(8)
-    } else if is_copied(r13, MAX_REALIGN_BYTES + 8, BY_R13) {
-        r13.wrapping_sub(8)
-    } else {
-        parent_loc
-    };
-    (true_loc, caller_frame.wrapping_add(8))
+    let true_loc = static_chain.wrapping_sub(8);
+    let distance = true_loc.wrapping_sub(parent_loc);
+    let is_copy = distance != 0 && distance <= MAX_REALIGN_BYTES && realigns(child_ip);
+    (if is_copy { true_loc } else { parent_loc }, caller_frame.wrapping_add(8))
 }
 
-/// How far below its base `rftrace_call_saved` has saved r13.
-const SAVED_R13: usize = 48;
-
-/// GCC's beginning of a realigned frame: `lea r10, [rsp + 8]`, or `lea r13, [rsp + 16]`, and an `and` of rsp with a constant. These bytes, the last one
-/// first.
-const BY_R10: u64 = 0xe481_4808_2454_8d4c;
-const BY_R13: u64 = 0xe481_4810_246c_8d4c;
-
-/// Whether the prologue that ends at `child_ip` has this code.
-fn realigns(child_ip: usize, code: u64) -> bool {
-    /// The `and` has two forms, which differ in one bit.
+/// Whether the prologue that ends at `child_ip` has GCC's beginning of a realigned frame: `lea r10, [rsp + 8]` and an `and`
+/// of rsp with a constant.
+fn realigns(child_ip: usize) -> bool {
+    /// These bytes, the last one first; the `and` has two forms, which differ in one bit.
+    const CODE: u64 = 0xe481_4808_2454_8d4c;
     const FORMS: u64 = 0x0002_0000_0000_0000;
     /// Bytes of the longest prologue. It is looked for in the same page, which is mapped.
     const LONGEST: usize = 64;
@@ -86,8 +63,8 @@ fn realigns(child_ip: usize, code: u64) -> bool {
     let latest = child_ip.saturating_sub(size_of::<u64>());
     (earliest..=latest).any(|place| {
         // SAFETY: code of the running function or before it, in a page that is mapped.
-        let found = unsafe { (place as *const u64).read_unaligned() };
-        found & !FORMS == code
+        let code = unsafe { (place as *const u64).read_unaligned() };
+        code & !FORMS == CODE
     })
 }
 

@@ -54,7 +54,7 @@ impl Registers {
     /// The low half of a vector register, xmm0 to xmm7.
     pub(crate) fn vector(self, number: usize) -> u64 {
         /// The registers above, and those of vectors.
-        const BYTES: usize = 48 + 256;
+        const BYTES: usize = 40 + 256;
         let first = self.base.wrapping_sub(BYTES) & !15;
         // SAFETY: as above; there are sixteen.
         unsafe { *((first.wrapping_add((number & 7).wrapping_mul(16))) as *const u64) }

@@ -144,7 +144,7 @@ pub struct Call {
     pub stack_pointer: usize,
     /// Its rbp.
     pub frame_pointer: usize,
-    /// Its r10, or what else tells of a realigned frame.
+    /// Its r10.
     pub static_chain: usize,
 }
 
@@ -312,13 +312,7 @@ fn count_lost_call(block: &Block, entry: *const ReturnEntry, parent_loc: usize) 
 }
 
 /// As the real one, but that the prologue's bytes are a bit of its address.
-pub(crate) fn frames(
-    parent_loc: usize,
-    child_ip: usize,
-    frame_pointer: usize,
-    static_chain: usize,
-    _registers: usize,
-) -> (usize, usize) {
+pub(crate) fn frames(parent_loc: usize, child_ip: usize, frame_pointer: usize, static_chain: usize) -> (usize, usize) {
     if frame_pointer.wrapping_add(8) != parent_loc {
         return (parent_loc, frame_pointer.wrapping_add(8));
     }

@@ -8,7 +8,7 @@ use crate::abi::{
     ADDRESS_SHIFT, Control, Record, ReturnEntry, SITE_FACTOR, SITE_SHIFT, Switch, ThreadBlock, UNHOOKED, action,
     enabled, kind, state,
 };
-use crate::arch::{self, MAX_FRAME_BYTES, MAX_REALIGN_BYTES, PAGE_BYTES};
+use crate::arch::{self, MAX_FRAME_BYTES, MAX_REALIGN_BYTES};
 use crate::control_block::{CONTROL, SWITCH};
 use crate::entry;
 use crate::filter;
@@ -19,9 +19,9 @@ use crate::filter;
 
 // rdx = parent_loc, rax = its distance to that of the entry below, minus 1; compared with the largest frame. Slow: the
 // frame pointer does not point into the stack (a task's first function); r10 points at or a little above the frame, as in
-// GCC's realigned functions (and nested ones). Where r13 does, as in realigned functions that are nested, `compare_copy` looks further.
+// GCC's realigned functions (and nested ones).
 macro_rules! compare_slots {
-    (hook = $hook:expr, path = $path:literal, parent_loc = $parent_loc:literal, at_function_start = $fentry:literal) => {
+    (hook = $hook:expr, parent_loc = $parent_loc:literal, at_function_start = $fentry:literal) => {
         concat!(
             "lea rdx, ",
             $parent_loc,
@@ -42,50 +42,11 @@ macro_rules! compare_slots {
             "sub rax, rdx\n",
             "cmp rax, {max_realign_bytes} + 8\n",
             concat!("jbe .L", $hook, "_slow\n"),
-            "mov rax, r13\n",
-            "sub rax, rdx\n",
-            "cmp rax, {max_realign_bytes} + 16\n",
-            concat!("jbe .L", $hook, "_", $path, "_near_r13\n"),
-            concat!(".L", $hook, "_", $path, "_no_copy:\n"),
             ".endif\n",
             "mov rax, rdx\n",
             "not rax\n",
             "add rax, [rcx - {entry_bytes} + {parent_loc}]\n",
             "cmp rax, {max_frame_bytes} - 1\n",
-        )
-    };
-}
-
-// r13 points a little above the slot rdx. Slow: below it is a word like that in the slot, so that may be a copy. It is read if it is there for sure: in
-// the same page, or below the slot of the entry below, on this stack. Else the slow path is near, or looks at the code.
-macro_rules! compare_copy {
-    (hook = $hook:expr, path = $path:literal, at_function_start = $fentry:literal) => {
-        concat!(
-            ".if ",
-            $fentry,
-            " == 0\n",
-            concat!(".L", $hook, "_", $path, "_near_r13:\n"),
-            "test r13b, 7\n",
-            concat!("jnz .L", $hook, "_", $path, "_no_copy\n"),
-            "lea rax, [r13 - 8]\n",
-            "xor rax, rdx\n",
-            "cmp rax, {page_bytes}\n",
-            concat!("jb .L", $hook, "_", $path, "_is_there\n"),
-            "mov rax, [rcx - {entry_bytes} + {parent_loc}]\n",
-            "test al, 1\n", // below the stack is no slot
-            concat!("jnz .L", $hook, "_slow\n"),
-            "sub rax, rdx\n",
-            "cmp rax, {max_frame_bytes}\n",
-            concat!("ja .L", $hook, "_", $path, "_no_copy\n"),
-            "lea rax, [r13 - 8]\n",
-            "cmp rax, [rcx - {entry_bytes} + {parent_loc}]\n",
-            concat!("ja .L", $hook, "_", $path, "_no_copy\n"),
-            concat!(".L", $hook, "_", $path, "_is_there:\n"),
-            "mov rax, [r13 - 8]\n",
-            "cmp rax, [rdx]\n",
-            concat!("jne .L", $hook, "_", $path, "_no_copy\n"),
-            concat!("jmp .L", $hook, "_slow\n"),
-            ".endif\n",
         )
     };
 }
@@ -292,7 +253,7 @@ macro_rules! entry_hook {
             "mov rcx, [r11 + {sp}]",
             "cmp rcx, [r11 + {limit}]",
             concat!("jae .L", $name, "_full"),
-            compare_slots!(hook = $name, path = "plain", parent_loc = $parent_loc, at_function_start = $fentry),
+            compare_slots!(hook = $name, parent_loc = $parent_loc, at_function_start = $fentry),
             concat!("ja .L", $name, "_same_slot"),
             check_interrupt!(hook = $name, path = "plain"),
             record_and_hook!(hook = $name, path = "plain", parent_loc = $parent_loc, trampoline = $trampoline, sled = $sled, filtered = "0"),
@@ -372,7 +333,7 @@ macro_rules! entry_hook {
             // It is recorded, if it is nested, and if what the function below it passes on permits that. Slow paths as above.
             "cmp rcx, [r11 + {limit}]",
             concat!("jae .L", $name, "_slow"),
-            compare_slots!(hook = $name, path = "filtered", parent_loc = $parent_loc, at_function_start = $fentry),
+            compare_slots!(hook = $name, parent_loc = $parent_loc, at_function_start = $fentry),
             concat!("ja .L", $name, "_filtered_same_slot"),
             check_interrupt!(hook = $name, path = "filtered"),
             concat!(".L", $name, "_filtered_nested:"),
@@ -405,8 +366,6 @@ macro_rules! entry_hook {
             "mov [r11 + {word}], rax",
             stamp_record!(),
             concat!("jmp .L", $name, "_done"),
-            compare_copy!(hook = $name, path = "plain", at_function_start = $fentry),
-            compare_copy!(hook = $name, path = "filtered", at_function_start = $fentry),
             // Nothing is recorded of a thread that is not traced.
             concat!(".L", $name, "_slow:"),
             "cmp r11, {untraced}",
@@ -452,7 +411,6 @@ macro_rules! entry_hook {
             entry_bytes = const size_of::<ReturnEntry>(),
             max_frame_bytes = const MAX_FRAME_BYTES,
             max_realign_bytes = const MAX_REALIGN_BYTES,
-            page_bytes = const PAGE_BYTES,
             trampoline_bytes = const TRAMPOLINE_BYTES,
             parent_ip = const offset_of!(ReturnEntry, parent_ip),
             parent_loc = const offset_of!(ReturnEntry, frame),

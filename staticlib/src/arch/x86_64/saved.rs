@@ -3,7 +3,7 @@
 use core::arch::global_asm;
 
 // The way into Rust. Called by a hook with the function in rax and its arguments in rdx, rcx and r11, to which the traced
-// function's rbp and r10 are added, and where all is saved (its own rbp, see x86_64_registers.rs and `frames`); returns its result in r11. The hook has saved rax, rcx and rdx. Keeps every other
+// function's rbp and r10 are added, and where all is saved (its own rbp, see x86_64_registers.rs); returns its result in r11. The hook has saved rax, rcx and rdx. Keeps every other
 // register that Rust code may clobber: the remaining argument registers and, on targets with SSE, xmm0-15. Legacy SSE
 // instructions leave the upper halves of ymm and zmm alone, and nothing in the tracer uses x87, MMX, AVX or changes
 // MXCSR. The stack is aligned to 16 for the call; the CFA is kept in rbp, which is the caller's.
@@ -22,7 +22,6 @@ global_asm!(
     "push r8",
     "push r9",
     "push r10",
-    "push r13", // for `frames`; Rust keeps it
     "sub rsp, 256",
     "and rsp, -16",
     #[cfg(target_feature = "sse")]

@@ -15,13 +15,6 @@ pub(super) fn cases() -> Vec<Case> {
         Case::c("large frames", "large_frames.c", "frames of 64 bytes to a megabyte between calls", large_frames),
         Case::c("nested functions", "nested_functions.c", "GNU C's, direct, by a trampoline, left by `goto`", nested)
             .not_by(&[(Hooks::Sleds, "clang knows no functions in functions")]),
-        Case::c(
-            "realigned nested functions",
-            "nested_realigned.c",
-            "GNU C's, with `alloca` and an aligned local",
-            nested_realigned,
-        )
-        .not_by(&[(Hooks::Sleds, "clang knows no functions in functions")]),
         Case::c("callbacks", "callbacks.c", "`qsort` and `bsearch` call back, and are left by `longjmp`", callbacks),
         Case::c("stackless coroutines", "stackless.cpp", "two C++ generators in turns", stackless)
             .with(&["-std=c++20", "-fcoroutines"])
@@ -143,11 +136,6 @@ fn nested(seen: &Seen) -> Result<(), Fault> {
     let stays = "escape\n  apply\n    jumper\n      leaf\n    leaf\n";
     let escapes = "escape\n  apply\n    jumper\n      leaf\n  leaf\n";
     seen.outline(&format!("{outer}{stays}{escapes}").repeat(20))
-}
-
-fn nested_realigned(seen: &Seen) -> Result<(), Fault> {
-    let of = |outer: &str| format!("{outer}\n  inner\n    leaf\n  leaf\n");
-    seen.outline(&(of("near") + &of("far")).repeat(20))
 }
 
 fn callbacks(seen: &Seen) -> Result<(), Fault> {
