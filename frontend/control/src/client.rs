@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use rftrace_format::setting::Settings;
+
 use crate::protocol::{Answer, Request, read_answer};
 use crate::socket;
 
@@ -112,13 +114,8 @@ struct Environment {
 
 impl Environment {
     fn of(pid: u32) -> Option<Self> {
-        let bytes = fs::read(format!("/proc/{pid}/environ")).ok()?;
-        let find = |name: &str| {
-            let variables = bytes.split(|&byte| byte == 0).map(String::from_utf8_lossy);
-            variables.into_iter().find_map(|variable| Some(variable.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
-        };
-        let recorder = find("RFTRACE_RECORD_PARENT")?.parse().ok()?;
-        Some(Self { recorder, work: find("RFTRACE_RECORD")?.into() })
+        let settings = Settings::of_environment(&fs::read(format!("/proc/{pid}/environ")).ok()?)?;
+        Some(Self { recorder: settings.recorder, work: settings.folder })
     }
 }
 

@@ -59,10 +59,14 @@ mod malformed;
 pub mod map;
 #[cfg(feature = "std")]
 pub mod opener;
+#[cfg(feature = "std")]
+pub mod passed;
 pub mod perf;
 pub mod record;
 pub mod recording;
 pub mod resources;
+#[cfg(feature = "std")]
+pub mod setting;
 pub mod specification;
 pub mod symbols;
 pub mod tasks;

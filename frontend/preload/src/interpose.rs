@@ -231,8 +231,8 @@ extern "C" fn before_dlsym(place: usize) -> *mut c_void {
         work::alone(|| {
             recording.tracer.refresh_filter();
             // Rules may match functions of what has come.
-            if !recording.settings.rules.as_os_str().is_empty() {
-                notes::tell_of_rules(&recording.settings.rules, &recording.tracer.rules_in_effect());
+            if let Some(rules) = &recording.settings.rules {
+                notes::tell_of_rules(rules, &recording.tracer.rules_in_effect());
             }
         });
         set_errno(errno);

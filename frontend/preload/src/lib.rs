@@ -38,7 +38,6 @@ mod originals;
 mod process;
 mod quota;
 mod save;
-mod settings;
 mod signals;
 mod start;
 mod types;

@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU8, AtomicU32};
 use std::{ptr, slice};
 
+use rftrace_format::passed::Passed;
+
 /// What this process knew when it began.
 #[derive(Debug)]
 struct Beginning {
@@ -28,13 +30,13 @@ static BEGINNING: OnceLock<Beginning> = OnceLock::new();
 const NOTE_BYTES: usize = 512;
 
 /// Looks for the notes, while the process can still reach them.
-pub(crate) fn begin(path: &Path) {
-    BEGINNING.get_or_init(|| Beginning { notes: map(path).unwrap_or_default(), user: user(), root: root() });
+pub(crate) fn begin(notes: Option<&Passed>) {
+    BEGINNING.get_or_init(|| Beginning { notes: notes.and_then(map).unwrap_or_default(), user: user(), root: root() });
 }
 
 /// Tells `rftrace record` that a program has obeyed the filter, and which of its rules match anything there.
-pub(crate) fn tell_of_rules(path: &Path, in_effect: &[bool]) {
-    let Ok(file) = File::options().write(true).open(path) else { return };
+pub(crate) fn tell_of_rules(rules: &Passed, in_effect: &[bool]) {
+    let Ok(file) = rules.open(File::options().write(true)) else { return };
     let matched = (1..).zip(in_effect).filter(|&(_, &is_matched)| is_matched);
     for place in [0].into_iter().chain(matched.map(|(place, _)| place)) {
         // It only loses what the user is told.
@@ -42,13 +44,8 @@ pub(crate) fn tell_of_rules(path: &Path, in_effect: &[bool]) {
     }
 }
 
-/// The notes at a path, which may be another file by now, of another process.
-fn map(path: &Path) -> Option<&'static [AtomicU8]> {
-    let name = fs::read_link(path).ok()?;
-    if !name.as_os_str().as_encoded_bytes().starts_with(b"/memfd:rftrace-notes") {
-        return None;
-    }
-    let file = File::options().read(true).write(true).open(path).ok()?;
+fn map(notes: &Passed) -> Option<&'static [AtomicU8]> {
+    let file = notes.open(File::options().read(true).write(true)).ok()?;
     let bytes = usize::try_from(file.metadata().ok()?.len()).ok()?;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping, wherever there is room.

@@ -11,13 +11,13 @@ use std::sync::OnceLock;
 
 use rftrace_format::record::RECORD_BYTES;
 use rftrace_format::recording::{self, Counts, Entry, Part};
+use rftrace_format::setting::Settings;
 use rftrace_frontend::bank::Bank;
 use rftrace_frontend::{Error, SaveOptions, Saved, Tracer};
 
 use crate::notes;
 use crate::process;
 use crate::quota;
-use crate::settings::Settings;
 use crate::work;
 
 /// A recording.

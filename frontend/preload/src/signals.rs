@@ -9,13 +9,14 @@ use std::ptr;
 use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
 
+use rftrace_format::setting::Settings;
+
 use crate::arch::trigger;
 use crate::control;
 use crate::memory;
 use crate::originals::{errno, real_sigaction, set_errno};
 use crate::process;
 use crate::save::{self, Moment, RECORDING};
-use crate::settings::Settings;
 use crate::work;
 
 /// Signals whose default action is the process's end, but for SIGKILL.

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 
 use rftrace_format::recording::Entry;
-use rftrace_frontend::Config;
+use rftrace_format::setting::{Settings, VARIABLE};
 use rftrace_frontend::bank::Bank;
+use rftrace_frontend::{Config, Mode};
 
+use crate::arch::branches::Branches;
 use crate::arch::{HOOKS, led, trigger};
 use crate::control;
 use crate::environment;
@@ -18,7 +20,6 @@ use crate::notes;
 use crate::originals;
 use crate::process;
 use crate::save::{self, Moment, RECORDING, Recording};
-use crate::settings::Settings;
 use crate::signals;
 use crate::types;
 use crate::work;
@@ -41,15 +42,19 @@ extern "C" fn start() {
     }
     memory::prepare();
     work::prepare(memory::map(work::STACK_BYTES));
-    let Some(settings) = Settings::read() else { return };
+    let settings = Settings::of_value(&std::env::var_os(VARIABLE).unwrap_or_default());
+    if !settings.folder.is_absolute() {
+        return;
+    }
     work::alone(environment::remember);
-    if std::env::var_os("RFTRACE_RECORD_LED").is_some() {
+    if let Some(led) = &settings.led {
         work::alone(|| {
-            notes::begin(&settings.notes);
-            led::begin();
+            notes::begin(settings.notes.as_ref());
+            led::begin(led);
         });
     }
-    if !settings.force && settings.branches.is_empty() && !calls_hooks() {
+    let branches = Branches::of(&settings);
+    if !settings.is_forced && branches.is_empty() && !calls_hooks() {
         work::alone(|| {
             if !status_has("TracerPid:") {
                 memory::leave_file();
@@ -58,17 +63,18 @@ extern "C" fn start() {
         return;
     }
     let folder = settings.folder.clone();
-    if !work::alone(|| begin(settings)) {
+    if !work::alone(|| begin(settings, &branches)) {
         let _ = fs::write(error_file(&folder), "there is too little memory for the tracer (ulimit -v)");
     }
 }
 
-fn begin(settings: Settings) {
-    notes::begin(&settings.notes);
+fn begin(settings: Settings, branches: &Branches) {
+    notes::begin(settings.notes.as_ref());
     if has_filter() {
         interpose::before_filter();
     }
-    let config = Config::new().capacity_bytes(settings.buffer_bytes).mode(settings.mode).directory(&settings.folder);
+    let mode = if settings.is_ring { Mode::Ring } else { Mode::Stop };
+    let config = Config::new().capacity_bytes(settings.buffer_bytes).mode(mode).directory(&settings.folder);
     // Most programs, and children of programs, do not fill it.
     let config = config.prefault(false);
     let bank = open_bank(&settings);
@@ -78,10 +84,10 @@ fn begin(settings: Settings) {
     };
     // A system call that a filter of these forbids may be the program's end.
     if !has_filter() {
-        types::begin(&settings.types);
+        types::begin(settings.types.as_ref());
     }
     let config = config.known_values(types::ask);
-    let config = match settings.branches.choose(config) {
+    let config = match branches.choose(config) {
         Ok(config) => config,
         Err(problem) => return refuse(&settings, &problem),
     };
@@ -89,9 +95,9 @@ fn begin(settings: Settings) {
         Ok(tracer) => tracer,
         Err(error) => return refuse(&settings, &error.to_string()),
     };
-    settings.branches.tell(tracer, bank);
-    if !settings.rules.as_os_str().is_empty() {
-        notes::tell_of_rules(&settings.rules, &tracer.rules_in_effect());
+    branches.tell(settings.branches_told.as_ref(), tracer, bank);
+    if let Some(rules) = &settings.rules {
+        notes::tell_of_rules(rules, &tracer.rules_in_effect());
     }
     if !settings.trigger.is_empty()
         && let Err(problem) = trigger::arm(tracer, &settings.trigger)
@@ -130,7 +136,7 @@ fn status_has(name: &str) -> bool {
 
 /// The bank of this process, if what is recorded goes there. Without one it records into memory of its own, and saves that itself.
 fn open_bank(settings: &Settings) -> Option<&'static Bank> {
-    match Bank::open(settings.bank.as_deref()?) {
+    match Bank::open(settings.bank.as_ref()?) {
         Ok(bank) => Some(bank),
         Err(error) => {
             notes::tell(&format!("what it recorded was kept in memory of its own, as it could have no bank: {error}"));
@@ -141,8 +147,8 @@ fn open_bank(settings: &Settings) -> Option<&'static Bank> {
 
 /// Where the recorder asks this process, which keeps what is recorded. Not where memory is limited: the program is to have all of that.
 fn open_requests(settings: &Settings) -> Option<&'static Bank> {
-    let path = settings.requests.as_deref().filter(|_| !save::is_memory_limited())?;
-    let bank = Bank::open_for_requests(path).ok()?;
+    let requests = settings.requests.as_ref().filter(|_| !save::is_memory_limited())?;
+    let bank = Bank::open_for_requests(requests).ok()?;
     bank.listen();
     Some(bank)
 }
@@ -151,7 +157,7 @@ fn open_requests(settings: &Settings) -> Option<&'static Bank> {
 fn refuse(settings: &Settings, problem: &str) {
     let _ = fs::write(error_file(&settings.folder), problem);
     // SAFETY: the call takes nothing.
-    if unsafe { libc::getppid() }.cast_unsigned() == settings.parent && !was_recorded(settings) {
+    if unsafe { libc::getppid() }.cast_unsigned() == settings.recorder && !was_recorded(settings) {
         originals::leave(1);
     }
 }

@@ -2,20 +2,20 @@
 //!
 //! Not here: what is asked for, and what is done with the answer (`rftrace-frontend`).
 
-use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Where the recorder answers.
-static SOCKET: Mutex<Option<PathBuf>> = Mutex::new(None);
+use rftrace_format::passed::Passed;
 
-/// The recorder answers there; nowhere if that is empty.
-pub(crate) fn begin(socket: &Path) {
-    let socket = Some(socket.to_owned()).filter(|path| !path.as_os_str().is_empty());
-    *SOCKET.lock().unwrap_or_else(PoisonError::into_inner) = socket;
+/// The folder of the socket at which the recorder answers.
+static FOLDER: Mutex<Option<Passed>> = Mutex::new(None);
+
+/// The recorder answers there, if it does.
+pub(crate) fn begin(folder: Option<&Passed>) {
+    *FOLDER.lock().unwrap_or_else(PoisonError::into_inner) = folder.cloned();
 }
 
 /// Asks for the values of modules' functions. Nothing is known where the recorder cannot be reached.
 pub(crate) fn ask(modules: &[(String, Option<String>)]) -> String {
-    let socket = SOCKET.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    socket.and_then(|socket| rftrace_frontend::ask_values(&socket, modules).ok()).unwrap_or_default()
+    let folder = FOLDER.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    folder.and_then(|folder| rftrace_frontend::ask_values(&folder, modules).ok()).unwrap_or_default()
 }

@@ -18,7 +18,7 @@ use super::collected::{Collected, Death, Rate, Written};
 use super::file::{CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
 use super::handover::{self, slot_state};
 use super::names::files_of_maps;
-use super::numbers::{own_number, start_ticks};
+use super::numbers::{Mapping, own_number, parent, start_ticks};
 use super::open::OpenFunctions;
 use super::pace::Fill;
 use super::spool::Spool;
@@ -70,6 +70,9 @@ pub struct Banks {
     pub(super) root: Option<PathBuf>,
     /// What the one process is called here, if it calls itself otherwise.
     pid_here: Option<u32>,
+    mapping: Mapping,
+    /// What the processes in the slots are called.
+    numbers: Vec<Option<Numbers>>,
     /// The same for dumps of rings.
     pub(super) dumped_bytes: u64,
     /// Those that are told what is recorded at once.
@@ -108,6 +111,17 @@ pub(super) struct Progress {
     pub(super) n_records: usize,
 }
 
+/// What a process is called.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    /// By itself.
+    own: u32,
+    /// Here.
+    here: u32,
+    /// It had ended before it was looked for.
+    is_gone: bool,
+}
+
 /// A process that records into a bank.
 #[derive(Debug)]
 pub(super) struct Watched {
@@ -116,6 +130,8 @@ pub(super) struct Watched {
     pub(super) own_pid: u32,
     /// Whether that may be another one, and those of its threads.
     has_own_numbers: bool,
+    /// The process that forked it; 0 if it began otherwise.
+    parent: u32,
     pub(super) spool: Spool,
     /// What the system said of it when it was last looked at.
     pub(super) looked: Option<Instant>,
@@ -125,6 +141,8 @@ pub(super) struct Watched {
     pub(super) progress: Option<(Progress, Instant)>,
     pub(super) maps: Vec<Vec<u8>>,
     pub(super) names: HashMap<u32, Vec<u8>>,
+    /// What threads are called here that call themselves otherwise, if that is told of them.
+    tids: HashMap<u32, u32>,
     /// What surrounds it, by maps that it had.
     pub(super) world: Option<Seen>,
     /// What it has told, or others have of it.
@@ -161,7 +179,6 @@ impl Banks {
         let slots = (0..options.n_slots).map(|_| None).collect();
         let banks = Self {
             memory,
-            file,
             layout,
             folder: folder.to_owned(),
             wait_ticks: ticks_in(options.patience),
@@ -172,6 +189,9 @@ impl Banks {
             is_whole: false,
             root: None,
             pid_here: None,
+            mapping: Mapping::of(&file)?,
+            numbers: vec![None; options.n_slots],
+            file,
             dumped_bytes: 0,
             taps: Vec::new(),
             keeps_nothing: false,
@@ -190,18 +210,32 @@ impl Banks {
         Ok(banks)
     }
 
+    /// Nobody can change the length of the file any more: who cuts it short would end all that have mapped it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system: the file was made without leave to seal it.
+    pub fn seal(&self) -> io::Result<()> {
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: takes no pointer.
+        let sealed = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+        if sealed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
     /// Takes what is there to be taken. `is_over` tells whether a process has ended. Returns how much was in the fullest bank.
     pub fn poll(&mut self, mut is_over: impl FnMut(u32) -> bool) -> Fill {
         let mut n_taken = 0;
         for number in 0..self.slots.len() {
             let slot = self.slot(number);
             match slot.state.load(Acquire) {
-                slot_state::IN_USE => {}
+                slot_state::IN_USE => self.find_out(number),
                 // Who takes it says so just after: until then it is nobody's who could have ended.
                 slot_state::TAKEN => {
                     // It may have gone on meanwhile. What it has recorded then is taken the next time.
-                    if slot.pid.load(Relaxed) != 0
-                        && is_over(self.pid_in(number))
+                    let own = slot.pid.load(Acquire);
+                    let likely = slot.pid_in_proc.load(Relaxed);
+                    if own != 0
+                        && self.mapping.process(own, likely, 0).is_none_or(&mut is_over)
                         && slot.state.load(Acquire) == slot_state::TAKEN
                     {
                         self.give_back(number);
@@ -212,7 +246,7 @@ impl Banks {
             }
             if self.layout.n_chunks() == 0 {
                 // It is only asked there.
-                if is_over(self.pid_in(number)) || self.is_followed(number) {
+                if self.is_gone(number) || is_over(self.pid_in(number)) || self.is_followed(number) {
                     self.give_back(number);
                 }
                 continue;
@@ -226,7 +260,7 @@ impl Banks {
                 n_taken = n_taken.max(self.drain(number, &mut watched, false));
             }
             // First: what it does between the look and the answer is taken at its end.
-            let is_over = is_over(watched.pid) || self.is_followed(number);
+            let is_over = self.is_gone(number) || is_over(watched.pid) || self.is_followed(number);
             self.take_snapshot(number, &mut watched);
             // A dump is due then.
             if is_over && !self.is_held(number, watched.pid) {
@@ -263,6 +297,7 @@ impl Banks {
     pub fn finish_all(mut self) -> Vec<Collected> {
         for number in 0..self.slots.len() {
             if self.layout.n_chunks() > 0 && self.slot(number).state.load(Acquire) == slot_state::IN_USE {
+                self.find_out(number);
                 let watched = self.slots[number].take().unwrap_or_else(|| self.begin(number));
                 self.finish(number, watched);
             }
@@ -272,14 +307,39 @@ impl Banks {
 
     /// Whether this program's process runs another one by now, which is recorded too.
     fn is_followed(&self, number: usize) -> bool {
-        let own = self.slot(number);
-        let (pid, since) = (own.pid.load(Relaxed), own.program_nanos.load(Relaxed));
+        let (pid, since) = (self.pid_in(number), self.slot(number).program_nanos.load(Relaxed));
         (0..self.slots.len()).filter(|&other| other != number).any(|other| {
-            let other = self.slot(other);
-            other.state.load(Acquire) == slot_state::IN_USE
-                && other.pid.load(Relaxed) == pid
-                && other.program_nanos.load(Relaxed) > since
+            let slot = self.slot(other);
+            slot.state.load(Acquire) == slot_state::IN_USE
+                && self.pid_in(other) == pid
+                && slot.program_nanos.load(Relaxed) > since
         })
+    }
+
+    /// Finds out what the process in a slot is called here, once. The system tells it, not the process: that may have a number in a space of its own,
+    /// which is another process's here.
+    fn find_out(&mut self, number: usize) {
+        let slot = self.slot(number);
+        let (own, likely) = (slot.pid.load(Relaxed), slot.pid_in_proc.load(Relaxed));
+        if self.numbers[number].is_none() {
+            let found = self.pid_here.or_else(|| self.mapping.process(own, likely, slot.mapped_at.load(Relaxed)));
+            let here = found.unwrap_or(if likely == 0 { own } else { likely });
+            self.numbers[number] = Some(Numbers { own, here, is_gone: found.is_none() });
+        }
+    }
+
+    /// Whether the process in a slot had ended before it was looked for.
+    fn is_gone(&self, number: usize) -> bool {
+        self.numbers[number].is_some_and(|numbers| numbers.is_gone)
+    }
+
+    /// What the process that forked another one is called here.
+    fn parent_of(&self, number: usize, pid: u32) -> u32 {
+        let own = self.slot(number).forked_by.load(Relaxed);
+        let known = || self.numbers.iter().flatten().filter(|numbers| numbers.own == own).map(|numbers| numbers.here);
+        let is_it = |here: u32| known().any(|known| known == here);
+        let others = known().next();
+        parent(pid).filter(|&here| is_it(here)).or_else(|| others.filter(|_| !is_it(own))).unwrap_or(own)
     }
 
     /// The one process that records, which this one calls so, calls itself otherwise, as those in a container may.
@@ -289,7 +349,9 @@ impl Banks {
 
     /// What the process in a slot is called here.
     pub(super) fn pid_in(&self, number: usize) -> u32 {
-        self.pid_here.unwrap_or_else(|| self.slot(number).pid.load(Relaxed))
+        let own = self.slot(number).pid.load(Relaxed);
+        let known = self.numbers[number].filter(|numbers| numbers.own == own);
+        known.map_or(self.pid_here.unwrap_or(own), |numbers| numbers.here)
     }
 
     pub(super) fn slot(&self, number: usize) -> &'static Slot {
@@ -320,16 +382,22 @@ impl Banks {
         let slot = self.slot(number);
         let (pid, since) = (self.pid_in(number), slot.first_tsc.load(Relaxed));
         let path = self.folder.join(format!("spool-{pid}-{number}-{since}"));
+        let calls_itself = slot.pid.load(Relaxed);
+        // Several processes of one recording may call themselves the same.
+        let own_pid = if self.pid_here.is_some() { calls_itself } else { pid };
+        let renamed = (own_pid != calls_itself).then_some((calls_itself, pid));
         Watched {
             pid,
-            own_pid: slot.pid.load(Relaxed),
-            has_own_numbers: self.pid_here.is_some(),
+            own_pid,
+            parent: self.parent_of(number, pid),
+            has_own_numbers: pid != calls_itself,
             spool: Spool::new(path),
             looked: None,
             open: OpenFunctions::default(),
             progress: None,
             maps: Vec::new(),
             names: HashMap::new(),
+            tids: renamed.into_iter().collect(),
             world: None,
             told: Told::default(),
             waiting: HashMap::new(),
@@ -455,7 +523,7 @@ impl Banks {
         let [exe, command_line, own_maps, hooked, _] = self.texts(number);
         let maps = watched.maps.iter().cloned().chain([own_maps]).collect();
         let threads = self.threads(number, watched, last_thread);
-        let parent = slot.forked_by.load(Relaxed);
+        let parent = watched.parent;
         Collected {
             pid: watched.pid,
             own_pid: watched.own_pid,
@@ -498,7 +566,8 @@ impl Banks {
     }
 
     /// Gives a slot's memory back to the system, then the slot to the next process.
-    fn give_back(&self, number: usize) {
+    fn give_back(&mut self, number: usize) {
+        self.numbers[number] = None;
         let slot = self.slot(number);
         let (start, bytes) = (self.layout.slot_at(number), self.layout.slot_bytes());
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -569,6 +638,7 @@ impl Banks {
                 name if name.is_empty() => watched.names.get(&tid).cloned().unwrap_or_default(),
                 name => name,
             };
+            let tid = watched.tids.get(&tid).copied().unwrap_or(tid);
             Some((thread, Identity { tid, name: String::from_utf8_lossy(name.trim_ascii_end()).into_owned() }))
         };
         (1..=last).filter_map(identity).collect()
@@ -601,11 +671,14 @@ impl Watched {
             self.add_maps(maps);
         }
         for task in fs::read_dir(process.join("task")).into_iter().flatten().flatten() {
-            let tid = if self.has_own_numbers {
-                own_number(&task.path())
-            } else {
-                task.file_name().to_str().and_then(|name| name.parse().ok())
-            };
+            let here = task.file_name().to_str().and_then(|name| name.parse().ok());
+            let tid = if self.has_own_numbers { own_number(&task.path()) } else { here };
+            if let Some((tid, here)) = tid.zip(here)
+                && tid != here
+                && self.own_pid == self.pid
+            {
+                self.tids.insert(tid, here);
+            }
             if let Some(tid) = tid
                 && let Ok(name) = fs::read(task.path().join("comm"))
             {

@@ -24,7 +24,7 @@ use crate::host::linux::thread_table;
 /// Tells a file of banks: `\x93RFB\r\n\x1a\n`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFB\r\n\x1a\n");
 /// This layout, and that of chunks.
-pub(crate) const VERSION: u64 = 8 << 32 | abi::VERSION as u64;
+pub(crate) const VERSION: u64 = 9 << 32 | abi::VERSION as u64;
 
 /// What the file begins with.
 #[derive(Debug)]
@@ -91,6 +91,8 @@ pub(crate) struct Slot {
     pub(crate) state: AtomicU32,
     /// The process, as it calls itself.
     pub(crate) pid: AtomicU32,
+    /// The process, as its `/proc` calls it, which may be that of its recorder; 0 if it has none.
+    pub(crate) pid_in_proc: AtomicU32,
     /// What tracer and recorder share.
     pub(crate) bank: Bank,
     /// When the program began to be recorded, by CLOCK_MONOTONIC. A child that was forked goes on with its parent's.

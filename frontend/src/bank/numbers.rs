@@ -1,8 +1,71 @@
 //! What processes and threads call themselves, which is something else than here where they have numbers of their own, as in a container; and
 //! when a process was started, which tells it from another one that gets its number later.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use crate::host::linux::modules;
+
+/// What this process is called by the `/proc` that it sees, which may be that of another space of numbers. Takes no memory.
+pub(super) fn number_in_proc() -> Option<u32> {
+    let mut link = [0; 16];
+    // SAFETY: a path that ends with a NUL, and a buffer with so much room.
+    let length = unsafe { libc::readlink(c"/proc/self".as_ptr(), link.as_mut_ptr().cast(), link.len()) };
+    str::from_utf8(link.get(..usize::try_from(length).ok()?)?).ok()?.parse().ok()
+}
+
+/// The mapping of a file by processes, as the system tells it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mapping {
+    inode: u64,
+}
+
+impl Mapping {
+    /// Of a file in memory.
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        Ok(Self { inode: file.metadata()?.ino() })
+    }
+
+    /// What the process that has mapped the file at an address (0: anywhere) and calls itself `own` is called here: perhaps as one of the `likely`. Several processes may call themselves
+    /// the same, each in a space of numbers of its own. One that may not be looked at, as of another user, is believed if it was started after this one.
+    /// `None`: there is none any more.
+    pub(super) fn process(self, own: u32, likely: u32, mapped_at: u64) -> Option<u32> {
+        // What an emulator maps lies elsewhere.
+        if modules::is_emulated() {
+            return Some(own);
+        }
+        let is_believed = |pid| start_ticks(pid) >= start_ticks(std::process::id());
+        let is_it = |pid: u32| {
+            let folder = Path::new("/proc").join(pid.to_string());
+            own_number(&folder) == Some(own)
+                && self.is_in(&folder, mapped_at).unwrap_or_else(|| pid == own && is_believed(pid))
+        };
+        let all = || fs::read_dir("/proc").into_iter().flatten().flatten();
+        let others = || all().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|&pid| is_it(pid));
+        [likely, own].into_iter().find(|&pid| is_it(pid)).or_else(others)
+    }
+
+    /// `None`: that may not be looked at.
+    fn is_in(self, process: &Path, mapped_at: u64) -> Option<bool> {
+        let maps = fs::read(process.join("maps")).ok()?;
+        let start = if mapped_at == 0 { String::new() } else { format!("{mapped_at:08x}-") };
+        // The addresses, what is permitted, the offset, the device, the inode, the path.
+        let is_it = |line: &str| {
+            let mut fields = line.split_ascii_whitespace().skip(4);
+            fields.next().and_then(|inode| inode.parse().ok()) == Some(self.inode)
+                && fields.next().is_some_and(|path| path.starts_with("/memfd:"))
+        };
+        Some(String::from_utf8_lossy(&maps).lines().any(|line| line.starts_with(&start) && is_it(line)))
+    }
+}
+
+/// The process that has started another one, or waits for it. `None`: it is not there.
+pub(super) fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    String::from_utf8_lossy(&status).lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
 
 /// What a process or a thread calls itself, by its folder in `/proc`. `None`: it is not there.
 #[must_use]

@@ -7,11 +7,10 @@
 //! anything is recorded: a hook that the fork has interrupted may still write there. A child that the C library did not make (a raw
 //! system call) finds the switch off, as the system clears its page (`MADV_WIPEONFORK`), and records nothing.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 use std::slice;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -20,12 +19,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rftrace::abi::{self, Switch};
+use rftrace_format::passed::Passed;
 
 use super::file::{
     CHUNKS_AT, HEAD_BYTES, Head, JOURNAL_AT, JOURNAL_BYTES, Layout, MAGIC, RAISED, Slot, TEXT_AT, TEXT_BYTES,
     THREADS_AT, VERSION,
 };
 use super::handover::{self, slot_state};
+use super::numbers::number_in_proc;
 use crate::Error;
 use crate::backend;
 use crate::clock::{ClockPair, tsc, utc_offset_nanos};
@@ -39,8 +40,7 @@ use crate::patch;
 pub struct Bank {
     pub(super) start: *mut u8,
     pub(super) layout: Layout,
-    /// Where the file was found, and which one it was.
-    file: (PathBuf, FileId),
+    file: Passed,
     /// Whether chunks are used again that nobody has taken, oldest first.
     pub(super) is_ring: bool,
     /// The slot of this process, [`NO_SLOT`] for none.
@@ -65,19 +65,16 @@ pub(super) const NO_SLOT: usize = usize::MAX;
 /// How often a process looks for a slot that is to record into it.
 pub(super) const TRIES: usize = 2000;
 
-/// Device and inode.
-type FileId = (u64, u64);
-
-fn id_of(meta: &fs::Metadata) -> FileId {
-    (meta.dev(), meta.ino())
-}
-
 /// The one that this process records into; null for none.
 static OWN: AtomicPtr<Bank> = AtomicPtr::new(ptr::null_mut());
 
 pub(super) fn own() -> Option<&'static Bank> {
     // SAFETY: null, or a bank that is never freed.
     unsafe { OWN.load(Acquire).as_ref() }
+}
+
+fn writable() -> OpenOptions {
+    File::options().read(true).write(true).clone()
 }
 
 /// What a tracer is given for its records. A ring if there is no bank.
@@ -90,13 +87,13 @@ pub(crate) struct Given {
 }
 
 impl Bank {
-    /// The banks in the file at `path`, with a free slot for this process.
+    /// A recorder's banks, with a free slot for this process.
     ///
     /// # Errors
     ///
-    /// It is no such file, or of another version; there is too little address space; all slots are taken.
-    pub fn open(path: &Path) -> io::Result<&'static Self> {
-        Self::open_for(path, true, TRIES)
+    /// The recorder is gone, or of another version; there is too little address space; all slots are taken.
+    pub fn open(banks: &Passed) -> io::Result<&'static Self> {
+        Self::of_file(&banks.open(&writable())?, banks.clone(), true, TRIES)
     }
 
     /// As [`open`](Self::open), where the recorder only asks, as this process keeps what is recorded itself. Nobody waits for a slot there.
@@ -104,8 +101,8 @@ impl Bank {
     /// # Errors
     ///
     /// As of that.
-    pub fn open_for_requests(path: &Path) -> io::Result<&'static Self> {
-        Self::open_for(path, true, 1)
+    pub fn open_for_requests(banks: &Passed) -> io::Result<&'static Self> {
+        Self::of_file(&banks.open(&writable())?, banks.clone(), true, 1)
     }
 
     /// The recorder may ask from now on, where that is all that the bank is for.
@@ -116,24 +113,23 @@ impl Bank {
         slot.state.store(slot_state::IN_USE, Release);
     }
 
-    /// As [`open`](Self::open), for this process alone: in a child that is forked recording is off.
+    /// As [`open`](Self::open), by the path of a file, for this process alone: in a child that is forked recording is off.
     ///
     /// # Errors
     ///
     /// As of that.
     pub fn open_alone(path: &Path) -> io::Result<&'static Self> {
-        Self::open_for(path, false, TRIES)
+        let file = writable().open(path)?;
+        Self::of_file(&file, Passed::at(path.to_owned(), &file)?, false, TRIES)
     }
 
-    fn open_for(path: &Path, is_for_children: bool, n_tries: usize) -> io::Result<&'static Self> {
-        let file = File::options().read(true).write(true).open(path)?;
-        let meta = file.metadata()?;
-        let bytes = usize::try_from(meta.len()).unwrap_or(0);
+    fn of_file(file: &File, found: Passed, is_for_children: bool, n_tries: usize) -> io::Result<&'static Self> {
+        let bytes = usize::try_from(file.metadata()?.len()).unwrap_or(0);
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "it holds no banks of this version of rftrace");
         if bytes < HEAD_BYTES {
             return Err(bad());
         }
-        let start = map(&file, bytes)?;
+        let start = map(file, bytes)?;
         // SAFETY: the mapping is larger; all fields are atomics.
         let head = unsafe { &*start.cast::<Head>() };
         let layout = Layout {
@@ -147,7 +143,7 @@ impl Bank {
         let bank = Self {
             start,
             layout,
-            file: (path.to_owned(), id_of(&meta)),
+            file: found,
             is_ring: head.is_ring.load(Relaxed) != 0,
             slot: AtomicUsize::new(NO_SLOT),
             elsewhere: (0..layout.n_slots).map(|_| AtomicUsize::new(0)).collect(),
@@ -287,12 +283,8 @@ impl Bank {
         /// A recorder looks every few milliseconds; it may have to wait for a processor.
         const PATIENCE: Duration = Duration::from_millis(200);
 
-        let (path, id) = &self.file;
-        let is_there = match fs::metadata(path) {
-            Ok(meta) => id_of(&meta) == *id,
-            Err(error) => error.kind() != io::ErrorKind::NotFound,
-        };
-        let Some(slot) = self.own_slot().filter(|_| self.is_ring && !is_there) else { return false };
+        let is_gone = self.file.is_there() == Some(false);
+        let Some(slot) = self.own_slot().filter(|_| self.is_ring && is_gone) else { return false };
         let beat = slot.bank.beat.load(Relaxed);
         thread::sleep(PATIENCE);
         slot.bank.beat.load(Relaxed) == beat
@@ -324,7 +316,10 @@ impl Bank {
         };
         let taken = (0..n_tries).find_map(free);
         if let Some(number) = taken {
-            self.slot_of(number).pid.store(std::process::id(), Relaxed);
+            let slot = self.slot_of(number);
+            slot.pid_in_proc.store(number_in_proc().unwrap_or(0), Relaxed);
+            // The recorder waits for this one.
+            slot.pid.store(std::process::id(), Release);
         }
         self.slot.store(taken.unwrap_or(NO_SLOT), Relaxed);
         taken.is_some()

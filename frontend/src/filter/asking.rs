@@ -2,25 +2,28 @@
 //!
 //! Not here: what is done with the answer (`values`).
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::Duration;
 
-use rftrace_format::recording::{TYPES_END, TypesLine};
+use rftrace_format::passed::Passed;
+use rftrace_format::recording::{TYPES, TYPES_END, TypesLine};
 
-/// Asks for the values of modules' functions, as [`AskValues`](super::AskValues) does, at a socket.
+/// Asks for the values of modules' functions, as [`AskValues`](super::AskValues) does, at the socket in a recorder's folder.
 ///
 /// # Errors
 ///
 /// Nobody answers, or not in full.
-pub fn ask_values(socket: &Path, modules: &[(String, Option<String>)]) -> io::Result<String> {
+pub fn ask_values(folder: &Passed, modules: &[(String, Option<String>)]) -> io::Result<String> {
     /// Reading the debug information of a large program takes seconds.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    let mut stream = UnixStream::connect(socket)?;
+    let folder = folder.open(File::options().read(true))?;
+    // The folder's own path may be longer than a socket's.
+    let mut stream = UnixStream::connect(format!("/proc/self/fd/{}/{TYPES}", folder.as_raw_fd()))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let line = |(path, build_id): &(String, Option<String>)| {
         TypesLine::Module { build_id: build_id.as_deref(), path }.to_string()

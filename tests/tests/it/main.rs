@@ -61,6 +61,7 @@ mod library_calls;
 mod merge;
 mod misuse;
 mod names;
+mod namespaces;
 mod own_dumps;
 mod own_streams;
 mod patched;

@@ -1,5 +1,6 @@
 //! Attaching to a process, looking after it, and leaving it.
 
+use rftrace_format::passed::Passed;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::ops::Range;
@@ -457,7 +458,7 @@ fn begin_on(
     let branches = lines("branch", &wanted.branches) + &lines("except", &wanted.exceptions);
     let settings = format!(
         "bank=/proc/self/fd/{number_of_bank}\ntypes={}\nfilter={}\n{branches}libcalls={}\ndisabled={}\npatched={}\nconfined={}\ninterposed={interposed}\nmcount={:x}\nfentry={:x}\n",
-        wanted.types.as_deref().unwrap_or(Path::new("")).display(),
+        wanted.types.as_ref().map(Passed::to_string).unwrap_or_default(),
         wanted.filter.replace('\n', " "),
         u8::from(wanted.has_library_calls),
         u8::from(wanted.is_disabled),

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use anyhow::{Context, Result, bail};
 use nix::libc;
 use rftrace::abi::{Control, FilterControl, ValueTable};
+use rftrace_format::passed::Passed;
 use rftrace_frontend::{Filter, Function, OutsideChoice, Selected, outside_functions};
 
 use super::borrowed::Borrowed;
@@ -33,7 +34,7 @@ pub(crate) struct Chosen {
     /// What rules choose; `None` if there never were any.
     choice: Option<OutsideChoice>,
     /// Where somebody answers what values functions have, if that is needed.
-    types: Option<PathBuf>,
+    types: Option<Passed>,
     /// Memory of the process that no table of values was written to yet.
     room: Range<u64>,
     /// How often the table of values had changed that was written last.
@@ -235,8 +236,8 @@ fn address_at(process: &Process, control: u64, offset: usize) -> u64 {
 }
 
 /// Asks what values functions have. Nothing is known where nobody answers.
-fn ask(types: Option<&PathBuf>, modules: &[(String, Option<String>)]) -> String {
-    types.and_then(|socket| rftrace_frontend::ask_values(socket, modules).ok()).unwrap_or_default()
+fn ask(types: Option<&Passed>, modules: &[(String, Option<String>)]) -> String {
+    types.and_then(|folder| rftrace_frontend::ask_values(folder, modules).ok()).unwrap_or_default()
 }
 
 /// The slots of the table that are published; none if there is no table.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use rftrace_format::passed::Passed;
+
 /// How to record. By default all calls of the tracer are, and nothing else.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
@@ -22,7 +24,7 @@ pub struct Wanted {
     /// Whether calls of the tracer become NOPs and jumps.
     pub is_patched: bool,
     /// Where somebody answers what values functions have, if that is needed.
-    pub types: Option<PathBuf>,
+    pub types: Option<Passed>,
     /// How it is recorded who takes resources, if that is wanted.
     pub resources: Option<ResourcesWanted>,
 }

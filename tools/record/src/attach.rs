@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 pub use rftrace_attach::ResourcesWanted;
 use rftrace_attach::{Attached, BankPlaces, Files, Mapped, OtherRoot, Started, State, Wanted};
+use rftrace_format::passed::Passed;
 use rftrace_format::resources::Resource;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -52,7 +53,7 @@ pub struct Options {
     /// Whether calls of the tracer become NOPs and jumps.
     pub is_patched: bool,
     /// Where somebody answers what values functions have, if that is needed.
-    pub types: Option<PathBuf>,
+    pub types: Option<Passed>,
     /// How long; `None` until this process is told to end.
     pub limit: Option<Duration>,
     /// Bytes of each process's bank.
@@ -175,12 +176,13 @@ impl Attended {
     ) -> Result<Option<Self>> {
         let bank = Described::open(banks.file()).context(NO_MEMORY)?;
         let started = start_time(pid);
-        let begun = Attached::begin_started(program, wanted, &banks.path(), &places(&bank)).and_then(|attached| {
-            let Some(attached) = attached else { return Ok(None) };
-            let mut this = Self { attached, pid, started, bank: None };
-            this.describe(bank, &wanted.filter)?;
-            Ok(Some(this))
-        });
+        let begun = Attached::begin_started(program, wanted, &banks.passed()?.path().to_string_lossy(), &places(&bank))
+            .and_then(|attached| {
+                let Some(attached) = attached else { return Ok(None) };
+                let mut this = Self { attached, pid, started, bank: None };
+                this.describe(bank, &wanted.filter)?;
+                Ok(Some(this))
+            });
         if start_time(pid).is_none() { Ok(None) } else { begun }
     }
 
@@ -356,9 +358,7 @@ pub fn record(
         let plan = Plan { buffer_bytes, on_full, most_bytes, is_ring, dumps: dumps.clone(), is_sent: false };
         let prepare = |files: Files| {
             let recorder = BankRecorder::begin_in(files.banks, 1, output.work(), plan, tell)?;
-            if other_number(pid).is_some() {
-                recorder.set_pid_here(pid);
-            }
+            recorder.set_pid_here(pid);
             recorders.push(recorder);
             let Some((pool, wanted)) = files.resources.zip(of_resources) else { return Ok(()) };
             record_resources(&mut resources, pool, output.work(), options.most_bytes, wanted)

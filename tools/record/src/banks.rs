@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -16,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::opener::{self, MOST_TEXT};
+use rftrace_format::passed::Passed;
 use rftrace_format::record::RECORD_BYTES;
 use rftrace_format::recording::{Entry, Fork, PART_FILE, Part, RECEIVED, Saved};
 pub use rftrace_frontend::bank::Written;
@@ -157,6 +157,8 @@ impl BankRecorder {
                 _ => options.n_slots = (options.n_slots / 4).max(1),
             }
         };
+        // A process that has made it may not let others seal it.
+        let _ = banks.seal();
         if is_sent {
             banks.keep_all_that_is_known();
         }
@@ -178,9 +180,12 @@ impl BankRecorder {
     }
 
     /// Where recorded processes find them, as long as this one lives.
-    #[must_use]
-    pub fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    ///
+    /// # Errors
+    ///
+    /// The system tells nothing of them.
+    pub fn passed(&self) -> Result<Passed> {
+        Passed::of(&self.file).context("cannot pass the banks on")
     }
 
     /// Their file.

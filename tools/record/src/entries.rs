@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::io::{Read, Seek};
-use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use rftrace_format::passed::Passed;
 use rftrace_format::recording::{EntriesLine, Share};
 
 /// A file in memory that all recorded processes append to, and what was told otherwise.
@@ -40,8 +40,12 @@ impl Entries {
     }
 
     /// Where other processes find it, as long as this one lives.
-    pub fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    ///
+    /// # Errors
+    ///
+    /// The system tells nothing of it.
+    pub fn passed(&self) -> Result<Passed> {
+        Passed::of(&self.file).context("cannot pass the list of functions on")
     }
 
     /// Adds what is told of a process that cannot say it.
@@ -111,7 +115,6 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::OpenOptions;
     use std::io::Write;
 
     #[test]
@@ -121,7 +124,7 @@ mod tests {
         let (functions, library_calls) = (Share { done: 7, of: 8 }, Share { done: 3, of: 3 });
         let short = "app\t0x10\tf\tshorter than a branch".to_owned();
         for _ in 0..2 {
-            let mut file = OpenOptions::new().append(true).open(entries.path()).unwrap();
+            let mut file = entries.passed().unwrap().open(File::options().append(true)).unwrap();
             write!(file, "{}", EntriesLine::Program { name: "/bin/an app", functions, library_calls }).unwrap();
             write!(file, "{}", EntriesLine::LeftOut(&short)).unwrap();
         }

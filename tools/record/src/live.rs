@@ -18,7 +18,6 @@ pub use rftrace_frontend::bank::{Live, Moment, Names, Take};
 use super::attach::{Attended, Reason, attend};
 use super::banks::{NO_MEMORY, NO_THREAD, OnFull};
 use super::errands::Errands;
-use super::processes::other_number;
 use super::sys;
 
 /// How to look.
@@ -66,9 +65,7 @@ pub fn run<W: Watch>(
     let mut live = None;
     let process = Attended::begin(pid, &wanted, |files: Files| {
         let mut bank = Live::new(files.banks, buffer_bytes, on_full.patience()).context(NO_MEMORY)?;
-        if other_number(pid).is_some() {
-            bank.set_pid_here(pid);
-        }
+        bank.set_pid_here(pid);
         live = Some(bank);
         Ok(())
     })?;

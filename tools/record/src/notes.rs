@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use rftrace_format::passed::Passed;
 
 /// Room for some dozens.
 const BYTES: usize = 16 << 10;
@@ -30,8 +30,12 @@ impl Notes {
     }
 
     /// Where other processes find it, as long as this one lives.
-    pub fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    ///
+    /// # Errors
+    ///
+    /// The system tells nothing of it.
+    pub fn passed(&self) -> Result<Passed> {
+        Passed::of(&self.0).context("cannot pass the notes on")
     }
 
     /// What was noted.

@@ -2,6 +2,7 @@
 //!
 //! Not here: how that is done (`rftrace-attach`), and all else of running a program ([`run`](crate::run)).
 
+use rftrace_format::passed::Passed;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,12 +38,12 @@ pub struct Outside<'a> {
 }
 
 /// What is recorded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Choice<'a> {
     /// Rules, which may be none, and where it is told which of them match anything.
     pub rules: (&'a str, &'a RuleEffects),
     /// Where it is answered what values functions have, if that is needed.
-    pub types: Option<&'a Path>,
+    pub types: Option<Passed>,
     /// Patterns of functions that get a branch at their beginning.
     pub branches: &'a [String],
     /// Symbols of functions that get none.
@@ -95,7 +96,7 @@ impl Way for Outside<'_> {
             exceptions: self.choice.exceptions.to_vec(),
             within: self.choice.within.map(Path::to_owned),
             is_disabled: self.choice.is_disabled,
-            types: self.choice.types.map(Path::to_owned),
+            types: self.choice.types.clone(),
             ..Wanted::default()
         };
         let [cannot_run, cannot_record] =

@@ -23,6 +23,7 @@ use anyhow::{Context, Result};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::files::RESOURCES;
+use rftrace_format::passed::Passed;
 use rftrace_format::resources::chunk::{is_whole, written};
 use rftrace_format::resources::{ATTACHED, BlockHead, DETAILED, Kind, LOW, MAGIC, Resource, Unit, pool};
 use rftrace_frontend::ticks;
@@ -172,8 +173,8 @@ impl ResourceRecorder {
 
     /// Where the tracer's library finds which functions are to have branches, if there are such.
     #[must_use]
-    pub fn led(&self) -> Option<String> {
-        self.led.as_ref().map(|file| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
+    pub fn led(&self) -> Option<Passed> {
+        self.led.as_ref().and_then(|file| Passed::of(file).ok())
     }
 
     /// In which space of process numbers they have to be.

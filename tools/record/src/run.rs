@@ -100,6 +100,8 @@ pub struct Preloaded<'a> {
     pub libraries: Vec<Preload>,
     /// What they are told.
     pub variables: &'a [(&'static str, OsString)],
+    /// Where recorded processes tell of themselves.
+    pub work: &'a Path,
 }
 
 impl Way for Preloaded<'_> {
@@ -123,8 +125,7 @@ impl Way for Preloaded<'_> {
     }
 
     fn finish(self, living: &dyn Fn() -> Vec<u32>) {
-        let work = self.variables.iter().find(|(name, _)| *name == "RFTRACE_RECORD");
-        if work.is_some_and(|(_, work)| !wait_for_others(Path::new(work), living)) {
+        if !wait_for_others(self.work, living) {
             self.libraries.into_iter().for_each(Preload::keep);
         }
     }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use rftrace_format::passed::Passed;
 use rftrace_format::recording::{TYPES, TYPES_END, TypesLine};
 
 /// Answers recorded processes what is known of the values of functions.
@@ -60,10 +61,13 @@ impl Types {
         Ok(Self { socket, folder, is_over, thread })
     }
 
-    /// Where other processes find it, as long as this one lives.
-    #[must_use]
-    pub fn path(&self) -> String {
-        format!("{}/{TYPES}", path(&self.folder))
+    /// The folder of the socket, where other processes find it as long as this one lives.
+    ///
+    /// # Errors
+    ///
+    /// The system tells nothing of it.
+    pub fn passed(&self) -> Result<Passed> {
+        Passed::of(&self.folder).context("cannot pass the folder of a socket on")
     }
 }
 
@@ -71,7 +75,7 @@ impl Drop for Types {
     fn drop(&mut self) {
         self.is_over.store(true, Relaxed);
         // Whoever connects wakes the thread.
-        if UnixStream::connect(self.path()).is_ok()
+        if UnixStream::connect(format!("/proc/self/fd/{}/{TYPES}", self.folder.as_raw_fd())).is_ok()
             && let Some(thread) = self.thread.take()
         {
             let _ = thread.join();
@@ -114,8 +118,12 @@ impl RuleEffects {
     }
 
     /// Where other processes find it, as long as this one lives.
-    pub fn path(&self) -> String {
-        path(&self.memory)
+    ///
+    /// # Errors
+    ///
+    /// The system tells nothing of it.
+    pub fn passed(&self) -> Result<Passed> {
+        Passed::of(&self.memory).context("cannot pass rules on")
     }
 
     /// A process has obeyed the rules; whether each of them matches anything there.
@@ -144,10 +152,6 @@ impl RuleEffects {
     }
 }
 
-fn path(file: &File) -> String {
-    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -159,7 +163,7 @@ mod tests {
         let effects = RuleEffects::create(["a", "b", "c"].map(str::to_owned).into()).unwrap();
         assert!(effects.without_effect().unwrap().is_empty(), "nobody has looked");
         for matched in [&[0_u64, 1][..], &[0, 3], &[0]] {
-            let file = File::options().write(true).open(effects.path()).unwrap();
+            let file = effects.passed().unwrap().open(File::options().write(true)).unwrap();
             matched.iter().for_each(|&place| file.write_all_at(&[1], place).unwrap());
         }
         assert_eq!(effects.without_effect().unwrap(), ["b"]);
@@ -173,16 +177,11 @@ mod tests {
         fs::create_dir(&work).unwrap();
         let types = Types::begin(&work, |path, build_id| format!("# {path} {build_id:?}\n")).unwrap();
         for _ in 0..2 {
-            let mut stream = UnixStream::connect(types.path()).unwrap();
-            let asked = TypesLine::Module { build_id: Some("ab"), path: "/a b" }.to_string();
-            stream.write_all(asked.as_bytes()).unwrap();
-            stream.shutdown(std::net::Shutdown::Write).unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            assert_eq!(answer, "# /a b Some(\"ab\")\nend\n");
+            let asked = [("/a b".to_owned(), Some("ab".to_owned()))];
+            let answer = rftrace_frontend::ask_values(&types.passed().unwrap(), &asked).unwrap();
+            assert_eq!(answer, "# /a b Some(\"ab\")\n");
         }
-        let path = types.path();
         drop(types);
-        assert!(UnixStream::connect(path).is_err() && !work.join(TYPES).exists());
+        assert!(!work.join(TYPES).exists());
     }
 }

@@ -88,6 +88,14 @@ fn connect(path: &Path) -> UnixStream {
     stream
 }
 
+fn until(is_so: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < LONG, "it does not become so");
+        thread::yield_now();
+    }
+}
+
 /// Whether a client has its answer.
 fn is_answered(mut stream: &UnixStream) -> bool {
     let request = Request { pid: std::process::id(), words: vec!["knows".to_owned()] };
@@ -100,7 +108,7 @@ fn silent_clients_keep_nobody_out() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ctl");
     let listener = Listener::at(file.clone()).unwrap();
-    let _server = Server::listen(Arc::new(Idle), move || Ok(listener)).unwrap();
+    let server = Server::listen(Arc::new(Idle), move || Ok(listener)).unwrap();
     let mut silent = VecDeque::new();
     for number in 0..MOST_CLIENTS {
         let mut client = connect(&file);
@@ -112,6 +120,8 @@ fn silent_clients_keep_nobody_out() {
     assert!(is_answered(&known), "the one that is silent for longest gives way");
     for _ in 0..2 * MOST_CLIENTS {
         silent.push_back(connect(&file));
+        // Whoever is let in later was silent for a shorter time, so the order counts.
+        until(|| server.shared.clients().next_id == silent.len() as u64 + 1);
         assert!(is_answered(&known), "it was the last to say something");
     }
     assert_eq!(silent.pop_front().unwrap().read(&mut [0; 8]).unwrap(), 0);

@@ -20,6 +20,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Mutex, Once, PoisonError};
 
 use rftrace_format::branches::{Branch, ENTRY_BYTES};
+use rftrace_format::passed::Passed;
 use rftrace_frontend::bank::Bank;
 use rftrace_frontend::patch::redirect::{self, Hooks, Redirected, Targets};
 use rftrace_frontend::patch::{hook_library_calls, prepare_branches, prepared_branches, release_library_calls};
@@ -85,7 +86,7 @@ struct Settings {
     /// `except`, once for each: symbols of functions that get none.
     exceptions: Vec<String>,
     /// `types`: where the recorder answers what values functions have.
-    types: PathBuf,
+    types: Option<Passed>,
     /// `disabled`: whether recording begins switched off.
     is_disabled: bool,
     /// `patched`: whether call sites are.
@@ -141,7 +142,7 @@ impl Settings {
         for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
             let address = || usize::from_str_radix(value, 16).unwrap_or(0);
             match key {
-                "types" => settings.types = value.into(),
+                "types" => settings.types = value.parse().ok(),
                 "bank" => settings.bank = value.into(),
                 "filter" => value.clone_into(&mut settings.filter),
                 "branch" => settings.branches.push(value.to_owned()),
@@ -272,7 +273,7 @@ fn begin(settings: &Settings) -> Result<String, String> {
     config = config.branches_from_outside().patched(settings.is_patched);
     config = settings.branches.iter().fold(config, |config, pattern| config.entry_branches(pattern));
     config = config.entry_exceptions(settings.exceptions.iter().cloned());
-    types::begin(&settings.types);
+    types::begin(settings.types.as_ref());
     if settings.is_confined {
         interpose::before_filter();
     }

@@ -2,22 +2,22 @@
 //!
 //! Not here: how that is done (`rftrace-frontend`), and what it records (`rftrace-preload-resources`).
 
-use std::env;
 use std::ffi::c_void;
-use std::fs;
+use std::fs::File;
+use std::io;
 use std::mem::transmute;
 use std::path::Path;
 
+use rftrace_format::passed::Passed;
 use rftrace_format::recording::Led;
 use rftrace_frontend::patch::{Lead, lead_functions};
 
 use crate::notes;
 
-/// Gives the functions that `RFTRACE_RECORD_LED` names their branches, while there is one thread.
-pub(crate) fn begin() {
-    let Some(path) = env::var_os("RFTRACE_RECORD_LED") else { return };
+/// Gives the functions that a file names their branches, while there is one thread.
+pub(crate) fn begin(named: &Passed) {
     // A recorder that is gone wants nothing.
-    let Ok(text) = fs::read_to_string(path) else { return };
+    let Ok(text) = named.open(File::options().read(true)).and_then(io::read_to_string) else { return };
     let led: Vec<Led<'_>> = text.lines().filter_map(Led::parse).collect();
     // SAFETY: names that end with a NUL; the library is preloaded, and stays.
     let [hook, branched] = [c"rftrace_resources_hook", c"rftrace_resources_branched"]

@@ -2,7 +2,6 @@
 //!
 //! Not here: what it does with the program and what was saved (`rftrace-record`).
 
-use std::ffi::OsString;
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rftrace_format::setting::{self, Settings};
 use rftrace_record::banks::{BankRecorder, Plan, Written};
 use rftrace_record::control::Control;
 #[cfg(attaching)]
@@ -125,13 +125,16 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let piping = pipe.map(|pipe| thread::spawn(move || write_pipe(pipe)));
     let mut entries = Entries::create()?;
     let told = (&entries, banks.as_ref(), requests.as_ref());
-    let mut environment = environment(&args, within.as_deref(), &output, &notes, told)?;
+    let mut settings = settings(&args, within.as_deref(), &output, &notes, told)?;
     let wanted = values::wanted(&args.what(), &program, output.work())?;
-    environment.extend(wanted.variables());
+    let mut environment: Vec<_> = wanted.tell(&mut settings)?.into_iter().collect();
+    environment.extend(args.patched.then(|| ("RFTRACE_PATCHED", "1".into())));
     let resources = resources::begin(&planned, output.work(), args.most_bytes())?;
     if let Some(recorder) = &resources {
+        settings.led = recorder.led();
         environment.extend(resources::environment(recorder, args.backtraces)?);
     }
+    environment.push((setting::VARIABLE, settings.value()));
     let kept = if args.ring { Kept::End } else { Kept::Beginning };
     let beside_bytes = if args.is_streamed() { args.max_size } else { args.buffer } as u64;
     let schedule = schedule.map(|events| events.record(output.work(), kept, beside_bytes)).transpose()?;
@@ -142,7 +145,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         living.extend(resources.as_ref().map(ResourceRecorder::living).unwrap_or_default());
         living
     };
-    let preloaded = Preloaded { libraries: preloads, variables: &environment };
+    let preloaded = Preloaded { libraries: preloads, variables: &environment, work: output.work() };
     let run = |preloaded| run::run(&program, &args.command, preloaded, for_library, kernel.as_ref(), &living);
     #[cfg(not(attaching))]
     let ended = run(preloaded).map(|(ended, ())| (ended, None));
@@ -151,10 +154,9 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         None => run(preloaded).map(|(ended, ())| (ended, None)),
         Some(banks) => {
             let (rules, signals) = (wanted.rules_outside(), [args.signal_snapshot, args.signal_toggle]);
-            let types = wanted.types();
             let choice = Choice {
                 rules,
-                types: types.as_deref(),
+                types: wanted.types()?,
                 branches: &args.branches,
                 exceptions: &exceptions,
                 within: within.as_deref(),
@@ -488,27 +490,13 @@ fn keep_stream(
 }
 
 /// What the preloaded library is told.
-fn environment(
+fn settings(
     args: &RecordArgs,
     within: Option<&Path>,
     output: &Output,
     notes: &Notes,
     (entries, banks, requests): (&Entries, Option<&BankRecorder>, Option<&BankRecorder>),
-) -> Result<Vec<(&'static str, OsString)>> {
-    let mut variables: Vec<(&str, OsString)> = vec![
-        ("RFTRACE_RECORD", output.work().into()),
-        ("RFTRACE_RECORD_BUFFER", args.buffer.to_string().into()),
-        ("RFTRACE_RECORD_MODE", if args.ring { "ring" } else { "stop" }.into()),
-        ("RFTRACE_RECORD_NOTES", notes.path().into()),
-        ("RFTRACE_RECORD_MOST", args.most_bytes().to_string().into()),
-        ("RFTRACE_RECORD_PARENT", std::process::id().to_string().into()),
-        ("RFTRACE_RECORD_SNAPSHOT", args.signal_snapshot.to_string().into()),
-        ("RFTRACE_RECORD_TOGGLE", args.signal_toggle.to_string().into()),
-        ("RFTRACE_RECORD_CONTROL", args.signal_control.to_string().into()),
-        ("RFTRACE_RECORD_FINISH", args.signal_finish.to_string().into()),
-    ];
-    variables.extend(banks.map(|banks| ("RFTRACE_RECORD_BANK", banks.path().into())));
-    variables.extend(requests.map(|requests| ("RFTRACE_RECORD_REQUESTS", requests.path().into())));
+) -> Result<Settings> {
     let signals = [
         ("--signal-snapshot", args.signal_snapshot),
         ("--signal-toggle", args.signal_toggle),
@@ -519,31 +507,35 @@ fn environment(
             bail!("{other} and {name} name the same signal");
         }
     }
-    let triggers = args.triggers()?;
-    variables.push(("RFTRACE_RECORD_BRANCHES_TOLD", entries.path().into()));
-    if !args.branches.is_empty() {
-        variables.push(("RFTRACE_RECORD_BRANCHES", args.branches.join("\n").into()));
-        if let Some(path) = &args.patch_except {
-            let path = path.canonicalize().with_context(|| path.display().to_string())?;
-            variables.push(("RFTRACE_RECORD_BRANCHES_EXCEPT", path.into()));
-        }
-        variables.extend(within.map(|folder| ("RFTRACE_RECORD_BRANCHES_WITHIN", folder.into())));
-    }
-    let is_off = args.is_off()?;
-    let mut flag = |name, is_set| {
-        if is_set {
-            variables.push((name, "1".into()));
-        }
+    let mut settings = Settings {
+        folder: output.work().into(),
+        buffer_bytes: args.buffer,
+        is_ring: args.ring,
+        most_bytes: args.most_bytes() as u64,
+        recorder: std::process::id(),
+        notes: Some(notes.passed()?),
+        bank: banks.map(BankRecorder::passed).transpose()?,
+        requests: requests.map(BankRecorder::passed).transpose()?,
+        snapshot: args.signal_snapshot,
+        toggle: args.signal_toggle,
+        control: args.signal_control,
+        finish: args.signal_finish,
+        trigger: args.triggers()?.start.unwrap_or_default(),
+        is_off: args.is_off()?,
+        tells_of_raised: dump_on::has_raised(&args.dump_on),
+        is_forced: args.force,
+        // Where functions are named, these are all.
+        is_patchable: args.branches.is_empty(),
+        has_library_calls: args.libcalls,
+        branches: args.branches.clone(),
+        branches_told: Some(entries.passed()?),
+        ..Settings::default()
     };
-    flag("RFTRACE_RECORD_OFF", is_off);
-    flag("RFTRACE_RECORD_RAISED", dump_on::has_raised(&args.dump_on));
-    flag("RFTRACE_RECORD_FORCE", args.force);
-    // Where functions are named, these are all.
-    flag("RFTRACE_RECORD_PATCHABLE", args.branches.is_empty());
-    flag("RFTRACE_RECORD_LIBCALLS", args.libcalls);
-    flag("RFTRACE_PATCHED", args.patched);
-    if let Some(function) = triggers.start {
-        variables.push(("RFTRACE_RECORD_TRIGGER", function.into()));
+    if !args.branches.is_empty() {
+        if let Some(path) = &args.patch_except {
+            settings.branch_exceptions = path.canonicalize().with_context(|| path.display().to_string())?;
+        }
+        settings.branches_within = within.map(Path::to_owned).unwrap_or_default();
     }
-    Ok(variables)
+    Ok(settings)
 }

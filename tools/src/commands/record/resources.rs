@@ -212,8 +212,7 @@ pub(crate) fn environment(recorder: &ResourceRecorder, way: Backtraces) -> Resul
         ("RFTRACE_RESOURCES_SPACE", ResourceRecorder::space()?.into()),
         ("RFTRACE_RESOURCES_BACKTRACES", way.name().into()),
     ];
-    let led = recorder.led().map(|path| ("RFTRACE_RECORD_LED", path.into()));
-    Ok(others.into_iter().chain(table).chain(led).collect())
+    Ok(others.into_iter().chain(table).collect())
 }
 
 /// Adds what the program takes from an allocator that it has in it, if memory is wanted.

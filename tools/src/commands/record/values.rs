@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail};
+use rftrace_format::passed::Passed;
+use rftrace_format::setting::Settings;
 use rftrace_frontend::Binary;
 use rftrace_frontend::Filter;
 use rftrace_record::dumps::DumpOn;
@@ -146,15 +148,14 @@ impl Wanted {
         (&self.rules, &self.effects)
     }
 
-    /// What the preloaded library is told.
-    pub(super) fn variables(&self) -> Vec<(&'static str, OsString)> {
+    /// The variable for the preloaded library, and what else that is told. None if there are no rules.
+    pub(super) fn tell(&self, settings: &mut Settings) -> Result<Option<(&'static str, OsString)>> {
         if self.rules.is_empty() {
-            return Vec::new();
+            return Ok(None);
         }
-        let mut variables: Vec<(&str, OsString)> =
-            vec![("RFTRACE_FILTER", (&self.rules).into()), ("RFTRACE_RECORD_RULES", self.effects.path().into())];
-        variables.extend(self.types.as_ref().map(|types| ("RFTRACE_RECORD_TYPES", types.path().into())));
-        variables
+        settings.rules = Some(self.effects.passed()?);
+        settings.types = self.types()?;
+        Ok(Some(("RFTRACE_FILTER", (&self.rules).into())))
     }
 
     /// Says which rules have matched nothing.
@@ -167,8 +168,8 @@ impl Wanted {
     }
 
     /// Where processes are answered what values functions have, if that is wanted.
-    pub(super) fn types(&self) -> Option<PathBuf> {
-        self.types.as_ref().map(|types| types.path().into())
+    pub(super) fn types(&self) -> Result<Option<Passed>> {
+        self.types.as_ref().map(Types::passed).transpose()
     }
 
     /// Reads what is known of all files that a process has loaded, so that it does not wait for that later.

@@ -1,0 +1,117 @@
+//! Files of a recorder that other processes open by its number and that of a descriptor.
+//!
+//! The recorder may have ended, and another process have its number and a file at that descriptor. So the file is named by its device and inode
+//! too, and nobody reads or writes another one. Files in memory have inodes of their own as long as they are open.
+//!
+//! Not here: what lies in such files.
+
+extern crate std;
+
+use alloc::format;
+use core::fmt;
+use core::str::FromStr;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Such a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed {
+    device: u64,
+    inode: u64,
+    path: PathBuf,
+}
+
+impl Passed {
+    /// A file that this process has open.
+    ///
+    /// # Errors
+    ///
+    /// The system tells nothing of it.
+    pub fn of(file: &File) -> io::Result<Self> {
+        Self::at(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into(), file)
+    }
+
+    /// A file that was found at a path.
+    ///
+    /// # Errors
+    ///
+    /// The system tells nothing of it.
+    pub fn at(path: PathBuf, file: &File) -> io::Result<Self> {
+        let meta = file.metadata()?;
+        Ok(Self { device: meta.dev(), inode: meta.ino(), path })
+    }
+
+    /// Opens it, in another process or in this one.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be reached, or another file is there by now.
+    pub fn open(&self, options: &OpenOptions) -> io::Result<File> {
+        let file = options.open(&self.path)?;
+        if self.is(&file.metadata()?) {
+            return Ok(file);
+        }
+        Err(io::Error::new(io::ErrorKind::NotFound, "its recorder has ended: another process has its number"))
+    }
+
+    /// Whether it is still there. `None`: that cannot be told.
+    #[must_use]
+    pub fn is_there(&self) -> Option<bool> {
+        match fs::metadata(&self.path) {
+            Ok(meta) => Some(self.is(&meta)),
+            Err(error) => (error.kind() == io::ErrorKind::NotFound).then_some(false),
+        }
+    }
+
+    /// Where it is, as long as its recorder lives.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn is(&self, meta: &fs::Metadata) -> bool {
+        (meta.dev(), meta.ino()) == (self.device, self.inode)
+    }
+}
+
+/// The device, the inode, and the path.
+impl fmt::Display for Passed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.device, self.inode, self.path.display())
+    }
+}
+
+impl FromStr for Passed {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut parts = text.splitn(3, ':');
+        let (Some(device), Some(inode), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(());
+        };
+        let number = |text: &str| text.parse().map_err(drop);
+        Ok(Self { device: number(device)?, inode: number(inode)?, path: path.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn another_file_is_not_opened() {
+        let own = File::open("/proc/self/exe").unwrap();
+        let passed = Passed::of(&own).unwrap();
+        let options = || File::options().read(true).clone();
+        assert!(passed.open(&options()).is_ok() && passed.is_there() == Some(true));
+        let other = Passed { inode: passed.inode ^ 1, ..passed.clone() };
+        assert_eq!(other.open(&options()).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(other.is_there(), Some(false));
+        assert_eq!(passed.to_string().parse(), Ok(passed));
+        assert!(["", "1:2", "1:x:/", "/proc/1/fd/2"].iter().all(|text| text.parse::<Passed>().is_err()));
+    }
+}
