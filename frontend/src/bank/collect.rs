@@ -18,7 +18,7 @@ use super::collected::{Collected, Death, Rate, Written};
 use super::file::{CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
 use super::handover::{self, slot_state};
 use super::names::files_of_maps;
-use super::numbers::{Mapping, own_number, parent, start_ticks};
+use super::numbers::{Mapping, folder_of, own_number, parent, start_ticks};
 use super::open::OpenFunctions;
 use super::pace::Fill;
 use super::spool::Spool;
@@ -659,7 +659,7 @@ impl Watched {
             return false;
         }
         self.looked = Some(Instant::now());
-        let process = PathBuf::from(format!("/proc/{}", self.pid));
+        let process = folder_of(self.pid);
         let Ok(maps) = fs::read(process.join("maps")) else { return true };
         let bank = format!("{mapped_at:08x}-");
         if !maps.split(|&byte| byte == b'\n').any(|line| line.starts_with(bank.as_bytes())) {

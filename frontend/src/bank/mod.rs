@@ -77,7 +77,7 @@ pub use live::{Live, Moment, Take};
 #[cfg(target_os = "linux")]
 pub use names::Names;
 #[cfg(target_os = "linux")]
-pub use numbers::own_number;
+pub use numbers::{folder_of, living_thread, own_number};
 pub use own::Bank;
 #[cfg(target_os = "linux")]
 pub use pace::{Fill, SHORTEST_PAUSE};

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::numbers::folder_of;
 use crate::elf::file::map_file;
 use crate::elf::table::{self, SymbolTable};
 use crate::host::linux::modules::{self, Module};
@@ -32,7 +33,7 @@ impl Names {
     /// Those of a process.
     #[must_use]
     pub fn of_process(pid: u32) -> Self {
-        let mut names = Self { process: PathBuf::from(format!("/proc/{pid}")), maps: Vec::new(), modules: Vec::new() };
+        let mut names = Self { process: folder_of(pid), maps: Vec::new(), modules: Vec::new() };
         names.look();
         names
     }
@@ -40,7 +41,7 @@ impl Names {
     /// Those of a process that may have ended, by the path of its program and lines of its maps, the latest last.
     #[must_use]
     pub fn of_maps(pid: u32, exe: &[u8], maps: &[Vec<u8>]) -> Self {
-        let mut names = Self { process: PathBuf::from(format!("/proc/{pid}")), maps: Vec::new(), modules: Vec::new() };
+        let mut names = Self { process: folder_of(pid), maps: Vec::new(), modules: Vec::new() };
         names.add_maps(exe, maps);
         names
     }

@@ -1,10 +1,10 @@
 //! What processes and threads call themselves, which is something else than here where they have numbers of their own, as in a container; and
-//! when a process was started, which tells it from another one that gets its number later.
+//! when a process was started, which tells it from another one that gets its number later; and where `/proc` has what a process is.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::host::linux::modules;
 
@@ -28,9 +28,9 @@ impl Mapping {
         Ok(Self { inode: file.metadata()?.ino() })
     }
 
-    /// What the process that has mapped the file at an address (0: anywhere) and calls itself `own` is called here: perhaps as one of the `likely`. Several processes may call themselves
-    /// the same, each in a space of numbers of its own. One that may not be looked at, as of another user, is believed if it was started after this one.
-    /// `None`: there is none any more.
+    /// What the process that has mapped the file at an address (0: anywhere) and calls itself `own` is called here; `likely` is looked at first.
+    /// Several processes may call themselves the same, each in a space of numbers of its own. One that may not be looked at, as of another user, is
+    /// believed if it was started after this one. `None`: there is none any more.
     pub(super) fn process(self, own: u32, likely: u32, mapped_at: u64) -> Option<u32> {
         // What an emulator maps lies elsewhere.
         if modules::is_emulated() {
@@ -38,9 +38,8 @@ impl Mapping {
         }
         let is_believed = |pid| start_ticks(pid) >= start_ticks(std::process::id());
         let is_it = |pid: u32| {
-            let folder = Path::new("/proc").join(pid.to_string());
-            own_number(&folder) == Some(own)
-                && self.is_in(&folder, mapped_at).unwrap_or_else(|| pid == own && is_believed(pid))
+            own_number(&folder(pid)) == Some(own)
+                && self.is_in(&folder_of(pid), mapped_at).unwrap_or_else(|| pid == own && is_believed(pid))
         };
         let all = || fs::read_dir("/proc").into_iter().flatten().flatten();
         let others = || all().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|&pid| is_it(pid));
@@ -63,7 +62,7 @@ impl Mapping {
 
 /// The process that has started another one, or waits for it. `None`: it is not there.
 pub(super) fn parent(pid: u32) -> Option<u32> {
-    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = fs::read(folder(pid).join("status")).ok()?;
     String::from_utf8_lossy(&status).lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
@@ -77,15 +76,41 @@ pub fn own_number(folder: &Path) -> Option<u32> {
     numbers.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
+/// The folder in `/proc` that has memory, files and program of a process: that of its main thread or, when that has ended, of another one.
+#[must_use]
+pub fn folder_of(pid: u32) -> PathBuf {
+    living_thread(pid).map_or_else(|| folder(pid), folder)
+}
+
+fn folder(id: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{id}"))
+}
+
+/// A thread of a process that has not ended: the main one, if it is that. `None`: all have.
+#[must_use]
+pub fn living_thread(pid: u32) -> Option<u32> {
+    let lives = |thread: &u32| behind_name(*thread).is_some_and(|stat| !has_ended(&stat));
+    let others = || fs::read_dir(folder(pid).join("task")).into_iter().flatten().flatten();
+    let others = || others().filter_map(|task| task.file_name().to_str()?.parse().ok()).find(lives);
+    Some(pid).filter(lives).or_else(others)
+}
+
 /// When a process was started, in ticks of the system since it began. `None`: it is not there, or has ended.
 pub(super) fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The command, in parentheses, may contain anything.
+    let stat = behind_name(pid)?;
+    stat.split_ascii_whitespace().nth(19)?.parse().ok().filter(|_| !has_ended(&stat))
+}
+
+/// What the system tells of a thread behind its name: its state first.
+fn behind_name(id: u32) -> Option<String> {
+    let stat = fs::read(folder(id).join("stat")).ok()?;
+    // The name, in parentheses, may contain anything.
     let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    let behind = String::from_utf8_lossy(stat.get(behind..)?).into_owned();
-    let mut fields = behind.split_ascii_whitespace();
-    let is_there = !matches!(fields.next()?, "Z" | "X");
-    fields.nth(18)?.parse().ok().filter(|_| is_there)
+    Some(String::from_utf8_lossy(stat.get(behind..)?).into_owned())
+}
+
+fn has_ended(stat: &str) -> bool {
+    stat.trim_start().starts_with(['Z', 'X'])
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 
 use rftrace::abi::{RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock, kind, state};
 
+use super::numbers::folder_of;
 use crate::backend::exit_word;
 use crate::clock::ClockPair;
 use crate::host::linux::thread_table::MAX_THREADS;
@@ -37,7 +38,7 @@ impl OpenFunctions {
     /// or ended meanwhile.
     pub(super) fn of_process(pid: u32, threads_at: u64) -> Option<Self> {
         let tsc = ClockPair::now().tsc;
-        let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+        let memory = File::open(folder_of(pid).join("mem")).ok()?;
         let mut by_thread = HashMap::new();
         read_threads(&memory, threads_at, &mut by_thread).ok()?;
         Some(Self { tsc, by_thread })

@@ -370,7 +370,7 @@ impl Bank {
     fn write_texts(&self) {
         let Some(slot) = self.own_slot() else { return };
         let exe = modules::exe_path().map(|path| path.into_os_string().into_encoded_bytes()).unwrap_or_default();
-        let command_line = fs::read("/proc/self/cmdline").unwrap_or_default();
+        let command_line = modules::own_command_line();
         let maps = modules::own_maps().unwrap_or_default();
         if maps.is_empty() && slot.text_bytes.load(Relaxed) > 0 {
             return;

@@ -21,6 +21,7 @@ use rftrace::abi::{Switch, chunk_state, enabled, lease};
 use super::collect::Banks;
 use super::file::{ANSWER_AT, ANSWER_BYTES, ASKED_AT, ASKED_BYTES, MOST_MINIMA, RULES_AT, Slot};
 use super::handover::{Unsent, request_phase, slot_state};
+use super::numbers::folder_of;
 use super::own::Bank;
 use crate::backend;
 use crate::clock::tsc;
@@ -357,7 +358,7 @@ impl Banks {
         let at = self.slot(self.slot_of(pid)?).requests.switch_at.load(Relaxed);
         let mut word = [0; size_of::<u32>()];
         let place = at + std::mem::offset_of!(Switch, enabled) as u64;
-        File::open(format!("/proc/{pid}/mem")).ok()?.read_exact_at(&mut word, place).ok()?;
+        File::open(folder_of(pid).join("mem")).ok()?.read_exact_at(&mut word, place).ok()?;
         Some(u32::from_le_bytes(word) & enabled::MASK != u32::from(enabled::OFF))
     }
 

@@ -11,7 +11,7 @@ use super::module::{Image, with_modules};
 use crate::elf::code::Code;
 use crate::elf::file::map_file;
 use crate::elf::table::{Symbol, SymbolTable, symbols_of};
-use crate::host::linux::modules::exe_path;
+use crate::host::linux::modules::{exe_path, own_exe};
 
 /// A module and what its file tells.
 pub(super) struct Module<'a> {
@@ -34,7 +34,7 @@ pub(super) struct Function<'m> {
 impl<'a> Module<'a> {
     pub(super) fn read(image: &'a Image<'a>) -> Self {
         let (path, shown) = if image.name.is_empty() {
-            ("/proc/self/exe".into(), exe_path().unwrap_or_default())
+            (own_exe().to_owned(), exe_path().unwrap_or_default())
         } else {
             let path = std::path::PathBuf::from(image.name.to_string_lossy().into_owned());
             (path.clone(), path)

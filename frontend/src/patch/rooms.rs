@@ -8,6 +8,7 @@ use super::module::Image;
 use super::sites::Call;
 use crate::elf::file::map_file;
 use crate::elf::patchable::patchable_lists;
+use crate::host::linux::modules::own_exe;
 
 const WORD: usize = size_of::<u32>();
 /// `bti c`, which stands before the room.
@@ -22,8 +23,9 @@ pub(super) fn find(
     calls: impl Iterator<Item = usize>,
     mut start_of: impl FnMut(usize) -> Option<usize>,
 ) -> Vec<Call> {
-    let path = if image.name.is_empty() { "/proc/self/exe".into() } else { image.name.to_string_lossy() };
-    let Ok(file) = map_file(Path::new(&*path)) else { return Vec::new() };
+    let name = image.name.to_string_lossy();
+    let path = if image.name.is_empty() { own_exe() } else { Path::new(&*name) };
+    let Ok(file) = map_file(path) else { return Vec::new() };
     let calling: BTreeSet<usize> = calls.filter_map(&mut start_of).collect();
     let mut found = BTreeSet::new();
     for list in patchable_lists(&file) {

@@ -303,6 +303,26 @@ fn waiting_threads_wait_on() {
     assert!(said.contains("slot same, interrupted 0"), "{said}");
 }
 
+/// A process whose main thread has ended has its memory, files and program by its other threads alone.
+#[test]
+fn a_main_thread_that_has_ended() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let running = Running::begin(&program().path, "headless");
+    let status = || fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
+    wait_for(|| status().contains("State:\tZ"), "the end of the main thread");
+    for options in [&[][..], &["--ring"], &["-P", "*"]] {
+        running.record_some(&[&["--for", "100ms"], options].concat());
+        assert!(count(&running.trace(), "leaf") > 0 && count(&running.trace(), "middle") > 0, "{options:?}");
+    }
+    let resources = running.record(&["--for", "100ms", "--resources", "memory"]);
+    assert!(resources.status.success(), "{}", told(&resources));
+    let (status, said) = running.end();
+    assert_eq!(status.code(), Some(7), "{said}");
+    assert!(said.contains("slot same"), "{said}");
+}
+
 #[test]
 fn signals_and_children() {
     if !require(&["gcc"]) {

@@ -436,10 +436,10 @@ fn begin_on(
         });
         let files = files.transpose()?;
         let lines = files.map_or_else(String::new, |[table, names]| {
-            format!("table=/proc/self/fd/{table}\nspecified=/proc/self/fd/{names}\n")
+            format!("table=/proc/thread-self/fd/{table}\nspecified=/proc/thread-self/fd/{names}\n")
         });
         let settings = format!(
-            "{lines}pool=/proc/self/fd/{number}\ntracer={:x}\ntrampoline={:x}\nthread={:x}\nbacktraces={}\n",
+            "{lines}pool=/proc/thread-self/fd/{number}\ntracer={:x}\ntrampoline={:x}\nthread={:x}\nbacktraces={}\n",
             library.function("rftrace_attach")?,
             library.function("rftrace_backend_trampoline")?,
             library.function("rftrace_backend_thread")?,
@@ -457,7 +457,7 @@ fn begin_on(
     };
     let branches = lines("branch", &wanted.branches) + &lines("except", &wanted.exceptions);
     let settings = format!(
-        "bank=/proc/self/fd/{number_of_bank}\ntypes={}\nfilter={}\n{branches}libcalls={}\ndisabled={}\npatched={}\nconfined={}\ninterposed={interposed}\nmcount={:x}\nfentry={:x}\n",
+        "bank=/proc/thread-self/fd/{number_of_bank}\ntypes={}\nfilter={}\n{branches}libcalls={}\ndisabled={}\npatched={}\nconfined={}\ninterposed={interposed}\nmcount={:x}\nfentry={:x}\n",
         wanted.types.as_ref().map(Passed::to_string).unwrap_or_default(),
         wanted.filter.replace('\n', " "),
         u8::from(wanted.has_library_calls),

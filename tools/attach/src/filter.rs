@@ -90,7 +90,7 @@ impl Chosen {
                     let slots =
                         image.map_or_else(|| Ok(Vec::new()), |image| published(process, image.control(process)))?;
                     let functions = self.functions.clone();
-                    self.choice = Some(OutsideChoice::new(&filter, &folder_of(process), functions, &slots, ask)?);
+                    self.choice = Some(OutsideChoice::new(&filter, &process.folder(), functions, &slots, ask)?);
                 }
             }
         }
@@ -161,7 +161,7 @@ impl Chosen {
     pub(crate) fn functions(&self, process: &Process) -> Result<Vec<Function>> {
         let filter = self.rules.parse().context("what to record")?;
         let (hooks, branched) = &self.functions;
-        Ok(outside_functions(&filter, &folder_of(process), (hooks, branched))?)
+        Ok(outside_functions(&filter, &process.folder(), (hooks, branched))?)
     }
 
     /// What the rules choose, if there are any.
@@ -219,10 +219,6 @@ impl Chosen {
         put(offset_of!(FilterControl, depth_limit), &depth_limit.to_le_bytes())?;
         Ok(())
     }
-}
-
-fn folder_of(process: &Process) -> PathBuf {
-    PathBuf::from(format!("/proc/{}", process.pid))
 }
 
 /// Where the table lies; 0 if there is none.

@@ -31,12 +31,12 @@ pub(crate) struct LibraryFile {
 impl LibraryFile {
     /// The tracer's.
     pub(crate) fn tracer(path: &Path) -> Result<Self> {
-        Self::read(TRACER, "/proc/self/fd", path)
+        Self::read(TRACER, "/proc/thread-self/fd", path)
     }
 
     /// That for resources.
     pub(crate) fn resources(path: &Path) -> Result<Self> {
-        Self::read(RESOURCES, "/proc/self/./fd", path)
+        Self::read(RESOURCES, "/proc/thread-self/./fd", path)
     }
 
     fn read(name: &'static str, folder: &'static str, path: &Path) -> Result<Self> {

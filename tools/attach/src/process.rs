@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use nix::libc::{self, pid_t};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
+use rftrace_frontend::bank::folder_of;
 
 use super::status;
 use super::sys::words;
@@ -61,12 +62,20 @@ impl Process {
     ///
     /// It is gone, or not for this user.
     pub(crate) fn open(pid: pid_t) -> io::Result<Self> {
-        Ok(Self { pid, memory: File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))? })
+        Ok(Self {
+            pid,
+            memory: File::options().read(true).write(true).open(folder_of(pid.cast_unsigned()).join("mem"))?,
+        })
     }
 
     /// A file of it in `/proc`.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/{name}", self.pid))
+        self.folder().join(name)
+    }
+
+    /// Its folder there.
+    pub(crate) fn folder(&self) -> PathBuf {
+        folder_of(self.pid.cast_unsigned())
     }
 
     /// What is mapped now.

@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context, Result, bail};
 use nix::libc::pid_t;
 use nix::unistd::{Uid, User, geteuid};
-use rftrace_frontend::bank::owner_of;
+use rftrace_frontend::bank::{living_thread, owner_of};
 
 use super::names;
 use super::process::{Map, Process};
@@ -19,6 +19,11 @@ const HOOKS: [&str; 3] = ["mcount", "_mcount", "__fentry__"];
 struct Status(String);
 
 impl Status {
+    /// Those of a thread of a process that has not ended, the main one if possible.
+    fn of_process(pid: pid_t) -> Result<Self> {
+        Self::read(living_thread(pid.cast_unsigned()).map_or(pid, u32::cast_signed))
+    }
+
     fn read(pid: pid_t) -> Result<Self> {
         let text = fs::read(format!("/proc/{pid}/status")).with_context(|| format!("there is no process {pid}"))?;
         Ok(Self(String::from_utf8_lossy(&text).into_owned()))
@@ -36,7 +41,7 @@ impl Status {
 
 /// Refuses what the system says of the process before it is touched.
 pub(crate) fn check_state(pid: pid_t) -> Result<()> {
-    let status = Status::read(pid)?;
+    let status = Status::of_process(pid)?;
     let process = status.number("Tgid");
     if process.cast_signed() != pid {
         bail!("{pid} is a thread of process {process}: -p {process}");
@@ -169,7 +174,7 @@ pub(crate) fn check_hooks(process: &Process, maps: &[Map]) -> Result<()> {
 
 /// Why the system lets this process not attach.
 pub(crate) fn denied(pid: pid_t) -> String {
-    let Ok(status) = Status::read(pid) else { return format!("process {pid} has ended") };
+    let Ok(status) = Status::of_process(pid) else { return format!("process {pid} has ended") };
     let own = geteuid();
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     denied_by(pid, Uid::from_raw(status.number("Uid")), own, scope.trim())

@@ -13,7 +13,6 @@
 
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use nix::libc::{self, pid_t};
@@ -245,7 +244,7 @@ impl Entries {
         }
         let known: Vec<Branch> = Stubs::all(process, maps)?.into_iter().flat_map(|stubs| stubs.branches).collect();
         let hooks: Vec<(&'static str, u64)> = hooked.iter().map(|it| (it.hook, it.range.start)).collect();
-        let folder = PathBuf::from(format!("/proc/{}", process.pid));
+        let folder = process.folder();
         let named = (&wanted.branches[..], &wanted.exceptions[..]);
         let linker = process.auxiliary(libc::AT_BASE).unwrap_or(0);
         Ok(Self(Some(OutsideBranches::look_up(&folder, named, &hooks, linker, &known, unnamed)?)))

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rftrace_frontend::bank::folder_of;
 use rftrace_frontend::{Function, Selected};
 
 use super::attached::{self, Attached as ByLibrary, Files, State};
@@ -260,7 +261,7 @@ impl Attached {
 
 /// Has `begin` do what is wanted of a process, but for branches if its program lies elsewhere than those are to be.
 fn begin_within<T>(pid: u32, wanted: &Wanted, begin: impl FnOnce(&Wanted) -> Result<T>) -> Result<T> {
-    let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let program = fs::read_link(folder_of(pid).join("exe")).unwrap_or_default();
     let Some(folder) = wanted.within.as_ref().filter(|folder| !program.starts_with(folder)) else {
         return begin(wanted);
     };

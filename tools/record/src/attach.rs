@@ -192,7 +192,7 @@ impl Attended {
         let Some(mapped) = attached.mapped() else { return Ok(()) };
         let Mapped { bank: at, threads, switch, min_ticks, first_index } = mapped;
         let tracer = Tracer { bank: at, threads, switch, min_ticks, first_index };
-        bank.begin(Path::new(&format!("/proc/{pid}")), tracer, rules)
+        bank.begin(&bank::folder_of(*pid), tracer, rules)
             .with_context(|| format!("process {pid} cannot be described"))?;
         self.bank = Some(bank);
         Ok(())
@@ -417,7 +417,7 @@ pub(crate) fn check_numbers(pids: &[u32], has_resources: bool) -> Result<()> {
              there"
         );
     }
-    let space = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let space = |pid: u32| fs::read_link(bank::folder_of(pid).join("ns/pid")).ok();
     if let Some(other) = pids.iter().find(|&&other| space(other) != space(pid)) {
         bail!(
             "processes {pid} and {other} have process numbers of their own, which may be the same: record one after the other"

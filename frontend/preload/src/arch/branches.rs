@@ -70,7 +70,9 @@ impl Branches {
 
 /// What became of functions that were to be hooked, as `rftrace record` reads it.
 pub(super) fn told(tracer: &Tracer) -> String {
-    let program = fs::read_link("/proc/self/exe").unwrap_or_default();
+    // When the main thread has ended, the process as a whole has no program any more.
+    let program =
+        fs::read_link("/proc/self/exe").or_else(|_| fs::read_link("/proc/thread-self/exe")).unwrap_or_default();
     tracer.entry_branches().lines(&program.to_string_lossy())
 }
 

@@ -18,8 +18,21 @@ use crate::elf::file::{self, page_size};
 use rftrace_format::recording::{RESOURCES, TRACER};
 use rftrace_format::text::spelled;
 
-/// The symbolic link to the running program, valid even after its file was deleted.
-const PROC_EXE: &str = "/proc/self/exe";
+/// The symbolic link to the running program, valid even after its file was deleted. When the main thread has ended, the process as a whole has no
+/// program any more; in an emulator a thread's is the emulator.
+pub(crate) fn own_exe() -> &'static Path {
+    own_file("/proc/self/exe", "/proc/thread-self/exe")
+}
+
+fn own_file(of_process: &'static str, of_thread: &'static str) -> &'static Path {
+    let of_process = Path::new(of_process);
+    if fs::read_link("/proc/self/exe").is_ok() { of_process } else { Path::new(of_thread) }
+}
+
+/// The arguments of the running program, each with a NUL behind it.
+pub(crate) fn own_command_line() -> Vec<u8> {
+    fs::read(own_file("/proc/self/cmdline", "/proc/thread-self/cmdline")).unwrap_or_default()
+}
 
 /// What the kernel appends to the path of a file that has no name any more.
 const DELETED: &[u8] = b" (deleted)";
@@ -114,7 +127,7 @@ impl Module {
     /// Opening a deleted library needs `CAP_CHECKPOINT_RESTORE`; a deleted program can always be opened.
     pub(crate) fn file_path(&self) -> PathBuf {
         if self.is_main {
-            PathBuf::from(PROC_EXE)
+            own_exe().to_owned()
         } else if self.deleted {
             PathBuf::from(format!("/proc/self/map_files/{:x}-{:x}", self.start, self.first_end))
         } else {
@@ -344,9 +357,9 @@ pub(crate) fn is_emulated() -> bool {
 /// Returns the path of the running program, without the mark for deleted files.
 ///
 /// # Errors
-/// Those of reading the link `/proc/self/exe`.
+/// Those of reading the link.
 pub(crate) fn exe_path() -> io::Result<PathBuf> {
-    exe_behind(Path::new(PROC_EXE))
+    exe_behind(own_exe())
 }
 
 /// The same of any process, by its link.

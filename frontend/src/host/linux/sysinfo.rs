@@ -5,7 +5,6 @@
 use std::env::consts::ARCH;
 use std::fs;
 use std::mem::MaybeUninit;
-use std::path::Path;
 
 use super::modules;
 use crate::clock::tsc::{self, TscSource};
@@ -19,9 +18,9 @@ pub(crate) fn collect() -> SystemInfo {
     let [sysname, hostname, release] = kernel_names();
     SystemInfo {
         exe_name: exe.as_deref().map(modules::map_path).unwrap_or_default(),
-        build_id: file::build_id(Path::new("/proc/self/exe")).ok().flatten(),
+        build_id: file::build_id(modules::own_exe()).ok().flatten(),
         exit_status: 0,
-        command_line: command_line(&fs::read("/proc/self/cmdline").unwrap_or_default()),
+        command_line: command_line(&modules::own_command_line()),
         cpus_online: sysconf(libc::_SC_NPROCESSORS_ONLN).unwrap_or(1),
         cpus_possible: sysconf(libc::_SC_NPROCESSORS_CONF).unwrap_or(1),
         cpu_description: processor(),
