@@ -1,23 +1,27 @@
 //! What is kept beside a spool, so that a trace can be made of both when their recorder is not there any more, or while it is at work.
 //!
 //! Words of 8 bytes, little-endian: a magic and the version of the layout; bytes of the bank; bytes of the spool that belong to this; its records; ticks and nanoseconds
-//! of a moment; ticks per second, 0 if no one says so exactly. Then blobs, each a word with its length before it: what the slot begins with;
+//! of a moment; ticks per second, 0 if no one says so exactly. While the rest does not change, these are written in their place. Then blobs, each a word with its length before it: what the slot begins with;
 //! its table of threads; maps of different times and names of threads, each with a NUL behind it; who tells the ticks per second; libraries that were unloaded and marks, as in the journal; what was not
 //! recorded, if anything.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
+use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Write as _};
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::slice;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
-use rftrace::abi;
+use rftrace::abi::{self, Bank};
 
 use super::collect::{Banks, Options, Watched};
 use super::collected::{Collected, Rate};
-use super::file::{TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
+use super::file::{Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
+use super::history::History;
 use super::spool::{about_file, facts_folder};
 use crate::clock::ClockPair;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS, TABLE_BYTES};
@@ -40,7 +44,7 @@ pub enum Extent {
 impl Banks {
     /// Writes beside a spool what the slot says, so that a trace can be made of both when this recorder is not there any more. Where
     /// that cannot be written the trace is made at the end, as ever.
-    pub(super) fn keep_about(&self, number: usize, watched: &Watched) {
+    pub(super) fn keep_about(&self, number: usize, watched: &mut Watched) {
         let n_bytes = TEXT_AT + (self.slot(number).text_bytes.load(Acquire) as usize).min(TEXT_BYTES);
         let n_threads = (watched.spool.last_thread as usize + 1).min(MAX_THREADS);
         let now = ClockPair::now();
@@ -56,23 +60,32 @@ impl Banks {
             now.nanos,
             rate.map_or(0, |rate| rate.hz),
         ];
-        let mut about: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut about = words.clone();
         for (start, n_bytes) in [(0, n_bytes), (THREADS_AT, n_threads * size_of::<Entry>())] {
             about.extend((n_bytes as u64).to_le_bytes());
             // SAFETY: within the slot. What a process changes meanwhile is any bytes, and is checked when it is read.
             about.extend_from_slice(unsafe { slice::from_raw_parts(self.at(number, start).cast_const(), n_bytes) });
         }
-        let maps = watched.maps.iter().flat_map(|maps| maps.iter().copied().chain([0])).collect();
+        // The recorder's beat is no news.
+        let beat = words.len() + size_of::<u64>() + offset_of!(Slot, bank) + offset_of!(Bank, beat);
+        about[beat..beat + size_of::<u64>()].fill(0);
+        let maps = watched.maps.all().flat_map(|maps| maps.iter().copied().chain([0])).collect();
         let names =
             watched.names.iter().flat_map(|(tid, name)| [tid.to_string().as_bytes(), b" ", name, b"\0"].concat());
         let source = rate.map(|rate| rate.source.clone().into_bytes()).unwrap_or_default();
         for blob in [maps, names.collect::<Vec<u8>>(), source, watched.told.encode()] {
             push(&mut about, &blob);
         }
-        // At once: who is killed now leaves the one before.
+        let described = hash_of(&about[words.len()..]);
         let file = about_file(&watched.spool.path);
+        if watched.described == Some(described) && put_at_beginning(&file, &words).is_ok() {
+            return;
+        }
+        // At once: who is killed now leaves the one before.
         let new = file.with_extension("about-new");
-        let _ = fs::write(&new, about).and_then(|()| fs::rename(&new, file));
+        let written = fs::write(&new, about).and_then(|()| fs::rename(&new, file));
+        watched.described = written.is_ok().then_some(described);
     }
 
     /// What a recorder has collected in `spool` that was not there at the end, or is at work. `file` is empty memory.
@@ -113,7 +126,7 @@ impl Banks {
             unsafe { banks.at(0, start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         }
         let mut watched = banks.watch(0);
-        watched.maps = ended_by_nul(maps).map(<[u8]>::to_vec).collect();
+        watched.maps = History::of(ended_by_nul(maps).map(<[u8]>::to_vec));
         watched.names = names_of(names);
         watched.told.add(told);
         watched.spool.path = spool.to_owned();
@@ -139,6 +152,17 @@ pub(super) fn keep_problem(spool: &Path, problem: &str) -> io::Result<()> {
     let mut blob = Vec::new();
     push(&mut blob, problem.as_bytes());
     OpenOptions::new().append(true).open(about_file(spool))?.write_all(&blob)
+}
+
+fn hash_of(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// Writes the words that a file begins with anew. Each is right by itself.
+fn put_at_beginning(file: &Path, words: &[u8]) -> io::Result<()> {
+    OpenOptions::new().write(true).open(file)?.write_all_at(words, 0)
 }
 
 fn push(about: &mut Vec<u8>, blob: &[u8]) {

@@ -17,7 +17,7 @@ use rftrace::abi::{CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record
 use super::collected::{Collected, Death, Rate, Written};
 use super::file::{CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
 use super::handover::{self, slot_state};
-use super::names::files_of_maps;
+use super::history::History;
 use super::numbers::{Mapping, folder_of, own_number, parent, start_ticks};
 use super::open::OpenFunctions;
 use super::pace::Fill;
@@ -139,7 +139,7 @@ pub(super) struct Watched {
     pub(super) open: OpenFunctions,
     /// What was last seen of its ring, and since when.
     pub(super) progress: Option<(Progress, Instant)>,
-    pub(super) maps: Vec<Vec<u8>>,
+    pub(super) maps: History,
     pub(super) names: HashMap<u32, Vec<u8>>,
     /// What threads are called here that call themselves otherwise, if that is told of them.
     tids: HashMap<u32, u32>,
@@ -147,6 +147,8 @@ pub(super) struct Watched {
     pub(super) world: Option<Seen>,
     /// What it has told, or others have of it.
     pub(super) told: Told,
+    /// Tells apart what is kept beside its spool.
+    pub(super) described: Option<u64>,
     /// Since when a chunk is full and not written, by its index.
     waiting: HashMap<u64, Instant>,
 }
@@ -271,7 +273,7 @@ impl Banks {
                         watched.open.look_again(watched.pid, slot.threads_at.load(Relaxed));
                     } else {
                         watched.spool.flush();
-                        self.keep_about(number, &watched);
+                        self.keep_about(number, &mut watched);
                     }
                     self.keep_whole(number, &mut watched);
                 }
@@ -373,7 +375,7 @@ impl Banks {
     fn begin(&self, number: usize) -> Watched {
         let mut watched = self.watch(number);
         // A spool that is there has this beside it, whenever this recorder is killed.
-        self.keep_about(number, &watched);
+        self.keep_about(number, &mut watched);
         self.keep_whole(number, &mut watched);
         watched
     }
@@ -395,11 +397,12 @@ impl Banks {
             looked: None,
             open: OpenFunctions::default(),
             progress: None,
-            maps: Vec::new(),
+            maps: History::default(),
             names: HashMap::new(),
             tids: renamed.into_iter().collect(),
             world: None,
             told: Told::default(),
+            described: None,
             waiting: HashMap::new(),
         }
     }
@@ -504,7 +507,7 @@ impl Banks {
         watched.spool.flush();
         let n_lost = self.slot(number).bank.n_lost.load(Relaxed);
         if !self.keeps_nothing && (watched.spool.n_bytes > 0 || n_lost > 0) {
-            self.keep_about(number, &watched);
+            self.keep_about(number, &mut watched);
             let mut collected = self.collected(number, &watched, watched.spool.last_thread);
             if let Some(ring) = ring {
                 self.tell_of_ring(number, &mut collected, &watched, &ring);
@@ -521,7 +524,7 @@ impl Banks {
     pub(super) fn collected(&self, number: usize, watched: &Watched, last_thread: u32) -> Collected {
         let slot = self.slot(number);
         let [exe, command_line, own_maps, hooked, _] = self.texts(number);
-        let maps = watched.maps.iter().cloned().chain([own_maps]).collect();
+        let maps = watched.maps.all().map(<[u8]>::to_vec).chain([own_maps]).collect();
         let threads = self.threads(number, watched, last_thread);
         let parent = watched.parent;
         Collected {
@@ -667,8 +670,8 @@ impl Watched {
             return true;
         }
         // An emulator's has nothing of the program.
-        if self.maps.last() != Some(&maps) && !modules::is_emulated() {
-            self.add_maps(maps);
+        if !modules::is_emulated() {
+            self.maps.add(&maps);
         }
         for task in fs::read_dir(process.join("task")).into_iter().flatten().flatten() {
             let here = task.file_name().to_str().and_then(|name| name.parse().ok());
@@ -686,13 +689,5 @@ impl Watched {
             }
         }
         true
-    }
-
-    /// Keeps the modules of a moment. Memory that comes and goes is no reason to.
-    fn add_maps(&mut self, maps: Vec<u8>) {
-        let lines = files_of_maps(&maps);
-        if self.maps.last() != Some(&lines) {
-            self.maps.push(lines);
-        }
     }
 }

@@ -103,7 +103,7 @@ impl Banks {
             self.drain(number, &mut watched, false);
         }
         watched.spool.flush();
-        self.keep_about(number, &watched);
+        self.keep_about(number, &mut watched);
         let problem = watched.spool.failed.as_ref().map(|error| io::Error::new(error.kind(), error.to_string()));
         self.slots[number] = Some(watched);
         problem.map_or(Ok(true), Err)

@@ -112,7 +112,7 @@ fn root(process: &Path) -> PathBuf {
 }
 
 /// The lines of maps that tell of files, and of the stack.
-pub(super) fn files_of_maps(maps: &[u8]) -> Vec<u8> {
+fn files_of_maps(maps: &[u8]) -> Vec<u8> {
     let lines: Vec<&[u8]> =
         maps.split(|&byte| byte == b'\n').filter(|line| line.contains(&b'/') || line.ends_with(b"[stack]")).collect();
     lines.join(&b'\n')

@@ -143,12 +143,12 @@ impl Told {
     }
 
     fn tell_of_process(&mut self, banks: &Banks, number: usize, watched: &Watched) {
-        let n_maps = watched.maps.len() + 1;
+        let n_maps = watched.maps.n_changes();
         if self.n_maps.insert(number, n_maps) == Some(n_maps) {
             return;
         }
         let [exe, _, own_maps, ..] = banks.texts(number);
-        let maps = watched.maps.iter().cloned().chain([own_maps]).collect();
+        let maps = watched.maps.all().map(<[u8]>::to_vec).chain([own_maps]).collect();
         let slot = banks.slot(number);
         let began = Moment { ticks: slot.first_tsc.load(Relaxed), nanos: slot.first_nanos.load(Relaxed) };
         self.tell(Seen::Process { pid: watched.own_pid, pid_here: watched.pid, exe, maps, began });

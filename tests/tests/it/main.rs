@@ -58,6 +58,7 @@ mod known_work;
 mod kvm;
 mod libraries;
 mod library_calls;
+mod mappings;
 mod merge;
 mod misuse;
 mod names;

@@ -1,0 +1,143 @@
+//! Which modules a process has had, by its maps at different times. What is kept grows with the places that had modules, not with the looks at them.
+//!
+//! Not here: what becomes of the lines (`host/linux/modules.rs`).
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use crate::elf::file::page_size;
+use crate::host::linux::modules;
+
+/// Modules that are not there any more, at the most.
+const MOST_GONE: usize = 1 << 12;
+
+/// Lines of maps that tell of files with code, and of the stack.
+#[derive(Clone, Debug, Default)]
+pub(super) struct History {
+    /// The lines of each module whose place no later one has.
+    gone: Vec<(Range<u64>, Vec<u8>)>,
+    /// Those of the latest look.
+    now: Vec<u8>,
+    /// Rises with each change.
+    n_changes: usize,
+}
+
+impl History {
+    /// One that was kept, as [`all`](Self::all) tells it.
+    pub(super) fn of(texts: impl Iterator<Item = Vec<u8>>) -> Self {
+        let mut this = Self::default();
+        texts.for_each(|text| this.add(&text));
+        this
+    }
+
+    /// Adds all that is mapped at a later moment. Memory and files without code that come and go are no change.
+    pub(super) fn add(&mut self, maps: &[u8]) {
+        let now = lines_of_code(maps);
+        if now == self.now {
+            return;
+        }
+        let before = std::mem::replace(&mut self.now, now);
+        self.gone.extend(modules_in(&before));
+        let has_place = |places: &[Range<u64>], it: &Range<u64>| {
+            places.iter().any(|place| place.start < it.end && it.start < place.end)
+        };
+        let mut places: Vec<Range<u64>> = modules_in(&self.now).map(|(place, _)| place).collect();
+        let mut gone: Vec<(Range<u64>, Vec<u8>)> = Vec::new();
+        for (place, lines) in std::mem::take(&mut self.gone).into_iter().rev().take(MOST_GONE) {
+            if !has_place(&places, &place) {
+                places.push(place.clone());
+                gone.push((place, lines));
+            }
+        }
+        gone.reverse();
+        self.gone = gone;
+        self.n_changes += 1;
+    }
+
+    /// All of it, the latest last.
+    pub(super) fn all(&self) -> impl Iterator<Item = &[u8]> {
+        let now = Some(&*self.now).filter(|now| !now.is_empty());
+        self.gone.iter().map(|(_, lines)| &**lines).chain(now)
+    }
+
+    /// How often it has changed.
+    pub(super) fn n_changes(&self) -> usize {
+        self.n_changes
+    }
+}
+
+/// The modules in lines of maps, with their places and lines.
+fn modules_in(lines: &[u8]) -> impl Iterator<Item = (Range<u64>, Vec<u8>)> {
+    modules::parse_maps(lines, page_size()).into_iter().map(|module| {
+        let place = module.start..module.end;
+        let is_its = |line: &&[u8]| start_of(line).is_some_and(|start| place.contains(&start));
+        let its: Vec<&[u8]> = lines.split(|&byte| byte == b'\n').filter(is_its).collect();
+        (place.clone(), its.join(&b'\n'))
+    })
+}
+
+fn start_of(line: &[u8]) -> Option<u64> {
+    let end = line.iter().position(|&byte| byte == b'-')?;
+    u64::from_str_radix(str::from_utf8(&line[..end]).ok()?, 16).ok()
+}
+
+/// The lines that tell of files with code, and of the stack.
+fn lines_of_code(maps: &[u8]) -> Vec<u8> {
+    let lines = || maps.split(|&byte| byte == b'\n').filter_map(|line| Some((line, parts(line)?)));
+    let with_code: HashSet<&[u8]> = lines().filter(|(_, (is_code, _))| *is_code).map(|(_, (_, file))| file).collect();
+    let is_kept =
+        |line: &[u8], file: &[u8]| with_code.contains(file) && file.contains(&b'/') || line.ends_with(b" [stack]");
+    let kept: Vec<&[u8]> = lines().filter(|(line, (_, file))| is_kept(line, file)).map(|(line, _)| line).collect();
+    kept.join(&b'\n')
+}
+
+/// Whether a line tells of code, and of which file.
+fn parts(line: &[u8]) -> Option<(bool, &[u8])> {
+    let mut fields = line.splitn(4, |&byte| byte == b' ');
+    let permissions = fields.nth(1)?;
+    Some((permissions.get(2) == Some(&b'x'), fields.nth(1)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROGRAM: &str = "400000-401000 r-xp 00000000 08:01 1 /bin/p\n401000-402000 rw-p 00001000 08:01 1 /bin/p";
+    const STACK: &str = "7f00-7fff rw-p 00000000 00:00 0 [stack]";
+
+    fn library(start: u64, name: &str) -> String {
+        format!("{start:x}-{:x} r-xp 00000000 08:01 {} /lib/{name}", start + 0x1000, name.len())
+    }
+
+    fn added(texts: &[String]) -> History {
+        History::of(texts.iter().map(|text| text.clone().into_bytes()))
+    }
+
+    fn texts(history: &History) -> Vec<String> {
+        history.all().map(|text| String::from_utf8_lossy(text).into_owned()).collect()
+    }
+
+    #[test]
+    fn files_without_code_are_no_change() {
+        let with =
+            |number: u32| format!("{PROGRAM}\n900000-901000 r--s 00000000 08:01 {number} /tmp/{number}\n{STACK}");
+        let history = added(&[with(1), with(2), with(3)]);
+        assert_eq!(texts(&history), [format!("{PROGRAM}\n{STACK}")]);
+        assert_eq!(history.n_changes(), 1);
+    }
+
+    #[test]
+    fn each_place_has_one_module() {
+        let with = |text: &str| format!("{PROGRAM}\n{text}\n{STACK}");
+        let (one, other, far) = (library(0x10_0000, "a"), library(0x10_0000, "bb"), library(0x20_0000, "ccc"));
+        let none = format!("{PROGRAM}\n{STACK}");
+        let mut all = Vec::new();
+        for _ in 0..100 {
+            all.extend([with(&one), none.clone(), with(&other), with(&far)]);
+        }
+        let history = added(&all);
+        assert_eq!(texts(&history), [other, with(&far)]);
+        let again = History::of(history.all().map(<[u8]>::to_vec));
+        assert_eq!(texts(&again), texts(&history));
+    }
+}
