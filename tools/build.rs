@@ -9,7 +9,7 @@ const TRACER: &str = "rftrace-preload";
 const RESOURCES: &str = "rftrace-preload-resources";
 
 /// What the tracer exports: the functions of the C library, and one of the unwinder, that it takes the place of.
-const OF_TRACER: [&str; 26] = [
+const OF_TRACER: [&str; 27] = [
     "__monstartup",
     "_mcleanup",
     "_exit",
@@ -32,6 +32,7 @@ const OF_TRACER: [&str; 26] = [
     "daemon",
     "dlclose",
     "dlsym",
+    "mlockall",
     "prctl",
     "syscall",
     "_Unwind_RaiseException",

@@ -14,7 +14,7 @@
 //! - `types` asks what is known of functions' values.
 //! - `arch` is what differs between processors, and what only some of them have.
 //! - `measure` is for the recorder alone: what a recorded call costs here.
-//! - `interpose` takes the place of functions of the C library, which `originals` has.
+//! - `interpose` takes the place of functions of the C library, which `originals` has; `locks` of the one that locks all memory.
 //!
 //! Not here: what a save writes (`rftrace-frontend`), and how parts of several processes become one trace (`rftrace-record`).
 //!
@@ -31,6 +31,7 @@ mod arch;
 mod control;
 mod environment;
 mod interpose;
+mod locks;
 mod measure;
 mod memory;
 mod notes;

@@ -5,6 +5,7 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr;
 use std::slice;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -30,6 +31,13 @@ pub(crate) fn prepare() {
     // SAFETY: nothing was allocated yet.
     unsafe { dlmalloc::enable_alloc_after_fork() };
     RESERVE.store(map(RESERVE_BYTES), Release);
+}
+
+/// Where memory is that was mapped for this library as a whole, but for what [`Memory`] has taken.
+pub(crate) fn own_places() -> Vec<Range<usize>> {
+    let reserve = RESERVE.load(Relaxed) as usize;
+    let [start, end] = work::stack();
+    vec![reserve..reserve + RESERVE_BYTES, start..end]
 }
 
 /// New memory of the system's; null if there is none.

@@ -28,12 +28,14 @@ const NAMES: [&CStr; N_NAMES] = [
     DLSYM,
     c"posix_spawn",
     c"posix_spawnp",
+    c"mlockall",
 ];
-const N_NAMES: usize = 19;
+const N_NAMES: usize = 20;
 /// This cannot be asked for itself.
 const DLSYM: &CStr = c"dlsym";
 const DLCLOSE: usize = 14;
 const SIGACTION: usize = 1;
+const MLOCKALL: usize = 19;
 
 /// The C library's own.
 static ORIGINALS: [AtomicPtr<c_void>; N_NAMES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; N_NAMES];
@@ -85,6 +87,13 @@ pub(crate) unsafe fn real_sigaction(signal: c_int, new: *const libc::sigaction, 
     let original: Sigaction = unsafe { transmute(original(SIGACTION)) };
     // SAFETY: by this function's contract.
     unsafe { original(signal, new, old) }
+}
+
+/// The C library's `mlockall`.
+pub(crate) fn real_mlockall(flags: c_int) -> c_int {
+    // SAFETY: the C library has this function, with this type, and it takes no pointer.
+    let original: extern "C" fn(c_int) -> c_int = unsafe { transmute(original(MLOCKALL)) };
+    original(flags)
 }
 
 /// The C library's `dlclose`.

@@ -44,6 +44,11 @@ pub(crate) fn prepare(stack: *mut u8) {
     std::panic::set_hook(Box::new(|_| {}));
 }
 
+/// Where that stack is.
+pub(crate) fn stack() -> [usize; 2] {
+    [0, 1].map(|place| STACK[place].load(Relaxed) as usize)
+}
+
 /// Nothing more is done on this thread: it may make no system calls any more.
 pub(crate) fn confine_thread() {
     IS_CONFINED.set(true);

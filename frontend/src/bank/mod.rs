@@ -82,6 +82,8 @@ pub use names::Names;
 pub use numbers::{folder_of, living_thread, own_number};
 pub use own::Bank;
 #[cfg(target_os = "linux")]
+pub use own::memory_of_tracer;
+#[cfg(target_os = "linux")]
 pub use pace::{Fill, SHORTEST_PAUSE};
 #[cfg(target_os = "linux")]
 pub use request::{Answer, Asked, MOST_ANSWER_BYTES, NotAsked, State, functions_above};

@@ -33,6 +33,8 @@ use crate::Error;
 use crate::backend;
 use crate::clock::{ClockPair, tsc, utc_offset_nanos};
 use crate::elf::file::page_size;
+use crate::host::linux::sizes::MAX_SITES;
+use crate::host::linux::thread_table::TABLE_BYTES;
 use crate::host::linux::{modules, threads};
 use crate::host::monotonic_nanos;
 use crate::patch;
@@ -456,6 +458,22 @@ fn hide(start: *mut u8, bytes: usize) -> io::Result<()> {
     // SAFETY: within the mapping, which nobody has a use for but late stores of hooks.
     let hidden = unsafe { libc::mmap(start.cast(), bytes, protection, flags, -1, 0) };
     if hidden == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Where the tracer's memory is but for banks: what it knows of threads, of frames that were left, and of the functions that are chosen.
+#[must_use]
+pub fn memory_of_tracer() -> Vec<Range<usize>> {
+    let control = backend::control();
+    let [blocks, left] = [control.blocks.load(Relaxed) as usize, control.left.load(Relaxed) as usize];
+    let (n_blocks, n_buckets) = (control.n_blocks.load(Relaxed), control.n_left_buckets.load(Relaxed));
+    let (table, sites) = (threads::first_table(), control.filter.sites.load(Relaxed) as usize);
+    let all = [
+        (blocks, n_blocks * size_of::<abi::ThreadBlock>()),
+        (left, n_buckets * abi::LEFT_BUCKET_BYTES),
+        (table, TABLE_BYTES),
+        (sites, MAX_SITES * size_of::<u64>()),
+    ];
+    all.into_iter().filter(|&(start, _)| start != 0).map(|(start, bytes)| start..start + bytes).collect()
 }
 
 /// The next bank may have this place.

@@ -58,6 +58,7 @@ mod known_work;
 mod kvm;
 mod libraries;
 mod library_calls;
+mod locks;
 mod mappings;
 mod merge;
 mod misuse;

@@ -14,6 +14,8 @@ pub(crate) mod functions;
 pub(crate) mod modules;
 #[cfg(feature = "std")]
 mod process;
+#[cfg(feature = "std")]
+pub(crate) mod sizes;
 pub(crate) mod sysinfo;
 #[cfg(feature = "std")]
 pub(crate) mod thread_table;
@@ -26,6 +28,8 @@ pub(crate) use self::arch::HAS_VALUES;
 pub(crate) use self::fork::{AtWork, abandon, at_work};
 #[cfg(feature = "std")]
 pub(crate) use self::process::{
-    HAS_NAMES, Known, MAX_SITES, constant_memory, constant_memory_of, discard, exact_rate, monotonic_nanos, program,
-    reserve, reserve_sites, tsc_hz,
+    HAS_NAMES, Known, constant_memory, constant_memory_of, discard, exact_rate, monotonic_nanos, program, reserve,
+    reserve_sites, tsc_hz,
 };
+#[cfg(feature = "std")]
+pub(crate) use self::sizes::MAX_SITES;

@@ -15,6 +15,7 @@ use rftrace::abi::{LEFT_BUCKET_BYTES, ThreadBlock};
 use super::chosen;
 use super::fork;
 use super::modules::{self, Module};
+use super::sizes::MAX_SITES;
 use super::sysinfo;
 use super::thread_table;
 use super::threads;
@@ -34,9 +35,6 @@ const MAX_THREADS: usize = 8192;
 /// Buckets of the table of left frames: 32,768 frames. It takes memory for those that are used. A larger one
 /// makes an unwinder slower that meets a frame before the tracer has noticed that it runs again.
 const LEFT_BUCKETS: usize = 512;
-
-/// Slots for call sites: half of them are used at the most. It takes memory for those that are in use.
-pub(crate) const MAX_SITES: usize = 1 << 23;
 
 /// Memory for records, unless that is `given`, and, the first time, for per-thread blocks and left frames, zeroed and never
 /// unmapped.

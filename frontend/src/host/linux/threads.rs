@@ -33,6 +33,11 @@ pub(crate) fn keep_in(table: *mut u8, key: Option<libc::pthread_key_t>) {
     ENTRIES.store(table.cast(), Release);
 }
 
+/// Where the table lies that was taken first; 0 if none was.
+pub(crate) fn first_table() -> usize {
+    FIRST.load(Relaxed) as usize
+}
+
 /// The calling thread has another id now: it is the only one of a child that was forked.
 pub(super) fn forked() {
     backend::unrecorded(|| {
