@@ -9,6 +9,17 @@ use crate::text::Seconds;
 /// The numbers that a trace may name in `events.txt`.
 pub const USER_EVENTS: Range<u64> = 1_000_000..2_000_000;
 
+/// The innermost open function never returned: its exit, which follows, is when the records of the task end. Of all traces it has this
+/// number, one of [`USER_EVENTS`], and this name.
+pub const DID_NOT_RETURN: u64 = 1_500_000;
+/// See [`DID_NOT_RETURN`].
+pub const DID_NOT_RETURN_NAME: &str = "rftrace:did_not_return";
+
+/// The number of an event with this name, where so many others have one.
+pub fn user_event(name: &str, n_others: usize) -> u64 {
+    if name == DID_NOT_RETURN_NAME { DID_NOT_RETURN } else { USER_EVENTS.start + n_others as u64 }
+}
+
 /// A task got a processor.
 pub const SCHED_IN: u64 = 200_001;
 /// A task gave up its processor.

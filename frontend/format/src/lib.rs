@@ -48,6 +48,7 @@ pub mod clock;
 pub mod companion;
 pub mod composite;
 pub mod cost;
+pub mod ending;
 pub mod events;
 pub mod files;
 pub mod gaps;

@@ -49,6 +49,8 @@ pub(crate) enum EventKind {
     Gap,
     /// From here on the task runs on this core.
     Core(u64),
+    /// The innermost function never returned: the exit that follows is the end of what is known.
+    DidNotReturn,
 }
 
 /// An event of one task.
@@ -405,9 +407,9 @@ impl<F: Emit> Decoder<'_, F> {
             let Some(frame) = self.open.pop() else { break };
             if frame.shown {
                 self.n_shown -= 1;
-                // A call whose entry is still held back has nothing in it.
-                let is_short = tsc - frame.entered.min(tsc) < self.window.minima.at(tsc);
-                if !(is_short && self.held.pop().is_some()) {
+                if self.is_too_short(frame, tsc) {
+                    self.held.pop();
+                } else {
                     self.event(EventKind::Exit, tsc, frame.exit_word >> ADDRESS_SHIFT)?;
                 }
             } else if frame.exit_word != 0 {
@@ -415,6 +417,13 @@ impl<F: Emit> Decoder<'_, F> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the innermost function, which ends now, is left out.
+    #[inline(always)]
+    fn is_too_short(&self, frame: Frame, tsc: u64) -> bool {
+        // A call whose entry is still held back has nothing in it.
+        !self.held.is_empty() && tsc - frame.entered.min(tsc) < self.window.minima.at(tsc)
     }
 
     /// Records are missing before a chunk: the functions open at its start are `depth`, whichever they are.
@@ -442,7 +451,13 @@ impl<F: Emit> Decoder<'_, F> {
             return Ok(());
         }
         let end = self.window.end.max(self.last_tsc);
-        self.close_to(0, end)
+        while let Some(&frame) = self.open.last() {
+            if frame.shown && !self.is_too_short(frame, end) {
+                self.event(EventKind::DidNotReturn, end, 0)?;
+            }
+            self.close_to(self.open.len() - 1, end)?;
+        }
+        Ok(())
     }
 
     /// One that is not an entry or exit.
@@ -556,6 +571,8 @@ mod tests {
                 EventKind::Lost(n) => format!("lost {n}"),
                 EventKind::Gap => "gap".to_owned(),
                 EventKind::Core(core) => format!("core {core}"),
+                // A test of its own has it.
+                EventKind::DidNotReturn => return Ok(()),
             };
             text += &format!("{tsc} {depth} {what}\n");
             Ok::<(), Infallible>(())
@@ -574,6 +591,23 @@ mod tests {
     fn open_functions_end_with_the_recording_innermost_first() {
         let records = [enter(1, A), enter(2, B)];
         assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n2 1 +2000\n100 1 -2000\n100 0 -1000\n");
+    }
+
+    #[test]
+    fn functions_that_end_with_the_recording_did_not_return() {
+        let records = [enter(1, A), enter(2, B), leave(3, B), enter(80, B), enter(95, A), enter(96, OWN), enter(97, B)];
+        let task = Task { tid: 1, segments: vec![segment(1, 0, 0, &records)], open: Vec::new(), resumes: false };
+        let minima = at_least(10);
+        let is_hidden = |address| address == OWN;
+        let window = Window { start: 1, end: 100, cut: u64::MAX, is_hidden: &is_hidden, minima: &minima, done: None };
+        let mut kinds = Vec::new();
+        let Ok(()) = decode(&task, &window, |event: Event| {
+            kinds.push((event.kind, event.depth));
+            Ok::<(), Infallible>(())
+        });
+        let [entry, open, exit] = [EventKind::Entry, EventKind::DidNotReturn, EventKind::Exit];
+        let expected = [(entry, 0), (entry, 1), (open, 2), (exit, 1), (open, 1), (exit, 0)];
+        assert_eq!(kinds, expected, "what is too short, or the tracer's, is not shown");
     }
 
     #[test]

@@ -11,8 +11,6 @@ pub(crate) struct SystemInfo {
     pub(crate) exe_name: String,
     /// Build-id of the program in hexadecimal, of any length.
     pub(crate) build_id: Option<String>,
-    /// Exit status. A process that writes its own trace has none yet: 0.
-    pub(crate) exit_status: i32,
     /// Command line, arguments separated by spaces, not escaped.
     pub(crate) command_line: String,
     /// Number of CPUs in use.
@@ -46,7 +44,6 @@ impl SystemInfo {
         let info = InfoWriter::new()
             .exe_name(&self.exe_name)
             .build_id(self.build_id.as_deref().unwrap_or_default())
-            .exit_status(self.exit_status)
             .command_line(&self.command_line)
             .processors(self.cpus_online, self.cpus_possible, &self.cpu_description)
             .memory(&self.memory)

@@ -161,6 +161,7 @@ mod tests {
     use std::path::Path;
 
     use proptest::prelude::*;
+    use rftrace_format::events::DID_NOT_RETURN;
 
     use super::*;
     use crate::Error;
@@ -217,7 +218,8 @@ mod tests {
         assert_eq!((imported.events, imported.threads), (6, 2));
         assert!(imported.warnings.iter().all(|warning| warning.contains("--binary")), "{:?}", imported.warnings);
         assert_eq!(threads[&2], [[10, 0, 0, A], [20, 0, 1, B], [30, 1, 1, B], [40, 1, 0, A]]);
-        assert_eq!(threads[&7], [[15, 0, 0, B], [40, 1, 0, B]], "what is open ends with the recording");
+        let open = [[15, 0, 0, B], [40, 3, 1, DID_NOT_RETURN], [40, 1, 0, B]];
+        assert_eq!(threads[&7], open, "what is open ends with the recording");
         let options = ImportOptions { tsc_hz: Some(2), ..ImportOptions::default() };
         let (imported, again) = import("raw-hz", &bytes.concat(), &options);
         assert_eq!(again, threads);

@@ -183,7 +183,7 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
         out.write_all(&program.system.to_info(features, &tids, Duration::from_nanos(last - first)))
     })?;
     Ok(Totals {
-        n_events: written.iter().map(|task| task.n_records).sum(),
+        n_events: written.iter().map(|task| task.n_records - task.n_open).sum(),
         n_threads: written.len(),
         n_lost: written.iter().fold(0, |sum, task| sum.saturating_add(task.n_lost)),
         last_nanos: last,

@@ -38,7 +38,7 @@ pub(crate) fn write(recording: &Recording<'_>, path: &Path) -> Result<Totals, Er
                         totals.n_lost = totals.n_lost.saturating_add(n);
                         Ok(())
                     }
-                    EventKind::Gap | EventKind::Core(_) => Ok(()),
+                    EventKind::Gap | EventKind::Core(_) | EventKind::DidNotReturn => Ok(()),
                 }
             })?;
             totals.n_threads += usize::from(totals.n_events > before);

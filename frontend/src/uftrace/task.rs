@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use rftrace_format::clock::TscClock;
-use rftrace_format::events::USER_EVENTS;
+use rftrace_format::events::{DID_NOT_RETURN_NAME, user_event};
 use rftrace_format::files;
 use rftrace_format::items;
 use rftrace_format::record::{Kind, RECORD_BYTES, Record};
@@ -30,6 +30,22 @@ pub(super) struct Written {
     pub(super) first_nanos: u64,
     pub(super) last_nanos: u64,
     pub(super) n_lost: u64,
+    /// Calls that did not return, each of which has an event.
+    pub(super) n_open: u64,
+}
+
+impl Written {
+    /// A record more.
+    #[inline(always)]
+    fn count(&mut self, kind: EventKind, nanos: u64) {
+        match kind {
+            EventKind::Lost(n) => self.n_lost = self.n_lost.saturating_add(n),
+            EventKind::DidNotReturn => self.n_open += 1,
+            _ => {}
+        }
+        self.last_nanos = nanos;
+        self.n_records += 1;
+    }
 }
 
 /// What could not be written, and room for what must be.
@@ -78,7 +94,7 @@ impl EventIds {
     /// That of an event of this name.
     pub(super) fn id(&self, name: String) -> u64 {
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = USER_EVENTS.start + ids.len() as u64;
+        let next = user_event(&name, ids.len());
         *ids.entry(name).or_insert(next)
     }
 
@@ -87,6 +103,7 @@ impl EventIds {
             EventKind::Lost(1) => "rftrace:lost_1_call".to_owned(),
             EventKind::Lost(n) => format!("rftrace:lost_{n}_calls"),
             EventKind::Core(core) => format!("rftrace:core_{core}"),
+            EventKind::DidNotReturn => DID_NOT_RETURN_NAME.to_owned(),
             _ => "rftrace:overwritten_records".to_owned(),
         })
     }
@@ -161,11 +178,7 @@ impl Emit for &mut TaskWriter<'_> {
         if self.written.n_records == 0 {
             self.begin(nanos)?;
         }
-        if let EventKind::Lost(n) = event.kind {
-            self.written.n_lost = self.written.n_lost.saturating_add(n);
-        }
-        self.written.last_nanos = nanos;
-        self.written.n_records += 1;
+        self.written.count(event.kind, nanos);
         self.block.extend_from_slice(&bytes);
         self.block.extend_from_slice(&payload);
         if self.block.len() + RECORD_BYTES > BLOCK_BYTES {
@@ -266,11 +279,7 @@ impl TaskWriter<'_> {
             if self.written.n_records == 0 {
                 self.written.first_nanos = nanos;
             }
-            if let EventKind::Lost(n) = event.kind {
-                self.written.n_lost = self.written.n_lost.saturating_add(n);
-            }
-            self.written.last_nanos = nanos;
-            self.written.n_records += 1;
+            self.written.count(event.kind, nanos);
             if self.block.len() + RECORD_BYTES > BLOCK_BYTES {
                 file.write_all(&self.block)?;
                 self.block.clear();
@@ -283,8 +292,8 @@ impl TaskWriter<'_> {
         let result = decode::decode(task, window, |event: Event| {
             match event.kind {
                 EventKind::Exit => _ = open.pop(),
-                // The exits of those that are open, its own included, have to fit.
-                _ if n_left <= open.len() as u64 + 1 => return Err(None),
+                // The ends of those that are open, its own included, have to fit: two records each.
+                _ if n_left <= 2 * (open.len() as u64 + 1) => return Err(None),
                 EventKind::Entry => open.push(event),
                 _ => {}
             }
@@ -296,6 +305,7 @@ impl TaskWriter<'_> {
             Err(Some(error)) => return Err(error),
             Err(None) => {
                 for entry in open.into_iter().rev() {
+                    emitted(Event { kind: EventKind::DidNotReturn, tsc: last_tsc, ..entry })?;
                     emitted(Event { kind: EventKind::Exit, tsc: last_tsc, ..entry })?;
                 }
             }
@@ -358,6 +368,8 @@ pub(super) fn encode_event(event: Event, nanos: u64, ids: &EventIds) -> [u8; REC
 
 #[cfg(test)]
 mod tests {
+    use rftrace_format::events::USER_EVENTS;
+
     use super::*;
 
     #[test]

@@ -340,12 +340,13 @@ impl Lab {
         let window = Window { start, end: arch::ticks(), cut: u64::MAX, is_hidden: &|_| false, minima, done: None };
         let mut events = Vec::new();
         let result = decode::decode(task, &window, |event: decode::Event| {
-            events.push(match event.kind {
-                EventKind::Entry => Event::Entry(event.address),
-                EventKind::Exit => Event::Exit(event.address),
-                EventKind::Lost(calls) => Event::Lost(calls),
-                EventKind::Gap => Event::Gap,
-                EventKind::Core(core) => Event::Core(core),
+            events.extend(match event.kind {
+                EventKind::Entry => Some(Event::Entry(event.address)),
+                EventKind::Exit => Some(Event::Exit(event.address)),
+                EventKind::Lost(calls) => Some(Event::Lost(calls)),
+                EventKind::Gap => Some(Event::Gap),
+                EventKind::Core(core) => Some(Event::Core(core)),
+                EventKind::DidNotReturn => None,
             });
             Ok::<(), Infallible>(())
         });

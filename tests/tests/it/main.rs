@@ -42,6 +42,7 @@ mod debugger;
 mod deep;
 mod descriptors;
 mod dumps;
+mod ends;
 mod entry_branches;
 mod environments;
 mod filters;

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use inferno::flamegraph::color::MultiPalette;
 use inferno::flamegraph::{self, Palette};
+use rftrace_format::events::DID_NOT_RETURN_NAME;
 use rftrace_read::{Error, Result, Shown};
 
 use super::{Sink, Track};
@@ -16,6 +17,9 @@ const MAX_STACKS: usize = 1 << 23;
 /// memory then.
 const MAX_TEXT_BYTES: u64 = 1 << 30;
 const MAX_PICTURE_BYTES: u64 = 128 << 20;
+
+/// The name of what a function is in from its last recorded moment to the end of the trace, if it did not return.
+const DID_NOT_RETURN: &str = "(did not return)";
 
 /// What to do about a limit.
 const REMEDY: &str = "choose a part with --from, --to or --tid, or another format (--perfetto)";
@@ -164,6 +168,18 @@ impl Stacks {
         }
     }
 
+    /// The innermost function did not return: what follows its last recorded moment is the time until the end.
+    fn leave_open(&mut self, track: Track, time_ns: u64) -> Result<()> {
+        let Some(node) = self.tracks.get(&track).filter(|state| state.node != state.root).map(|state| state.node)
+        else {
+            return Ok(());
+        };
+        let open = self.child(node, DID_NOT_RETURN)?;
+        self.tracks.entry(track).and_modify(|state| state.node = open);
+        self.exit(track, time_ns);
+        Ok(())
+    }
+
     /// Calls `write` with each stack that took time and with that time, in the order of the names from the outermost on.
     fn each(&self, mut write: impl FnMut(&str, u64) -> io::Result<()>) -> io::Result<()> {
         let mut children: Vec<Vec<usize>> = vec![Vec::new(); self.nodes.len()];
@@ -205,7 +221,8 @@ pub struct Folded<W> {
 impl<W: Write> Folded<W> {
     /// Writes lines of `outer;inner nanoseconds` to `out`: the time that was spent in that stack's innermost function.
     ///
-    /// Stacks that took no time are left out, and so are instants and counters. With `by_thread` threads are the outermost
+    /// Stacks that took no time are left out, and so are instants and counters. A function that did not return is in `(did not return)` from
+    /// its last recorded moment on. With `by_thread` threads are the outermost
     /// functions.
     pub fn new(out: W, by_thread: bool) -> Self {
         Self { out, stacks: Stacks::new(by_thread), title: None }
@@ -265,8 +282,8 @@ impl<W: Write> Sink for Folded<W> {
         Ok(())
     }
 
-    fn instant(&mut self, _: Track, _: u64, _: &str) -> Result<()> {
-        Ok(())
+    fn instant(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
+        if name == DID_NOT_RETURN_NAME { self.stacks.leave_open(track, time_ns) } else { Ok(()) }
     }
 
     fn counter(&mut self, _: u32, _: u64, _: &str, _: f64) -> Result<()> {

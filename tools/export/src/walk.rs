@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use rftrace_read::{
-    Error, Kind, Record, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, SourcePlace, Summary, Task, Trace,
+    DID_NOT_RETURN, Error, Kind, Record, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, SourcePlace,
+    Summary, Task, Trace,
 };
 use rftrace_views::{AssumedFunctions, Step, walk_with_records};
 
@@ -244,6 +245,9 @@ impl Walk<'_, '_> {
             Step::Leave(ended) => {
                 self.resume(ended.end_ns)?;
                 let function = self.open.pop().flatten();
+                if ended.did_not_return && function.is_some() {
+                    self.pass(Some(Item::Event { time_ns: ended.end_ns, id: DID_NOT_RETURN }))?;
+                }
                 // Of those that an exit further out has ended nothing is known.
                 let payload_at = if ended.has_exit { payload_at } else { 0 };
                 let function = function.map(|function| Function { payload_at, ..function });

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use rftrace_format::clock::ClockFile;
-use rftrace_format::events::{CounterLine, EventLine, SCHED_IN, SCHED_OUT, USER_EVENTS, event_name};
+use rftrace_format::events::{CounterLine, EventLine, SCHED_IN, SCHED_OUT, event_name, user_event};
 use rftrace_format::files::{self, File as TraceFile};
 use rftrace_format::info::{self, InfoWriter, feature};
 use rftrace_format::map::{MapLine, NO_STACK};
@@ -417,7 +417,7 @@ impl<'d> DirectoryOutput<'d> {
         if self.events.len() >= MAX_EVENT_NAMES {
             clean = "rftrace:other_events".to_owned();
         }
-        let next = USER_EVENTS.start + self.events.len() as u64;
+        let next = user_event(&clean, self.events.len());
         *self.events.entry(clean).or_insert(next)
     }
 }

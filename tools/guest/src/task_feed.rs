@@ -1,5 +1,6 @@
 //! A task's records as a feed.
 
+use rftrace_format::events::DID_NOT_RETURN_NAME;
 use rftrace_read::{Record, Records, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Task, Warnings};
 use rftrace_views::{AssumedFunctions, CallStack, Step};
 
@@ -56,7 +57,12 @@ impl<'m> TaskFeed<'m> {
                     stage.enter(lane, time_ns, || Function { addr, name: name(), recorded })?;
                 }
                 // Of those that an exit further out has ended nothing is known.
-                Step::Leave(ended) => stage.exit(lane, time_ns, recorded.filter(|_| ended.has_exit))?,
+                Step::Leave(ended) => {
+                    if ended.did_not_return {
+                        stage.instant(lane, time_ns, DID_NOT_RETURN_NAME)?;
+                    }
+                    stage.exit(lane, time_ns, recorded.filter(|_| ended.has_exit))?;
+                }
                 Step::Assume { .. } => {
                     let function = self.assumed.next_function()?;
                     stage.enter(lane, time_ns, || match function {

@@ -98,6 +98,9 @@ impl<S: Sink> Reader<'_, S> {
             Step::Leave(ended) => {
                 // Of those that an exit further out has ended nothing is known.
                 self.values(record.filter(|_| ended.has_exit), 1)?;
+                if ended.did_not_return {
+                    self.sink.values(1, self.dictionary.text("did not return".to_owned()));
+                }
                 self.exit(ended.end_ns)?;
             }
             // Told when it is over, as it counts only then. Nothing else can have come in it.

@@ -94,7 +94,9 @@ pub use reading::Reading;
 pub use records::{Mark, OVERWRITTEN, Records};
 pub use rftrace_format::clock::ClockFile;
 pub use rftrace_format::cost::CallCost;
-pub use rftrace_format::events::{SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, SCHEDULE_PREEMPTED};
+pub use rftrace_format::events::{
+    DID_NOT_RETURN, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, SCHEDULE_PREEMPTED,
+};
 pub use rftrace_format::gaps::Gaps;
 pub use rftrace_format::info::Info;
 pub use rftrace_format::record::{Kind, RECORD_BYTES, Record};

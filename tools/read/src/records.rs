@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fs;
 use std::sync::Arc;
 
-use rftrace_format::events::SCHED_IN;
+use rftrace_format::events::{DID_NOT_RETURN, SCHED_IN};
 use rftrace_format::items::read_payload;
 use rftrace_format::record::{Kind, RECORD_BYTES, Record};
 use rftrace_format::values::{MAX_PAYLOAD, ValueSpec};
@@ -106,6 +106,40 @@ impl Trace {
             start_ns = start_ns.into_iter().chain(first).min();
         }
         Ok(start_ns)
+    }
+
+    /// The exits of a task's functions that did not return, outermost first: only the end of its file is read.
+    ///
+    /// # Errors
+    ///
+    /// A `.dat` file cannot be read.
+    pub fn did_not_return(&self, task: &Task) -> Result<Vec<Record>> {
+        /// Each has an event before its exit.
+        const PAIR: usize = 2 * RECORD_BYTES;
+        const MOST_AT_ONCE: usize = 1024;
+        const MOST: usize = 1 << 19;
+
+        let mut file = Window::new(self.dat_file(task), 1);
+        let mut end = fs::metadata(self.dat_file(task)).map_or(0, |file| file.len());
+        let mut found = Vec::new();
+        while end >= PAIR as u64 && found.len() < MOST {
+            let n_bytes = (end / PAIR as u64).min(MOST_AT_ONCE as u64) as usize * PAIR;
+            end -= n_bytes as u64;
+            file.seek(end);
+            file.fill(n_bytes)?;
+            let (pairs, _) = file.rest().get(..n_bytes).unwrap_or_default().as_chunks::<PAIR>();
+            for pair in pairs.iter().rev() {
+                let (records, _) = pair.as_chunks();
+                let [Some(event), Some(exit)] = [0, 1].map(|place| Record::decode(&records[place])) else {
+                    return Ok(found);
+                };
+                if event.kind != Kind::Event || event.addr != DID_NOT_RETURN || exit.kind != Kind::Exit {
+                    return Ok(found);
+                }
+                found.push(exit);
+            }
+        }
+        Ok(found)
     }
 
     /// About how many bytes of records are in the times that are [chosen](Self::chosen_times), as if each task's came evenly.

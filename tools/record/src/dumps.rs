@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use rftrace_format::ending::signal_name;
 use rftrace_frontend::bank::{Death, Dump, Notice, RAISED};
 
 use super::run::Ended;
@@ -451,11 +451,6 @@ impl DumpControl {
     pub fn list(&self) -> Vec<(usize, DumpOn)> {
         self.dumps().each().map(|(number, on)| (number, on.clone())).collect()
     }
-}
-
-/// The name of a signal, or its number.
-fn signal_name(signal: i32) -> String {
-    Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |signal| signal.as_str().to_owned())
 }
 
 #[cfg(test)]

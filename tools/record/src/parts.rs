@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use rftrace_format::events::{EventLine, USER_EVENTS};
+use rftrace_format::events::{DID_NOT_RETURN, EventLine, user_event};
 use rftrace_format::files::{self, File as TraceFile};
 use rftrace_format::gaps::Gaps;
 use rftrace_format::info::Changes;
@@ -241,7 +241,7 @@ impl EventIds {
         let mut map = HashMap::new();
         for line in text.lines() {
             let Some(EventLine { id, name }) = EventLine::parse(line) else { continue };
-            let next = USER_EVENTS.start + self.names.len() as u64;
+            let next = user_event(name, self.names.len());
             let global = *self.names.entry(name.to_owned()).or_insert(next);
             if global != id {
                 map.insert(id, global);
@@ -270,7 +270,7 @@ fn append(
     let n_open = if goes_on { open_functions(from, to)? } else { 0 };
     if n_open > 0 {
         let file = OpenOptions::new().write(true).open(to);
-        file.and_then(|file| file.set_len(file.metadata()?.len() - n_open * RECORD_BYTES as u64))
+        file.and_then(|file| file.set_len(file.metadata()?.len() - 2 * n_open * RECORD_BYTES as u64))
             .with_context(|| format!("cannot write {}", to.display()))?;
     }
     // Behind the last record may be values.
@@ -314,18 +314,21 @@ fn append(
     output.flush().with_context(writing)
 }
 
-/// How many functions are open from the end of one file to the beginning of the next: the one ends with their exits, the other
-/// begins with their entries.
+/// How many functions are open from the end of one file to the beginning of the next: the one ends with their exits, before each the event
+/// that it did not return, the other begins with their entries.
 fn open_functions(from: &Path, to: &Path) -> Result<u64> {
     /// More than are ever open.
     const MOST: usize = 1024;
 
     let bytes = fs::metadata(to).with_context(|| format!("cannot read {}", to.display()))?.len();
-    let n_read = (bytes / RECORD_BYTES as u64).min(MOST as u64);
+    let n_read = (bytes / RECORD_BYTES as u64).min(2 * MOST as u64);
     // From its end back: such exits have no values, others may.
-    let mut end = read_records(to, bytes - n_read * RECORD_BYTES as u64, MOST)?;
+    let mut end = read_records(to, bytes - n_read * RECORD_BYTES as u64, 2 * MOST)?;
     end.reverse();
-    let end: Vec<Record> = end.into_iter().map_while(|record| record).collect();
+    let is_open = |event: Record| event.kind == Kind::Event && event.addr == DID_NOT_RETURN;
+    let (pairs, _) = end.as_chunks();
+    let end: Vec<Record> =
+        pairs.iter().map_while(|&[exit, event]| event.filter(|&event| is_open(event)).and(exit)).collect();
     let beginning = read_records(from, 0, MOST)?;
     let beginning: Vec<Record> = beginning.into_iter().map_while(|record| record).collect();
     let is_open = |place: usize, exit: Record, entry: Record| {

@@ -105,13 +105,13 @@ impl SourcesArg {
 
 /// The source lines of a module, as its file on this machine has them.
 #[cfg(all(feature = "full", target_os = "linux"))]
-fn source_lines(module: &Mapping, has_inlined: bool) -> Option<Box<dyn BufRead>> {
+pub(crate) fn source_lines(module: &Mapping, has_inlined: bool) -> Option<Box<dyn BufRead>> {
     Some(Box::new(Cursor::new(rftrace_symbols::source_lines(module, has_inlined)?)))
 }
 
 /// Without debug information there are only the trace's own.
 #[cfg(not(all(feature = "full", target_os = "linux")))]
-fn source_lines(_: &Mapping, _: bool) -> Option<Box<dyn BufRead>> {
+pub(crate) fn source_lines(_: &Mapping, _: bool) -> Option<Box<dyn BufRead>> {
     None
 }
 

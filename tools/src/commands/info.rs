@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::HumanCount;
-use rftrace_format::{clock::key as clock, cost, info::key as info};
+use rftrace_format::{clock::key as clock, cost, ending, info::key as info};
 use rftrace_read::{Error, Summary, Trace};
 use rftrace_views::{Duration, TaskStats};
 
@@ -127,9 +127,8 @@ fn write(
 fn readable(key: &str, value: &str) -> String {
     match key {
         // What `wait` returns: the exit code above the signal.
-        info::EXIT_STATUS => match value.trim().parse::<u32>() {
-            Ok(status) if status & 0x7f != 0 => format!("killed by signal {}", status & 0x7f),
-            Ok(status) => (status >> 8).to_string(),
+        info::EXIT_STATUS => match value.trim().parse::<i32>() {
+            Ok(status) => ending::in_words(status).trim_start_matches("exit status ").to_owned(),
             Err(_) => value.to_owned(),
         },
         _ => value.to_owned(),

@@ -154,7 +154,9 @@ fn write_csv(report: &Report, fields: &[Field], limit: usize, out: &mut dyn Writ
     let source = if report.has_sources() { "source," } else { "" };
     let has_values = report.rows().iter().any(|row| row.values.is_some());
     let values = if has_values { "arguments,retval," } else { "" };
-    writeln!(out, "function,{values}{source}{}", names.join(","))?;
+    let has_open = report.rows().iter().any(|row| row.did_not_return > 0);
+    let open = if has_open { ",did-not-return" } else { "" };
+    writeln!(out, "function,{values}{source}{}{open}", names.join(","))?;
     let all_self_ns = report.self_ns();
     for row in report.rows().iter().take(limit) {
         write!(out, "{}", cell(&row.name))?;
@@ -168,6 +170,9 @@ fn write_csv(report: &Report, fields: &[Field], limit: usize, out: &mut dyn Writ
         }
         for field in fields {
             write!(out, ",{}", field.value(row, all_self_ns))?;
+        }
+        if has_open {
+            write!(out, ",{}", row.did_not_return)?;
         }
         writeln!(out)?;
     }
@@ -183,7 +188,8 @@ fn write_json(report: &Report, fields: &[Field], limit: usize, out: &mut dyn Wri
         let [arguments, result] = row.texts();
         let texts = [("arguments", arguments), ("retval", result), ("source", row.source.as_deref())];
         let texts = texts.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.into())));
-        serde_json::Value::Object(iter::once(name).chain(texts).chain(values).collect())
+        let open = (row.did_not_return > 0).then(|| ("did-not-return".to_owned(), row.did_not_return.into()));
+        serde_json::Value::Object(iter::once(name).chain(texts).chain(values).chain(open).collect())
     };
     let rows: Vec<_> = report.rows().iter().take(limit).map(object).collect();
     serde_json::to_writer_pretty(&mut *out, &rows)?;

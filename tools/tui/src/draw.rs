@@ -188,14 +188,15 @@ fn graph_rows(view: &GraphView, area: Rect) -> impl Iterator<Item = Row<'static>
         let blank = format!("{:24}", "");
         let (columns, style, indent, text) = match line {
             GraphLine::Node { node, indent } => {
-                let GraphNode { total_ns, self_ns, calls, .. } = view.graph.node(node);
+                let GraphNode { total_ns, self_ns, calls, did_not_return, .. } = view.graph.node(node);
                 let own = if node == 0 && view.function.is_none() {
                     format!("{:10}", "")
                 } else {
                     Duration(self_ns).to_string()
                 };
                 let columns = format!("{}  {own}  ", Duration(total_ns));
-                (columns, time_style(total_ns), indent, format!("({}) {}", count(calls), view.name(node)))
+                let text = format!("({}) {}{}", count(calls), view.name(node), open_calls(did_not_return));
+                (columns, time_style(total_ns), indent, text)
             }
             GraphLine::Ways => {
                 let n_ways = view.graph.n_ways();
@@ -216,6 +217,11 @@ fn graph_rows(view: &GraphView, area: Rect) -> impl Iterator<Item = Row<'static>
         let indent = "  ".repeat(indent.min(MAX_INDENT));
         Row { columns, style, rest: vec![Span::raw(format!("{indent}{mark}{}", clean(&text)))] }
     })
+}
+
+/// What follows a name, where calls were open at the end.
+fn open_calls(did_not_return: u64) -> String {
+    if did_not_return == 0 { String::new() } else { format!("; {} did not return", count(did_not_return)) }
 }
 
 fn graph_detail(view: &GraphView) -> String {
@@ -248,7 +254,11 @@ fn report_rows(view: &ReportView, area: Rect) -> impl Iterator<Item = Row<'stati
             columns.push_str(&format!("{:>10}  ", field.shown(field.value(row, all_self_ns))));
         }
         let ns = if view.sort == Field::Calls { row.total_ns } else { view.sort.value(row, all_self_ns) };
-        Row { columns, style: time_style(ns), rest: vec![Span::raw(clean(&row.name).into_owned())] }
+        Row {
+            columns,
+            style: time_style(ns),
+            rest: vec![Span::raw(clean(&row.name).into_owned() + &open_calls(row.did_not_return))],
+        }
     })
 }
 

@@ -9,8 +9,7 @@ use rftrace_read::{Functions, Records, Result, Task};
 
 use crate::blocking::enter_all;
 use crate::blocks::{Block, Blocks, Edge, TaskBlocks};
-use crate::collector::{Collector, TaskCalls};
-use crate::correction::Costs;
+use crate::collector::{CallSums, Collector, TaskCalls};
 use crate::keys::Keys;
 use crate::stack::{CallStack, Frame};
 use crate::stats::TaskStats;
@@ -221,7 +220,7 @@ fn add<'t>(
         }
         let ended = call.ended(&frame);
         let idx = rows.row(collector, call.key);
-        collector.add(idx, [ended.total_ns, ended.self_ns], Costs::of(cost, &ended), call.is_outermost);
+        collector.add(idx, CallSums::of(cost, &ended), call.is_outermost);
     }
     collector.truncate(calls, sums.n_lasting);
     enter_all(collector, calls, whole.get(sums.n_lasting..).unwrap_or_default());
@@ -356,7 +355,7 @@ mod tests {
         let (mut n_reports, mut n_graphs, mut n_ways) = (0, 0, 0);
         let functions = [None, Some("f0"), Some("[fl][12]"), Some("<*"), Some("linux:schedule")];
         let functions = functions.map(|function| function.map(|text| Pattern::new(text).unwrap()));
-        for (seed, is_corrected, max_bytes) in [(3, false, 1 << 30), (99, true, 1 << 30), (1_234_567, true, 100_000)] {
+        for (seed, is_corrected, max_bytes) in [(3, false, 1 << 30), (99, true, 1 << 30), (1_234_567, true, 130_000)] {
             let dir = trace(seed);
             let open = || {
                 let mut trace = Trace::open(dir.path()).unwrap();

@@ -15,7 +15,6 @@ use rftrace_read::{CallCost, Kept, KeptFile, Mark, Task, Trace, checksum};
 use serde::{Deserialize, Serialize};
 
 use crate::collector::CallSums;
-use crate::correction::{Cost, Costs};
 use crate::keys::Keys;
 use crate::rows::CallTimes;
 use crate::stack::{EndedCall, Frame};
@@ -379,10 +378,10 @@ impl Sum {
                 sum.times.extend(self.has_times.then(CallTimes::default));
             }
             let ended = call.ended(&call.frame);
-            let costs = Costs::of(self.cost, &ended);
-            sum.rows[*place as usize].sums.add(call.sums(&ended, costs));
+            let sums = CallSums::of(self.cost, &ended);
+            sum.rows[*place as usize].sums.add(if call.is_outermost { sums } else { sums.within() });
             if let Some(times) = sum.times.get_mut(*place as usize) {
-                times.add([ended.total_ns, ended.self_ns], costs);
+                times.add([ended.total_ns, ended.self_ns], sums.costs);
             }
         }
         sum.n_lasting = sum.n_lasting.min(next.n_lasting);
@@ -393,13 +392,7 @@ impl Sum {
 impl OuterCall {
     /// The call, as it ended if it was so then.
     pub(crate) fn ended(&self, frame: &Frame) -> EndedCall {
-        EndedCall { has_exit: true, ..frame.end(self.end_ns) }
-    }
-
-    /// What it adds to its row's sums.
-    fn sums(&self, ended: &EndedCall, costs: Costs) -> CallSums {
-        let total = if self.is_outermost { costs.total } else { Cost::default() };
-        let total_ns = if self.is_outermost { ended.total_ns } else { 0 };
-        CallSums { total_ns, self_ns: ended.self_ns, calls: 1, costs: Costs { total, ..costs } }
+        let ended = frame.end(self.end_ns);
+        EndedCall { has_exit: !ended.did_not_return, ..ended }
     }
 }

@@ -9,7 +9,7 @@ use rftrace_read::{Kept, Record, Result, SCHEDULE, Task, Trace};
 
 use crate::by_value::ByValue;
 use crate::collector::{CallSums, Collector, TaskCalls};
-use crate::correction::{Cost, Costs};
+use crate::correction::Costs;
 use crate::keys::Last;
 use crate::lines::Values;
 use crate::rows::{CallTimes, Row};
@@ -85,8 +85,9 @@ impl<'t> Table<'t> {
                 }
             };
             self.found[idx] = self.found[idx].min(found);
-            let Row { total_ns, self_ns, calls, .. } = row;
-            self.add_sums(idx, CallSums { total_ns, self_ns, calls, costs: costs.unwrap_or_default() }, row.times);
+            let Row { total_ns, self_ns, calls, did_not_return, .. } = row;
+            let costs = costs.unwrap_or_default();
+            self.add_sums(idx, CallSums { total_ns, self_ns, calls, did_not_return, costs }, row.times);
             let source = &mut self.rows[idx].source;
             *source = source.take().or(row.source);
         }
@@ -121,7 +122,7 @@ impl<'t> Table<'t> {
     fn leave(&mut self, calls: &mut TaskCalls<'_>, ended: &EndedCall, record: Option<&Record>) -> Result<()> {
         let Some((idx, is_outermost)) = self.close(calls, ended) else { return Ok(()) };
         let idx = self.row_by_value(idx, calls.task, record)?;
-        self.add(idx, [ended.total_ns, ended.self_ns], Costs::of(self.trace.cost(), ended), is_outermost);
+        self.add(idx, CallSums::of(self.trace.cost(), ended), is_outermost);
         Ok(())
     }
 
@@ -217,7 +218,7 @@ impl<'t> Collector<'t> for Table<'t> {
             Step::Event { waited_ns: Some(waited_ns), .. } => {
                 self.add_uncounted(0, Some(waited_ns));
                 let idx = self.row(SCHEDULE);
-                self.add(idx, [waited_ns; 2], Costs::default(), true);
+                self.add(idx, CallSums::of_wait(waited_ns), true);
             }
             Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
         }
@@ -249,22 +250,12 @@ impl<'t> Collector<'t> for Table<'t> {
         }
     }
 
-    fn add(&mut self, idx: usize, [total_ns, self_ns]: [u64; 2], costs: Costs, is_outermost: bool) {
-        if self.trace.cost().is_some() {
-            self.costs.resize(self.rows.len(), Costs::default());
-            let total = if is_outermost { costs.total } else { Cost::default() };
-            self.costs[idx].add(Costs { total, ..costs });
-        }
-        let row = &mut self.rows[idx];
-        if is_outermost {
-            row.total_ns = row.total_ns.saturating_add(total_ns);
-        }
+    fn add(&mut self, idx: usize, call: CallSums, is_outermost: bool) {
         if self.spread {
-            let times = row.times.get_or_insert_default();
-            times.add([total_ns, self_ns], costs);
+            let times = self.rows[idx].times.get_or_insert_default();
+            times.add([call.total_ns, call.self_ns], call.costs);
         }
-        row.self_ns = row.self_ns.saturating_add(self_ns);
-        row.calls += 1;
+        self.add_sums(idx, if is_outermost { call } else { call.within() }, None);
     }
 
     fn add_sums(&mut self, idx: usize, other: CallSums, times: Option<Box<CallTimes>>) {
@@ -276,6 +267,7 @@ impl<'t> Collector<'t> for Table<'t> {
         sum.total_ns = sum.total_ns.saturating_add(other.total_ns);
         sum.self_ns = sum.self_ns.saturating_add(other.self_ns);
         sum.calls += other.calls;
+        sum.did_not_return += other.did_not_return;
         match (&mut sum.times, times) {
             (Some(sum), Some(times)) => sum.merge(&times),
             (sum @ None, times) => *sum = times,
@@ -304,8 +296,8 @@ impl<'t> Collector<'t> for Table<'t> {
 
     fn take(&mut self, row: usize) -> (CallSums, Option<Box<CallTimes>>) {
         let costs = self.costs.get_mut(row).map(std::mem::take).unwrap_or_default();
-        let Row { total_ns, self_ns, calls, times, .. } = std::mem::take(&mut self.rows[row]);
-        (CallSums { total_ns, self_ns, calls, costs }, times)
+        let Row { total_ns, self_ns, calls, did_not_return, times, .. } = std::mem::take(&mut self.rows[row]);
+        (CallSums { total_ns, self_ns, calls, did_not_return, costs }, times)
     }
 
     fn uncounted(&self) -> (u64, Option<u64>) {

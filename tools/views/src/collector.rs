@@ -2,11 +2,11 @@
 //!
 //! Not here: those (`collect`, `ways`), and where calls come from (`between`, `blocking`).
 
-use rftrace_read::{Functions, Kept, Record, Result, Task, Trace};
+use rftrace_read::{CallCost, Functions, Kept, Record, Result, Task, Trace};
 use serde::{Deserialize, Serialize};
 
 use crate::assumed::AssumedFunctions;
-use crate::correction::Costs;
+use crate::correction::{Cost, Costs};
 use crate::keys::Last;
 use crate::rows::CallTimes;
 use crate::stack::{EndedCall, Step};
@@ -18,15 +18,35 @@ pub(crate) struct CallSums {
     pub(crate) total_ns: u64,
     pub(crate) self_ns: u64,
     pub(crate) calls: u64,
+    /// Those of them that were open at the end of what was recorded.
+    pub(crate) did_not_return: u64,
     /// What recording took of that, if it is subtracted.
     pub(crate) costs: Costs,
 }
 
 impl CallSums {
+    /// Those of one call that is within no other of the row; of its times `cost` is subtracted.
+    pub(crate) fn of(cost: Option<CallCost>, ended: &EndedCall) -> Self {
+        let &EndedCall { total_ns, self_ns, did_not_return, .. } = ended;
+        let costs = Costs::of(cost, ended);
+        Self { total_ns, self_ns, calls: 1, did_not_return: did_not_return.into(), costs }
+    }
+
+    /// Those of a time without a processor.
+    pub(crate) fn of_wait(waited_ns: u64) -> Self {
+        Self { total_ns: waited_ns, self_ns: waited_ns, calls: 1, ..Self::default() }
+    }
+
+    /// The same, if it is within another call of the row.
+    pub(crate) fn within(self) -> Self {
+        Self { total_ns: 0, costs: Costs { total: Cost::default(), ..self.costs }, ..self }
+    }
+
     pub(crate) fn add(&mut self, other: Self) {
         self.total_ns = self.total_ns.saturating_add(other.total_ns);
         self.self_ns = self.self_ns.saturating_add(other.self_ns);
         self.calls += other.calls;
+        self.did_not_return += other.did_not_return;
         self.costs.add(other.costs);
     }
 }
@@ -73,7 +93,7 @@ pub(crate) trait Collector<'t> {
     fn truncate(&mut self, calls: &mut TaskCalls<'_>, n_open: usize);
 
     /// Adds a call.
-    fn add(&mut self, row: usize, times: [u64; 2], costs: Costs, is_outermost: bool);
+    fn add(&mut self, row: usize, call: CallSums, is_outermost: bool);
     /// Adds the sums of other calls.
     fn add_sums(&mut self, row: usize, sums: CallSums, times: Option<Box<CallTimes>>);
     /// Adds what is in no row: calls without names, and how long the task had no processor.

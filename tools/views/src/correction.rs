@@ -85,7 +85,8 @@ mod tests {
 
     fn call(total_ns: u64, self_ns: u64, n_called: u64, n_within: u64) -> EndedCall {
         let (addr, has_entry, has_exit) = (Some(1), true, true);
-        EndedCall { addr, end_ns: 0, total_ns, self_ns, n_called, n_within, has_entry, has_exit }
+        let did_not_return = false;
+        EndedCall { addr, end_ns: 0, total_ns, self_ns, n_called, n_within, has_entry, has_exit, did_not_return }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 
 use rftrace_read::{CallCost, Error, Pattern, Result, SCHEDULE, Summary, Task, Trace};
 
+use crate::collector::CallSums;
 use crate::correction::{Cost, Costs, correction};
 use crate::duration::Duration;
 use crate::keys::Last;
@@ -26,6 +27,7 @@ struct Node {
     total_ns: u64,
     self_ns: u64,
     calls: u64,
+    did_not_return: u64,
     /// In the order in which they were first called.
     children: Vec<usize>,
 }
@@ -54,6 +56,8 @@ pub struct GraphNode<'g> {
     pub self_ns: u64,
     /// How often it was called from there.
     pub calls: u64,
+    /// How many of these calls did not return: they were open at the end of what was recorded, and count until then.
+    pub did_not_return: u64,
     /// The numbers of the nodes that it called, in the order of their first calls.
     pub children: &'g [usize],
 }
@@ -190,8 +194,8 @@ impl Graph {
     ///
     /// There are not as many.
     pub fn node(&self, number: usize) -> GraphNode<'_> {
-        let Node { name, total_ns, self_ns, calls, children } = &self.nodes[number];
-        GraphNode { name: &self.names[*name], total_ns: *total_ns, self_ns: *self_ns, calls: *calls, children }
+        let &Node { name, total_ns, self_ns, calls, did_not_return, ref children } = &self.nodes[number];
+        GraphNode { name: &self.names[name], total_ns, self_ns, calls, did_not_return, children }
     }
 
     /// The number of ways on which the function that is asked for was called.
@@ -294,6 +298,9 @@ impl Graph {
             self.write_columns(node, place == 0 && !self.is_of_function, fields, out)?;
             let mark = if matches!(branch, Branch::No) { "" } else { " +-" };
             write!(out, "{indent}{mark}({}) {}", node.calls, self.names[node.name])?;
+            if node.did_not_return > 0 {
+                write!(out, "; {} did not return", node.did_not_return)?;
+            }
             match self.sources.as_ref().and_then(|sources| sources.get(&node.name)) {
                 Some(source) => writeln!(out, " [{source}]")?,
                 None => writeln!(out)?,
@@ -434,7 +441,7 @@ impl Reader<'_> {
             let node = if is_asked_for { Some(0) } else { around.and_then(|around| self.child(around, name)) };
             self.left_out += if around.is_some() && node.is_none() { sums.calls } else { 0 };
             if let Some(node) = node {
-                self.add(node, [sums.total_ns, sums.self_ns], sums.costs, sums.calls);
+                self.add(node, *sums);
             }
             if let Some(backtrace) = backtrace {
                 let backtrace = &mut self.backtraces[backtrace];
@@ -470,21 +477,21 @@ impl Reader<'_> {
             }
             Step::Leave(ended) => {
                 let Some(Open { node, is_counted, backtrace, .. }) = open.pop() else { return };
-                let costs = Costs::of(self.trace.cost(), &ended);
+                let call = CallSums::of(self.trace.cost(), &ended);
                 if let Some(node) = node.filter(|_| is_counted) {
-                    self.add(node, [ended.total_ns, ended.self_ns], costs, 1);
+                    self.add(node, call);
                 }
                 if let Some(backtrace) = backtrace {
                     let backtrace = &mut self.backtraces[backtrace];
                     backtrace.calls += 1;
                     backtrace.total_ns = backtrace.total_ns.saturating_add(ended.total_ns);
-                    backtrace.cost.add(costs.total);
+                    backtrace.cost.add(call.costs.total);
                 }
             }
             Step::Event { waited_ns: Some(waited_ns), .. } => {
                 let name = self.names.number(SCHEDULE);
                 if let Some(node) = around.and_then(|around| self.child(around, name)) {
-                    self.add(node, [waited_ns; 2], Costs::default(), 1);
+                    self.add(node, CallSums::of_wait(waited_ns));
                 }
             }
             Step::Event { .. } | Step::StrayExit { .. } | Step::Lost { .. } => {}
@@ -500,16 +507,16 @@ impl Reader<'_> {
         }
     }
 
-    fn add(&mut self, node: usize, [total_ns, self_ns]: [u64; 2], costs: Costs, calls: u64) {
+    fn add(&mut self, node: usize, sums: CallSums) {
         if self.trace.cost().is_some() {
             self.costs.resize(self.nodes.len(), Costs::default());
-            self.costs[node].total.add(costs.total);
-            self.costs[node].own.add(costs.own);
+            self.costs[node].add(sums.costs);
         }
         let node = &mut self.nodes[node];
-        node.total_ns = node.total_ns.saturating_add(total_ns);
-        node.self_ns = node.self_ns.saturating_add(self_ns);
-        node.calls += calls;
+        node.total_ns = node.total_ns.saturating_add(sums.total_ns);
+        node.self_ns = node.self_ns.saturating_add(sums.self_ns);
+        node.calls += sums.calls;
+        node.did_not_return += sums.did_not_return;
     }
 
     /// The node of a function that is called from another one; `None` if there are too many.

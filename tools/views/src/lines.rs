@@ -69,6 +69,8 @@ pub enum What {
         addr: u64,
         /// Whether its exit is among the records.
         has_exit: bool,
+        /// Whether it was open at the end of what was recorded.
+        did_not_return: bool,
     },
     /// An exit that fits no open function.
     StrayExit {
@@ -136,6 +138,7 @@ impl Line {
                 let end = values.result.as_ref().map_or_else(|| "}".to_owned(), |result| format!("}} = {result};"));
                 (end, Some(name.to_owned()))
             }
+            What::Leave { did_not_return: true, .. } => ("}".into(), Some(format!("{name}: did not return"))),
             What::Leave { has_exit: false, .. } => ("}".into(), Some(format!("{name}: exit not recorded"))),
             What::StrayExit { .. } => (String::new(), Some(format!("{name}: exit without entry"))),
             What::Event { .. } => (String::new(), Some(name.to_owned())),
@@ -208,7 +211,7 @@ impl LineMaker {
                     line.depth = self.depth;
                     // No record names it.
                     let Some(addr) = ended.addr else { continue };
-                    line.what = What::Leave { addr, has_exit: ended.has_exit };
+                    line.what = What::Leave { addr, has_exit: ended.has_exit, did_not_return: ended.did_not_return };
                     line.payloads = [0, if ended.has_exit { record.payload_at } else { 0 }];
                     line.duration_ns = ended.duration_ns();
                 }

@@ -6,6 +6,8 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
 
+use rftrace_format::ending;
+use rftrace_format::info::key;
 use rftrace_read::{AllRecords, Error, Record, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Summary, Task, Trace};
 
 use crate::columns::ReplayField;
@@ -42,7 +44,7 @@ impl Default for ReplayOptions {
 ///
 /// A call with nothing in it is one line, `name();`. Others begin with `name() {` and end with `} /* name */`. Events and
 /// lost records are comments, and so are the places of functions in the source, if [they were read](Trace::read_sources). Functions
-/// that are still open at the end are listed there.
+/// that did not return, or are still open at the end, are listed there.
 ///
 /// # Errors
 ///
@@ -56,6 +58,7 @@ pub fn replay(trace: &Trace, options: &ReplayOptions, out: &mut dyn Write) -> Re
         printer: Printer { trace, out, options, n_records: 0 },
         input: trace.all_records()?,
         makers: trace.tasks().iter().map(|_| LineMaker::default()).collect(),
+        open: vec![Open::default(); trace.tasks().len()],
         stats: trace.tasks().iter().map(TaskStats::new).collect(),
         places: vec![Place::default(); trace.tasks().len()],
         n_shown_tasks: 0,
@@ -77,6 +80,7 @@ struct Replay<'t, 'o> {
     printer: Printer<'o>,
     input: AllRecords<'t>,
     makers: Vec<LineMaker>,
+    open: Vec<Open>,
     stats: Vec<TaskStats>,
     places: Vec<Place>,
     n_shown_tasks: usize,
@@ -90,6 +94,29 @@ struct Place {
     column: Option<usize>,
     /// The time of its last line.
     last_ns: Option<u64>,
+}
+
+/// The calls of a task, by the lines of their entries.
+#[derive(Debug, Clone, Default)]
+struct Open {
+    /// Those that are open, outermost first.
+    now: Vec<Line>,
+    /// Those that did not return, innermost first.
+    for_ever: Vec<Line>,
+}
+
+impl Open {
+    fn apply(&mut self, line: &Line) {
+        match line.what {
+            What::Enter { .. } => self.now.push(*line),
+            What::Leave { did_not_return, .. } => {
+                // The entry of one that was open before the trace has no line.
+                let entry = self.now.pop_if(|entry| entry.depth >= line.depth);
+                self.for_ever.extend(entry.filter(|_| did_not_return));
+            }
+            _ => {}
+        }
+    }
 }
 
 impl Replay<'_, '_> {
@@ -112,11 +139,13 @@ impl Replay<'_, '_> {
                 self.show(idx, &record, &line)?;
             }
         }
-        self.show_open().map_err(Error::Write)
+        self.show_open().map_err(Error::Write)?;
+        self.show_not_returned()
     }
 
     fn show(&mut self, idx: usize, record: &Record, line: &Line) -> Result<()> {
         let task = &self.trace.tasks()[idx];
+        self.open[idx].apply(line);
         let name = line.name(self.trace, task);
         if let What::Enter { .. } | What::Call { .. } = line.what {
             self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
@@ -132,6 +161,26 @@ impl Replay<'_, '_> {
         let delta_ns = place.last_ns.replace(line.time_ns).map(|last_ns| line.time_ns.saturating_sub(last_ns));
         let values = line.values(self.trace, task)?;
         self.printer.line(task, line, (&name, &values), column, delta_ns).map_err(Error::Write)
+    }
+
+    /// Lists the calls that did not return, and says how the program ended, if that is known.
+    fn show_not_returned(&mut self) -> Result<()> {
+        if self.open.iter().all(|task| task.for_ever.is_empty()) {
+            return Ok(());
+        }
+        let status = self.trace.info().get(key::EXIT_STATUS).and_then(|status| status.trim().parse().ok());
+        let ending = status.map_or_else(String::new, |status| format!(" ({})", ending::in_words(status)));
+        writeln!(self.printer.out, "\n# Did not return{ending}, outermost first:").map_err(Error::Write)?;
+        for (task, open) in self.trace.tasks().iter().zip(&self.open) {
+            for (level, line) in open.for_ever.iter().rev().enumerate() {
+                let call = line.values(self.trace, task)?.call(&line.name(self.trace, task));
+                let source = line.function().and_then(|addr| self.trace.source(task, line.time_ns, addr));
+                let source = source.map_or_else(String::new, |source| format!(" /* {source} */"));
+                let indent = "  ".repeat(level.min(MAX_INDENT));
+                writeln!(self.printer.out, "# [{:6}] {indent}{call}{source}", task.tid()).map_err(Error::Write)?;
+            }
+        }
+        Ok(())
     }
 
     fn show_open(&mut self) -> io::Result<()> {

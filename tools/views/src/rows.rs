@@ -27,6 +27,8 @@ pub struct Row {
     pub self_ns: u64,
     /// How often it was called.
     pub calls: u64,
+    /// How many of these did not return: they were open at the end of what was recorded, and count until then.
+    pub did_not_return: u64,
     /// The times of single calls, recursive ones too, where they were [asked for](crate::Report::read_spread).
     pub times: Option<Box<CallTimes>>,
 }

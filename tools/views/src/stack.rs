@@ -1,7 +1,8 @@
 //! A task's call stack, rebuilt from its records.
 
 use rftrace_read::{
-    FIRST_KERNEL_ADDRESS, Kind, Record, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Warning, Warnings, inlined,
+    DID_NOT_RETURN, FIRST_KERNEL_ADDRESS, Kind, Record, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Warning, Warnings,
+    inlined,
 };
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +69,8 @@ pub struct EndedCall {
     pub has_entry: bool,
     /// Whether its exit is.
     pub has_exit: bool,
+    /// Whether it was open at the end of what was recorded, which is its end here.
+    pub did_not_return: bool,
 }
 
 impl EndedCall {
@@ -90,11 +93,13 @@ pub(crate) struct Frame {
     pub(crate) children_ns: u64,
     pub(crate) n_called: u64,
     pub(crate) n_within: u64,
+    /// An event has said so.
+    did_not_return: bool,
 }
 
 impl Frame {
     fn new(addr: Option<u64>, first_addr: Option<u64>, start_ns: u64) -> Self {
-        Self { addr, first_addr, start_ns, children_ns: 0, n_called: 0, n_within: 0 }
+        Self { addr, first_addr, start_ns, children_ns: 0, n_called: 0, n_within: 0, did_not_return: false }
     }
 
     /// It ends, without an exit as far as is known here.
@@ -109,6 +114,7 @@ impl Frame {
             n_within: self.n_within,
             has_entry: self.addr.is_some(),
             has_exit: false,
+            did_not_return: self.did_not_return,
         }
     }
 }
@@ -211,6 +217,9 @@ impl CallStack {
                 steps.push(Step::Enter { addr, time_ns });
             }
             Kind::Exit => self.exit(addr, time_ns, same_function, steps),
+            Kind::Event if addr == DID_NOT_RETURN => {
+                self.frames.last_mut().into_iter().for_each(|frame| frame.did_not_return = true);
+            }
             Kind::Event => {
                 let waited_ns = self.schedule(addr, time_ns);
                 steps.push(Step::Event { id: addr, waited_ns });
@@ -254,7 +263,7 @@ impl CallStack {
         }
         if let Some(ended) = self.pop(time_ns) {
             let addr = ended.addr.or(Some(addr));
-            steps.push(Step::Leave(EndedCall { addr, has_exit: true, ..ended }));
+            steps.push(Step::Leave(EndedCall { addr, has_exit: !ended.did_not_return, ..ended }));
         }
     }
 
@@ -329,7 +338,22 @@ mod tests {
             n_within: 0,
             has_entry: true,
             has_exit: true,
+            did_not_return: false,
         }
+    }
+
+    #[test]
+    fn an_event_says_that_a_function_did_not_return() {
+        let (found, stack) = steps(&[
+            record(Kind::Entry, 10, 0, 100),
+            record(Kind::Event, 20, 1, DID_NOT_RETURN),
+            record(Kind::Exit, 20, 0, 100),
+        ]);
+        assert_eq!(
+            found[1..],
+            [Step::Leave(EndedCall { has_exit: false, did_not_return: true, ..ended(100, 20, 10, 10) })]
+        );
+        assert!(stack.warnings().is_empty());
     }
 
     #[test]

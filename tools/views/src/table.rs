@@ -207,7 +207,23 @@ impl Report {
                 None => writeln!(out)?,
             }
         }
-        Ok(())
+        self.write_open(out)
+    }
+
+    /// The calls that were open at the end, if there are such.
+    fn write_open(&self, out: &mut dyn Write) -> io::Result<()> {
+        /// So many functions are named.
+        const MOST: usize = 10;
+
+        let open = || self.rows().iter().filter(|row| row.did_not_return > 0);
+        let (n_calls, n_rows): (u64, _) = (open().map(|row| row.did_not_return).sum(), open().count());
+        if n_calls == 0 {
+            return Ok(());
+        }
+        let names: Vec<_> = open().take(MOST).map(Row::label).collect();
+        let more = if n_rows > MOST { format!(", and {} other functions", n_rows - MOST) } else { String::new() };
+        let calls = if n_calls == 1 { "call" } else { "calls" };
+        writeln!(out, "\n  {n_calls} {calls} did not return, and count until the end: {}{more}", names.join(", "))
     }
 }
 

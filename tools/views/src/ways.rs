@@ -7,7 +7,6 @@ use std::borrow::Cow;
 use rftrace_read::{Error, Kept, Record, Result, Trace};
 
 use crate::collector::{CallSums, Collector, TaskCalls};
-use crate::correction::Costs;
 use crate::keys::{Key, Keys, Last};
 use crate::rows::CallTimes;
 use crate::stack::{EndedCall, Step};
@@ -102,12 +101,11 @@ impl<'t> Collector<'t> for Ways<'t> {
             }
             Step::Leave(ended) => {
                 let Some((way, _)) = self.close(calls, &ended) else { return Ok(()) };
-                let costs = Costs::of(self.trace.cost(), &ended);
-                self.add(way, [ended.total_ns, ended.self_ns], costs, true);
+                self.add(way, CallSums::of(self.trace.cost(), &ended), true);
             }
             Step::Event { waited_ns: Some(waited_ns), .. } => {
                 let way = self.way(around, Last::Waited);
-                self.add(way, [waited_ns; 2], Costs::default(), true);
+                self.add(way, CallSums::of_wait(waited_ns), true);
             }
             Step::Event { .. } | Step::StrayExit { .. } | Step::Lost { .. } => {}
         }
@@ -129,8 +127,8 @@ impl<'t> Collector<'t> for Ways<'t> {
         calls.open.truncate(n_open);
     }
 
-    fn add(&mut self, row: usize, [total_ns, self_ns]: [u64; 2], costs: Costs, _is_outermost: bool) {
-        self.add_sums(row, CallSums { total_ns, self_ns, calls: 1, costs }, None);
+    fn add(&mut self, row: usize, call: CallSums, _is_outermost: bool) {
+        self.add_sums(row, call, None);
     }
 
     fn add_sums(&mut self, row: usize, sums: CallSums, _times: Option<Box<CallTimes>>) {

@@ -61,6 +61,8 @@ pub mod feature {
 
 /// The section that tells that specs are in `.dbg` files, and the bit of the mask that announces it.
 const VALUES_TEXT: &str = "argspec:lines=4\nargauto:\nretauto:\nenumauto:\nauto-args:1\n";
+const STATUS_BYTE: usize = 24;
+const STATUS_BIT: u8 = 1 << 2;
 const VALUES_BYTE: usize = 24 + 1;
 const VALUES_BIT: u8 = 1 << (10 - 8);
 
@@ -417,8 +419,8 @@ pub struct Changes<'a> {
 }
 
 impl Changes<'_> {
-    /// The changed file. Lines that `info` does not have are not added, but for [what `values` says](InfoWriter::values) where there are
-    /// values now.
+    /// The changed file. Lines that `info` does not have are not added, but for the exit status, before the command line, and
+    /// [what `values` says](InfoWriter::values) where there are values now.
     pub fn apply(&self, info: &[u8]) -> Vec<u8> {
         let mut file = info.to_vec();
         let text = file.split_off(HEADER_BYTES.min(file.len()));
@@ -433,11 +435,22 @@ impl Changes<'_> {
             *mask |= VALUES_BIT;
             values = VALUES_TEXT;
         }
+        let mut status = String::new();
+        if let Some(exit_status) = self.exit_status
+            && let Some(mask) = file.get_mut(STATUS_BYTE)
+            && *mask & STATUS_BIT == 0
+            && text.split(|&byte| byte == b'\n').any(|line| line.starts_with(b"cmdline:"))
+        {
+            *mask |= STATUS_BIT;
+            status = format!("exit_status:{exit_status}\n");
+        }
         let usage = self.usage.map(Usage::lines).unwrap_or_default();
         for line in text.split_inclusive(|&byte| byte == b'\n') {
             // The section after it.
             if line.starts_with(b"record_date:") {
                 file.extend(mem::take(&mut values).bytes());
+            } else if line.starts_with(b"cmdline:") {
+                file.extend(mem::take(&mut status).bytes());
             }
             let changed = self.line(&String::from_utf8_lossy(line), &usage);
             match changed {
@@ -556,6 +569,11 @@ mod tests {
         let after = after.date("then", Duration::from_secs(2)).tracer("t").finish(0x102);
         assert_eq!(changes.apply(&before), after);
         assert_eq!(changes.apply(b"Ftrace!"), b"Ftrace!");
+        let ended = Changes { exit_status: Some(9), ..Changes::default() };
+        let named = InfoWriter::new().exe_name("a").command_line("a b");
+        let unknown = InfoWriter::new().exe_name("a").command_line("a b").finish(0);
+        assert_eq!(ended.apply(&unknown), InfoWriter::new().exe_name("a").exit_status(9).command_line("a b").finish(0));
+        assert_eq!(Changes::default().apply(&unknown), named.finish(0));
     }
 
     #[test]

@@ -19,7 +19,6 @@ pub(crate) fn collect() -> SystemInfo {
     SystemInfo {
         exe_name: exe.as_deref().map(modules::map_path).unwrap_or_default(),
         build_id: file::build_id(modules::own_exe()).ok().flatten(),
-        exit_status: 0,
         command_line: command_line(&modules::own_command_line()),
         cpus_online: sysconf(libc::_SC_NPROCESSORS_ONLN).unwrap_or(1),
         cpus_possible: sysconf(libc::_SC_NPROCESSORS_CONF).unwrap_or(1),
@@ -206,7 +205,6 @@ mod tests {
         let info = collect();
         assert_eq!(info.exe_name, std::env::current_exe().unwrap().to_str().unwrap());
         assert!(info.build_id.as_ref().is_none_or(|id| id.len() % 2 == 0));
-        assert_eq!(info.exit_status, 0);
         assert!(info.command_line.starts_with(&std::env::args().next().unwrap()));
         assert!(1 <= info.cpus_online && info.cpus_online <= info.cpus_possible);
         assert!(!info.cpu_description.is_empty());

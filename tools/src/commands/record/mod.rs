@@ -439,7 +439,7 @@ fn finish(
     }
     if !args.quiet {
         let is_kept = (!args.live || args.output.is_some()) && !args.no_local;
-        summary::print(&joined, args.buffer, args.most_bytes(), is_kept.then(|| output.dir()), ended);
+        summary::print(&joined, (args.buffer, args.most_bytes()), (output.dir(), is_kept), ended);
         if is_kept && joined.has_resources {
             resources::tell_of_place(output.dir());
         }

@@ -9,8 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use indicatif::{HumanBytes, HumanCount};
 
+use rftrace_format::ending;
 use rftrace_format::files::GAPS;
 use rftrace_format::gaps;
+use rftrace_read::Trace;
+use rftrace_read::maps::Mapping;
 use rftrace_record::dumps::NotThere;
 use rftrace_record::entries::Told;
 use rftrace_record::join::KeptStream;
@@ -18,21 +21,68 @@ use rftrace_record::kernel::InKernel;
 use rftrace_record::parts::Joined;
 use rftrace_record::run::Ended;
 
+use crate::commands::choice::source_lines;
 use crate::commands::common::shell_word;
 
-/// Says it on stderr. `buffer` is its size for each process, `most_bytes` what all together may write; the trace lies in `dir`, if
-/// it is kept.
-pub(crate) fn print(joined: &Joined, buffer: usize, most_bytes: usize, dir: Option<&Path>, ended: &Ended) {
-    if let Some(signal) = ended.status.signal() {
-        say!("rftrace: the program was killed by signal {signal}");
+/// Says it on stderr. `buffer` is its size for each process, `most_bytes` what all together may write; the trace lies in `trace`.
+pub(crate) fn print(
+    joined: &Joined,
+    (buffer, most_bytes): (usize, usize),
+    (trace, is_kept): (&Path, bool),
+    ended: &Ended,
+) {
+    print_end(trace, ended);
+    print_recorded(joined, buffer, most_bytes, is_kept.then_some(trace));
+}
+
+/// Says how the program ended, unless as programs do: by itself, with a status of 0, or with another one and no function open but
+/// the outermost ones, of which one has called `exit`.
+fn print_end(trace: &Path, ended: &Ended) {
+    if ended.status.success() {
+        return;
     }
-    print_recorded(joined, buffer, most_bytes, dir);
+    let open = Trace::open(trace).and_then(|mut trace| open_calls(&mut trace, ended.pid)).unwrap_or_default();
+    if ended.status.signal().is_some() || open.n_nested > 0 {
+        let calls = match open.n_calls {
+            0 => String::new(),
+            n_calls => format!("; {} did not return", of(n_calls, "call", "calls")),
+        };
+        say!("rftrace: {}{}{calls}", ending::in_words(ended.status.into_raw()), open.place);
+    }
+}
+
+/// The calls of a process that did not return.
+#[derive(Default)]
+struct OpenCalls {
+    n_calls: u64,
+    /// Those of them that are not the outermost ones of their threads.
+    n_nested: u64,
+    /// ` in FUNCTION (FILE:LINE)`, where but one thread has such calls: of several nobody has said which one it was.
+    place: String,
+}
+
+fn open_calls(trace: &mut Trace, pid: u32) -> rftrace_read::Result<OpenCalls> {
+    let mut found = OpenCalls::default();
+    let mut innermost = Vec::new();
+    for task in trace.tasks().iter().filter(|task| task.pid() == pid) {
+        let open = trace.did_not_return(task)?;
+        found.n_calls += open.len() as u64;
+        found.n_nested += open.len().saturating_sub(1) as u64;
+        innermost.extend(open.last().map(|exit| (task.clone(), exit.time_ns, exit.addr)));
+    }
+    if let [(task, time_ns, addr)] = &innermost[..] {
+        let is_there = |module: &Mapping| (module.start..module.end).contains(addr);
+        trace.read_sources(|module| is_there(module).then(|| source_lines(module, false)).flatten())?;
+        let source = trace.source(task, *time_ns, *addr).map_or_else(String::new, |source| format!(" ({source})"));
+        found.place = format!(" in {}{source}", trace.function_name(task, *time_ns, *addr));
+    }
+    Ok(found)
 }
 
 /// As [`print`], where all stays as it reached the disk.
 pub(crate) fn print_kept(kept: &KeptStream, dir: &str, ended: &Ended) {
-    if let Some(signal) = ended.status.signal() {
-        say!("rftrace: the program was killed by signal {signal}");
+    if ended.status.signal().is_some() {
+        say!("rftrace: {}", ending::in_words(ended.status.into_raw()));
     }
     say!(
         "rftrace: {} calls and returns, {} in {dir}, as a stream; try\n  rftrace report {dir}\n  rftrace recover {dir}  # a trace for \
