@@ -33,6 +33,8 @@ pub struct Gaps {
     pub dropped: u64,
     /// Processes that went on when their recorder ended, or the line to it broke, so that the rest is missing.
     pub cut: u64,
+    /// Pieces of what was recorded that could not be read, so that their calls are missing.
+    pub damaged: u64,
     /// Whether context switches were recorded, even if there were none; where not, the trace does not have them.
     pub schedule: bool,
 }
@@ -55,6 +57,7 @@ impl Gaps {
                 "too_much" => gaps.too_much = number,
                 "dropped" => gaps.dropped = number,
                 "cut" => gaps.cut = number,
+                "damaged" => gaps.damaged = number,
                 "schedule" => gaps.schedule = number == 1,
                 _ => {}
             }
@@ -65,9 +68,10 @@ impl Gaps {
 
 impl fmt::Display for Gaps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { full, overwritten, untraced_threads, too_much, dropped, cut, schedule } = self;
+        let Self { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, schedule } = self;
         write!(f, "full={full}\noverwritten={overwritten}\nuntraced_threads={untraced_threads}\n")?;
-        writeln!(f, "too_much={too_much}\ndropped={dropped}\ncut={cut}\nschedule={}", u8::from(*schedule))
+        write!(f, "too_much={too_much}\ndropped={dropped}\ncut={cut}\ndamaged={damaged}\n")?;
+        writeln!(f, "schedule={}", u8::from(*schedule))
     }
 }
 
@@ -79,11 +83,11 @@ mod tests {
 
     #[test]
     fn a_line_each() {
-        let gaps =
-            Gaps { full: 1, overwritten: 2, untraced_threads: 3, too_much: 4, dropped: 5, cut: 6, schedule: true };
+        let (full, overwritten, untraced_threads, too_much, dropped, cut, damaged) = (1, 2, 3, 4, 5, 6, 7);
+        let gaps = Gaps { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, schedule: true };
         assert_eq!(
             gaps.to_string(),
-            "full=1\noverwritten=2\nuntraced_threads=3\ntoo_much=4\ndropped=5\ncut=6\nschedule=1\n"
+            "full=1\noverwritten=2\nuntraced_threads=3\ntoo_much=4\ndropped=5\ncut=6\ndamaged=7\nschedule=1\n"
         );
         assert_eq!(Gaps::parse(gaps.to_string().as_bytes()), gaps);
         let dump = gaps.to_string() + &dump_line("slow:a\nb>1ms");

@@ -1,7 +1,7 @@
 //! The format of a trace directory, as uftrace 0.13 to 0.19 and rftrace write and read it.
 //!
 //! Each part of the format is defined here once: what writes a trace and what reads one use the same type. There is no I/O but by
-//! `opener`, with the feature `std`: records become bytes and bytes records, lines are types with [`Display`](core::fmt::Display) and `parse`. The crate is
+//! `opener` and `store`, with the feature `std`: records become bytes and bytes records, lines are types with [`Display`](core::fmt::Display) and `parse`. The crate is
 //! `no_std` with `alloc` and has no dependencies; the feature `libc` adds one, for a conversion.
 //!
 //! | file | contents | module |
@@ -69,6 +69,8 @@ pub mod resources;
 #[cfg(feature = "std")]
 pub mod setting;
 pub mod specification;
+#[cfg(feature = "std")]
+pub mod store;
 pub mod symbols;
 pub mod tasks;
 pub mod text;

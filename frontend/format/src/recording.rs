@@ -211,6 +211,8 @@ pub struct Counts {
     pub dropped: u64,
     /// Whether its recorder ended before it, or the line to that.
     pub cut: bool,
+    /// Pieces of what was recorded that could not be read.
+    pub damaged: u64,
 }
 
 /// The last line: without it the file is not whole.
@@ -241,6 +243,7 @@ impl Part {
                 "full" => counts.full = count != 0,
                 "chunks_overwritten" => counts.chunks_overwritten = count,
                 "dropped" => counts.dropped = count,
+                "damaged" => counts.damaged = count,
                 "cut" => counts.cut = count != 0,
                 "untraced_threads" => counts.untraced_threads = count,
                 _ => {}
@@ -272,10 +275,11 @@ impl fmt::Display for Part {
                 untraced_threads,
                 dropped,
                 cut,
+                damaged,
             }) => {
                 writeln!(f, "events={events}\nthreads={threads}\nlost={lost}\nfull={}", u8::from(full))?;
                 writeln!(f, "chunks_overwritten={chunks_overwritten}\nuntraced_threads={untraced_threads}")?;
-                writeln!(f, "dropped={dropped}\ncut={}", u8::from(cut))?;
+                writeln!(f, "dropped={dropped}\ndamaged={damaged}\ncut={}", u8::from(cut))?;
             }
             Saved::TooMuch => writeln!(f, "too_much=1")?,
             Saved::Failed => writeln!(f, "error=1")?,
@@ -514,6 +518,7 @@ mod tests {
             untraced_threads: 5,
             dropped: 6,
             cut: true,
+            damaged: 5,
         };
         let mut part = Part { pid: 7, program: 8, fork: None, saved: Saved::Trace(counts), problem: None };
         let text = "pid=7\nprogram=8\nevents=1\nthreads=2\nlost=3\nfull=1\nchunks_overwritten=4\nuntraced_threads=5\ndropped=6\ncut=1\n\

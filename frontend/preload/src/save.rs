@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use rftrace_format::record::RECORD_BYTES;
 use rftrace_format::recording::{self, Counts, Entry, Part};
 use rftrace_format::setting::Settings;
+use rftrace_format::store::{self, Owned};
 use rftrace_frontend::bank::Bank;
 use rftrace_frontend::{Error, SaveOptions, Saved, Tracer};
 
@@ -130,7 +131,7 @@ fn describe(part: &Path, result: Option<&Result<Saved, Error>>) {
     let (pid, program) = (std::process::id(), process::program_nanos());
     let told = Part { pid, program, fork: process::fork(), saved, problem };
     let path = part.join(recording::PART_FILE);
-    match fs::create_dir_all(part).and_then(|()| fs::write(&path, told.to_string())) {
+    match Owned::within(part).and_then(|_| store::write(&path, told.to_string())) {
         Ok(()) => {
             if let Some(Ok(saved)) = result {
                 quota::add(folder, saved.events * BYTES_OF_EVENT);
@@ -154,6 +155,7 @@ fn counts(saved: &Saved) -> Counts {
         // What finds no room ends the recording: `full`.
         dropped: 0,
         cut: false,
+        damaged: 0,
     }
 }
 

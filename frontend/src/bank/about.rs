@@ -22,10 +22,12 @@ use super::collect::{Banks, Options, Watched};
 use super::collected::{Collected, Rate};
 use super::file::{Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
 use super::history::History;
+use super::save::Facts;
 use super::spool::{about_file, facts_folder};
 use crate::clock::ClockPair;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS, TABLE_BYTES};
 use rftrace_format::opener::{self, MOST_TEXT};
+use rftrace_format::store;
 
 /// `\x93RFA\r\n\x1a\n`.
 const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFA\r\n\x1a\n");
@@ -84,7 +86,7 @@ impl Banks {
         }
         // At once: who is killed now leaves the one before.
         let new = file.with_extension("about-new");
-        let written = fs::write(&new, about).and_then(|()| fs::rename(&new, file));
+        let written = store::write(&new, &about).and_then(|()| fs::rename(&new, file));
         watched.described = written.is_ok().then_some(described);
     }
 
@@ -94,7 +96,9 @@ impl Banks {
     ///
     /// Those of the system; what belongs to the spool is not there, or cut, or of another version.
     pub fn recover(file: File, spool: &Path, extent: Extent) -> io::Result<Collected> {
-        let about = opener::read(&about_file(spool), MOST_TEXT)?;
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", about_file(spool).display()));
+        let about = opener::read(&about_file(spool), MOST_TEXT).map_err(named)?;
         let bad =
             |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", about_file(spool).display()));
         let cut = || bad("it is cut");
@@ -136,15 +140,28 @@ impl Banks {
             Extent::Described => file_bytes,
         };
         let source = String::from_utf8_lossy(source).into_owned();
-        let facts = facts_folder(spool);
+        // They are written last; names are those of files as they are now, where they are not whole.
+        let facts = Some(facts_folder(spool)).filter(|facts| facts.is_dir());
+        let has_lost = facts.as_ref().is_some_and(|facts| !Facts::are_whole(facts));
+        let lost = has_lost
+            .then(|| "what was known of the program at its end is damaged: names are of its files now".to_owned());
         Ok(Collected {
             last: ClockPair { tsc, nanos },
             rate: (hz > 0).then_some(Rate { hz, source }),
-            problem,
-            facts: facts.is_dir().then_some(facts),
+            problem: problem.or(lost),
+            facts: facts.filter(|_| !has_lost),
+            least_bytes: file_bytes,
             ..banks.collected(0, &watched, (threads.len() / size_of::<Entry>()) as u32)
         })
     }
+}
+
+/// Bytes that a spool has had at the least, as is said beside it.
+#[must_use]
+pub fn told_bytes(spool: &Path) -> Option<u64> {
+    let about = opener::read(&about_file(spool), MOST_TEXT).ok()?;
+    let words: Vec<u64> = about.as_chunks().0.iter().take(4).map(|&word| u64::from_le_bytes(word)).collect();
+    matches!(words.as_slice(), [MAGIC, VERSION, ..]).then(|| words.get(3).copied()).flatten()
 }
 
 /// Says beside a spool that is kept what was not recorded.

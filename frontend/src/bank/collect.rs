@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rftrace::abi::{CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, kind, lease, records_per_chunk};
+use rftrace_format::store;
 
 use super::collected::{Collected, Death, Rate, Written};
 use super::file::{CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
@@ -160,6 +161,12 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Banks {
+    /// The folder was moved in which spools are.
+    pub fn moved(&mut self, from: &Path, to: &Path) {
+        let spools = self.slots.iter_mut().flatten().map(|watched| &mut watched.spool.path);
+        spools.chain([&mut self.folder]).for_each(|path| store::moved(path, from, to));
+    }
+
     /// Makes banks in an empty file of memory (`memfd_create`). Spools are written to `folder`.
     ///
     /// # Errors
@@ -542,6 +549,7 @@ impl Banks {
             n_records: watched.spool.n_records,
             spool: watched.spool.path.clone(),
             spool_bytes: watched.spool.n_bytes,
+            least_bytes: 0,
             tail: None,
             is_cut: false,
             is_over: true,

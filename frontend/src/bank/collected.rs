@@ -41,6 +41,8 @@ pub struct Collected {
     pub(crate) spool: PathBuf,
     /// So much of that.
     pub(crate) spool_bytes: u64,
+    /// So much of it has been there at the least. 0 where nobody knows.
+    pub(crate) least_bytes: u64,
     /// What threads were writing to, of a process that goes on: a file as the spool is.
     pub(crate) tail: Option<PathBuf>,
     /// Whether what was recorded after its end is left out: a ring was written to while it was copied.

@@ -61,7 +61,7 @@ mod world;
 pub(crate) mod writer;
 
 #[cfg(target_os = "linux")]
-pub use about::Extent;
+pub use about::{Extent, told_bytes};
 #[cfg(target_os = "linux")]
 pub use collect::{Banks, Options};
 #[cfg(target_os = "linux")]

@@ -160,7 +160,7 @@ impl Collected {
             .flatten()
             .filter_map(|(path, n_bytes)| mapped(path, n_bytes).transpose())
             .collect::<Result<_, _>>()?;
-        let Some(first) = mapped.first() else { return Err(Error::NoEvents { hook_called: true }) };
+        let Some(first) = mapped.first() else { return Err(self.nothing(self.least_bytes > 0)) };
         let forget = Forget { bytes: first, n_read: AtomicUsize::new(0) };
         let chunks = mapped.iter().map(|bytes| {
             StoredChunks::new(bytes, self.chunk_bytes).ok_or_else(|| {
@@ -181,9 +181,10 @@ impl Collected {
         }
         let last = dump.and_then(|dump| dump.last).map(ticks_in);
         let start_tsc = self.first.tsc.max(last.map_or(0, |last| self.end_tsc.saturating_sub(last)));
-        let damaged_chunks = chunks.iter().map(StoredChunks::n_damaged).sum();
+        let least_bytes = [self.least_bytes].into_iter().chain(std::iter::repeat(0));
+        let damaged_chunks = chunks.iter().zip(least_bytes).map(|(chunks, least)| chunks.n_damaged(least)).sum();
         if !tasks.iter().any(|task| task.has_record_since(start_tsc)) {
-            return Err(Error::NoEvents { hook_called: true });
+            return Err(self.nothing(damaged_chunks > 0));
         }
         let rate = self.rate.as_ref();
         let mut minima = Minima::default();
@@ -228,6 +229,16 @@ impl Collected {
             left_out: totals.left_out.map(|error| error.with_remedy()),
             damaged_chunks,
         })
+    }
+
+    /// Why there is no directory: nothing was recorded, or it cannot be read.
+    fn nothing(&self, is_damaged: bool) -> Error {
+        if !is_damaged {
+            return Error::NoEvents { hook_called: true };
+        }
+        let source =
+            io::Error::new(io::ErrorKind::InvalidData, "it is damaged: nothing in it is whole; it stays there");
+        Error::Read { path: self.spool.clone(), source }
     }
 
     /// Keeps the records as they are, and beside them what a directory is made of too: later the program's files may be others. `problem`
@@ -381,7 +392,7 @@ impl Collected {
 }
 
 /// What was kept of a program whose records are made a trace of later: `info`, and the names of its functions.
-struct Facts {
+pub(super) struct Facts {
     folder: PathBuf,
     info: Vec<u8>,
     written: SystemTime,
@@ -390,6 +401,11 @@ struct Facts {
 }
 
 impl Facts {
+    /// Whether they are there as a whole.
+    pub(super) fn are_whole(folder: &Path) -> bool {
+        opener::read(&folder.join(files::INFO), MOST_TEXT).is_ok_and(|info| Info::parse(&info).is_ok())
+    }
+
     fn read(folder: &Path) -> Result<Self, Error> {
         let failed = |path: &Path| {
             let path = path.to_owned();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 use rftrace::abi::{self, ADDRESS_SHIFT, kind};
-use rftrace_format::recording;
+use rftrace_format::{recording, store};
 
 use crate::backend::Chunk;
 use crate::image;
@@ -130,7 +130,7 @@ impl Spool {
     fn append(&mut self, start: u64) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
-            file => file.insert(File::create_new(&self.path)?),
+            file => file.insert(store::create_new(&self.path)?),
         };
         file.write_all_at(&self.packed, start)
     }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rftrace::abi::{MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, RETURN_STACK_ENTRIES};
 use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::recording::WHOLE;
+use rftrace_format::store;
 
 use super::collect::{Banks, Watched};
 use super::collected::{Collected, Death, Rate};
@@ -78,7 +79,7 @@ impl Banks {
         // At once: who reads it has this one or the one before.
         let file = whole_file(&watched.spool.path);
         let new = file.with_extension(format!("{WHOLE}-new"));
-        let _ = fs::write(&new, text).and_then(|()| fs::rename(&new, file));
+        let _ = store::write(&new, text).and_then(|()| fs::rename(&new, file));
     }
 
     /// What was collected in `spool` on another machine, as far as it goes.
@@ -309,6 +310,7 @@ impl Parsed {
                 .map(|signal| if signal == 0 { Death::WithoutWord } else { Death::Signal(signal) }),
             spool: spool.to_owned(),
             spool_bytes,
+            least_bytes: 0,
             tail: None,
             is_cut: false,
             is_over: self.number("over") == Some(1),

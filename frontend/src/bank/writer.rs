@@ -18,6 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rftrace_format::recording::{Entry, FOLDER};
+use rftrace_format::store::{self, Owned};
 
 use super::collect::{Banks, Options};
 use super::collected::{Collected, Dump};
@@ -79,8 +80,10 @@ impl Stream {
     pub(crate) fn begin(directory: &Path, wanted: &Wanted) -> Result<Self, Error> {
         // The program may change its working directory.
         let work = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned()).join(FOLDER);
-        directory::prepare(directory)?;
+        // Not longer than that: children that are forked would own it, too. From then on the folder says who records.
+        let owned = directory::prepare(directory)?;
         prepare(&work)?;
+        drop(owned);
         let no_memory = |source| Error::OutOfMemory { bytes: wanted.buffer_bytes, source };
         let file = memory().map_err(no_memory)?;
         let options = Options {
@@ -240,34 +243,17 @@ fn empty(mut banks: Banks, orders: &Receiver<()>, to: &Sender<Collected>, progre
     }
 }
 
-/// Makes the folder anew, and says there who records. One that another process records to stays as it is.
+/// Makes the folder anew, and says there who records.
 fn prepare(work: &Path) -> Result<(), Error> {
     let failed = |source| Error::Write { path: work.to_owned(), source };
-    for entry in fs::read_dir(work).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        if let Some(Entry::Recorder { pid, started }) = name.to_str().and_then(Entry::of)
-            && start_time(pid).as_deref() == Some(started)
-        {
-            let problem = format!("process {pid} is recording to {}: choose another directory", work.display());
-            return Err(Error::NoStream { problem });
-        }
-    }
     match fs::remove_dir_all(work) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    fs::create_dir_all(work).map_err(failed)?;
+    let owned = Owned::within(work).map_err(failed)?;
     let pid = std::process::id();
-    let started = start_time(pid).unwrap_or_default();
-    fs::write(work.join(Entry::Recorder { pid, started: &started }.to_string()), "").map_err(failed)
-}
-
-/// When a process was started, as `/proc/<pid>/stat` tells it.
-fn start_time(pid: u32) -> Option<String> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The command, in parentheses, may contain anything.
-    let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    String::from_utf8_lossy(&stat[behind..]).split_ascii_whitespace().nth(19).map(str::to_owned)
+    let started = store::start_time(pid).unwrap_or_default();
+    owned.create(Entry::Recorder { pid, started: &started }.to_string()).map(drop).map_err(failed)
 }
 
 /// Empty memory that can be mapped more than once.

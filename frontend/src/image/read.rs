@@ -130,6 +130,27 @@ impl<'a> Reader<'a> {
     }
 }
 
+#[cfg(feature = "std")]
+impl Reader<'_> {
+    /// Goes to the next section of a chunk that is whole, from an offset on. Stays where it is if there is none, and says so.
+    pub(super) fn find_chunk(&mut self, from: usize, chunk_bytes: usize) -> bool {
+        /// Sections that are looked at: in a hostile file each word may look like the beginning of one.
+        const MOST: usize = 1 << 12;
+
+        let begins = |offset: &usize| {
+            let mut reader = Reader { offset: *offset, ..*self };
+            reader.word().is_some_and(|first| matches!(first as u32, tag::PACKED | tag::CHUNK))
+        };
+        let is_whole = |&offset: &usize| {
+            let mut reader = Reader { offset, ..*self };
+            matches!(reader.section(chunk_bytes), Ok(Some(section)) if !section.is_cut)
+        };
+        let found = (from..self.bytes.len()).step_by(8).filter(begins).take(MOST).find(is_whole);
+        self.offset = found.unwrap_or(self.offset);
+        found.is_some()
+    }
+}
+
 /// What to do about an image with wrong bytes in it.
 const DAMAGED: &str = "the image was changed or mixed with other output on its way: send it again, by a line of its own that passes \
                        every byte as it is";

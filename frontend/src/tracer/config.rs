@@ -143,7 +143,8 @@ impl Config {
         self
     }
 
-    /// Where [`Tracer::save`] writes to. Created when absent; an older trace in it is replaced.
+    /// Where [`Tracer::save`] writes to. Created when absent; an older trace in it is replaced. One that holds something else is refused, and so is one that
+    /// somebody else writes to.
     #[must_use]
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = directory.into();

@@ -18,6 +18,7 @@ use rftrace::abi::{ChunkHeader, Record};
 use rftrace_format::files::GAPS;
 use rftrace_format::gaps::dump_line;
 use rftrace_format::recording::{snapshot, snapshot_number};
+use rftrace_format::store::{self, DUMP};
 
 #[cfg(target_os = "linux")]
 use super::save::saved_stream;
@@ -33,8 +34,6 @@ use crate::host;
 use crate::ring::{self, Look, Taken};
 use crate::uftrace::directory::{self, Mark, Recording};
 
-/// What is not a dump yet is called so, then the process that makes it, and a number.
-const HIDDEN: &str = ".dump-";
 /// Dumps of panics, at the most.
 const MOST_OF_PANICS: usize = 10;
 /// Between two of them.
@@ -112,7 +111,9 @@ impl Tracer {
         let alone = alone();
         let failed = |source| Error::Write { path: directory.to_owned(), source };
         // It is at its place as a whole.
-        let hidden = format!("{HIDDEN}{}-{}", std::process::id(), N_DUMPS.fetch_add(1, Relaxed));
+        store::admit(directory).map_err(failed)?;
+        // Who makes it, and a number.
+        let hidden = format!("{DUMP}{}-{}", std::process::id(), N_DUMPS.fetch_add(1, Relaxed));
         let hidden = directory.join(hidden);
         #[cfg(target_os = "linux")]
         remove_left(directory);
@@ -228,7 +229,7 @@ fn tell_reason(trace: &Path, reason: &str) -> io::Result<()> {
 fn remove_left(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let maker = name.to_str().and_then(|name| name.strip_prefix(HIDDEN)?.split_once('-')?.0.parse::<u32>().ok());
+        let maker = name.to_str().and_then(|name| name.strip_prefix(DUMP)?.split_once('-')?.0.parse::<u32>().ok());
         // This process makes one at a time, and has not begun.
         let is_at_work =
             |maker: u32| maker != std::process::id() && Path::new("/proc").join(maker.to_string()).exists();

@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
@@ -16,11 +16,13 @@ use rftrace_format::clock::{ClockFile, TscClock};
 use rftrace_format::events::EventLine;
 #[cfg(feature = "std")]
 use rftrace_format::events::event_name;
-use rftrace_format::files::{self, File as TraceFile};
+use rftrace_format::files;
 use rftrace_format::gaps::Gaps;
 use rftrace_format::info::feature;
 use rftrace_format::map::{MapLine, NO_STACK, STACK};
 use rftrace_format::perf::{NAME_BYTES, ThreadName};
+use rftrace_format::recording;
+use rftrace_format::store::{self, Owned};
 use rftrace_format::tasks::TaskLine;
 use rftrace_format::text::{base_name, spelled};
 
@@ -115,8 +117,8 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     let is_hidden = |address| own::contains(&hidden, address);
     let window = recording.window(&is_hidden);
 
-    prepare(directory)?;
-    let room = directory.join("room");
+    let directory = &prepare(directory)?;
+    let room = directory.path().join("room");
     let left_out = LeftOut::new(recording.what_fits, recording.tasks.len(), &room);
     let ids = EventIds::default();
     let specs = Specs::new(program);
@@ -146,19 +148,19 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     let specs = specs.into_known();
     write_specs(directory, program, &specs)?;
     let sid = session_id(&recording.pairs, program.pid);
-    write_file(&directory.join(files::map(&sid)), |out| write_map(out, program))?;
+    write_file(directory, files::map(&sid), |out| write_map(out, program))?;
     let events = ids.0.into_inner().unwrap_or_default();
     if !events.is_empty() {
-        write_file(&directory.join(files::EVENTS), |out| {
+        write_file(directory, files::EVENTS, |out| {
             events.iter().try_for_each(|(name, &id)| write!(out, "{}", EventLine { id, name }))
         })?;
     }
-    write_file(&directory.join(files::CLOCK), |out| write!(out, "{}", clock_file(recording, program)))?;
+    write_file(directory, files::CLOCK, |out| write!(out, "{}", clock_file(recording, program)))?;
 
-    write_file(&directory.join(files::GAPS), |out| write!(out, "{}", recording.gaps))?;
+    write_file(directory, files::GAPS, |out| write!(out, "{}", recording.gaps))?;
     let first = written.iter().map(|task| task.first_nanos).min().unwrap_or(0);
     let last = written.iter().map(|task| task.last_nanos).max().unwrap_or(0);
-    write_file(&directory.join(files::TASKS), |out| {
+    write_file(directory, files::TASKS, |out| {
         let pid = program.pid;
         write!(out, "{}", TaskLine::Session { time_ns: first, pid, sid: &sid, exe_name: &program.exe_name })?;
         written.iter().try_for_each(|task| {
@@ -179,7 +181,7 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     if !specs.is_empty() {
         features |= feature::VALUES;
     }
-    write_file(&directory.join(files::INFO), |out| {
+    write_file(directory, files::INFO, |out| {
         out.write_all(&program.system.to_info(features, &tids, Duration::from_nanos(last - first)))
     })?;
     Ok(Totals {
@@ -195,43 +197,26 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
 /// Writes what is known of a program before there are records: `info` and symbols.
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub(crate) fn write_facts(program: &Program, elapsed: Duration, directory: &Path) -> Result<(), Error> {
-    prepare(directory)?;
-    let left_out = LeftOut::new(false, 0, directory);
+    let directory = &prepare(directory)?;
+    let left_out = LeftOut::new(false, 0, directory.path());
     write_symbols(directory, program, &left_out)?;
     let info = program.system.to_info(0, &[], elapsed);
-    write_file(&directory.join(files::INFO), |out| out.write_all(&info))
+    write_file(directory, files::INFO, |out| out.write_all(&info))
 }
 
-/// Makes the directory. Files of an older trace in it are removed, so that no task of that one is mixed with the new.
-pub(crate) fn prepare(directory: &Path) -> Result<(), Error> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| Error::Write { path, source }
-    };
-    // Hermit's kernel (0.11) panics when it is to make a directory that is there.
-    if !directory.is_dir() {
-        fs::create_dir_all(directory).map_err(failed(directory))?;
-    }
-    // Only a directory that is a trace is cleaned: `info` says so.
-    if !is_trace(&directory.join(files::INFO)) {
-        return Ok(());
-    }
-    for entry in fs::read_dir(directory).map_err(failed(directory))? {
-        let path = entry.map_err(failed(directory))?.path();
-        if path.file_name().and_then(|name| TraceFile::of(name.to_str()?)).is_some() {
-            fs::remove_file(&path).map_err(failed(&path))?;
-        }
-    }
-    Ok(())
+/// Takes the directory, and makes it if it is not there. Files of an older trace in it are removed, so that no task of that one is mixed with the new.
+pub(crate) fn prepare(directory: &Path) -> Result<Owned, Error> {
+    let taken = if is_within(directory) { Owned::within(directory) } else { Owned::take(directory) };
+    taken
+        .and_then(|owned| owned.clear().map(|()| owned))
+        .map_err(|source| Error::Write { path: directory.to_owned(), source })
 }
 
-/// Whether this is the `info` of a trace.
-fn is_trace(info: &Path) -> bool {
-    let mut start = [0; files::MAGIC.len()];
-    // Somebody's pipe would keep this waiting.
-    info.is_file()
-        && File::open(info).and_then(|mut file| file.read_exact(&mut start)).is_ok()
-        && start == *files::MAGIC
+/// Whether a folder is a part, a dump or the facts of a process: somebody owns the directory that it lies in.
+fn is_within(folder: &Path) -> bool {
+    let name_of = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let above = folder.parent().map(name_of).unwrap_or_default();
+    above == recording::FOLDER || above == recording::STREAM || name_of(folder).starts_with(store::DUMP)
 }
 
 /// Who the tasks are. The system may use an id again after a thread has ended; then the later thread's id is raised by more
@@ -288,20 +273,26 @@ fn in_parallel<T: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Creates a file and fills it through a buffer.
-pub(super) fn write_file(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), Error> {
-    File::create(path)
-        .map(|file| BufWriter::with_capacity(BLOCK_BYTES, file))
-        .and_then(|mut out| {
-            fill(&mut out)?;
-            out.flush()
-        })
-        .map_err(|source| Error::Write { path: PathBuf::from(path), source })
+/// Creates a file of the trace and fills it.
+fn write_file(
+    directory: &Owned,
+    name: impl AsRef<Path>,
+    fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<(), Error> {
+    let failed = |source| Error::Write { path: directory.path().join(&name), source };
+    directory.create(&name).and_then(|file| filled(file, fill)).map_err(failed)
+}
+
+/// Fills a file through a buffer.
+pub(super) fn filled(file: File, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(BLOCK_BYTES, file);
+    fill(&mut out)?;
+    out.flush()
 }
 
 /// The names of threads that are called otherwise than the program, if there are such: uftrace takes the program's name where
 /// nothing else is said. Returns whether there are any.
-fn write_names(directory: &Path, program: &Program, written: &[Written]) -> Result<bool, Error> {
+fn write_names(directory: &Owned, program: &Program, written: &[Written]) -> Result<bool, Error> {
     let own = base_name(&program.exe_name);
     let is_named = |task: &&Written| {
         let name: String = task.identity.name.trim_end_matches('\u{fffd}').chars().map(spelled).collect();
@@ -314,7 +305,7 @@ fn write_names(directory: &Path, program: &Program, written: &[Written]) -> Resu
     if named.is_empty() {
         return Ok(false);
     }
-    write_file(&directory.join(files::perf(0)), |out| {
+    write_file(directory, files::perf(0), |out| {
         named.iter().try_for_each(|task| {
             let Identity { tid, ref name } = task.identity;
             out.write_all(&ThreadName { time_ns: task.first_nanos, tid, pid: program.pid, name }.encode())
@@ -369,7 +360,7 @@ fn write_map(out: &mut impl Write, program: &Program) -> io::Result<()> {
 
 /// A `.dbg` file for each module with functions that have values.
 #[cfg(target_os = "linux")]
-fn write_specs(directory: &Path, program: &Program, specs: &KnownSpecs) -> Result<(), Error> {
+fn write_specs(directory: &Owned, program: &Program, specs: &KnownSpecs) -> Result<(), Error> {
     use super::symfile;
     if specs.is_empty() {
         return Ok(());
@@ -378,10 +369,10 @@ fn write_specs(directory: &Path, program: &Program, specs: &KnownSpecs) -> Resul
         let Some(symbols) = symbols else { continue };
         let own = specs.range((module.start, false)..(module.end, false));
         let own = own.map(|(&(address, is_result), specs)| (address - module.start, is_result, &**specs));
-        let path = directory.join(name).with_extension("dbg");
+        let path = Path::new(&name).with_extension("dbg");
         let text = symfile::specs(symbols, &map_path, own);
         if let Some(text) = text {
-            write_file(&path, |out| out.write_all(text.as_bytes()))?;
+            write_file(directory, path, |out| out.write_all(text.as_bytes()))?;
         }
     }
     Ok(())
@@ -389,13 +380,13 @@ fn write_specs(directory: &Path, program: &Program, specs: &KnownSpecs) -> Resul
 
 /// No values are recorded there.
 #[cfg(not(target_os = "linux"))]
-fn write_specs(_: &Path, _: &Program, _: &KnownSpecs) -> Result<(), Error> {
+fn write_specs(_: &Owned, _: &Program, _: &KnownSpecs) -> Result<(), Error> {
     Ok(())
 }
 
 /// A `.sym` file for each module that has symbols.
 #[cfg(target_os = "linux")]
-fn write_symbols(directory: &Path, program: &Program, left_out: &LeftOut<'_>) -> Result<(), Error> {
+fn write_symbols(directory: &Owned, program: &Program, left_out: &LeftOut<'_>) -> Result<(), Error> {
     use super::symfile;
     let mut done = BTreeSet::new();
     for (name, map_path, (_, symbols)) in symbol_files(program) {
@@ -404,12 +395,11 @@ fn write_symbols(directory: &Path, program: &Program, left_out: &LeftOut<'_>) ->
         if !done.insert(name.clone()) {
             continue;
         }
-        let path = directory.join(name);
-        let written = write_file(&path, |out| symfile::write_symbols(out, symbols, &map_path));
+        let written = write_file(directory, &name, |out| symfile::write_symbols(out, symbols, &map_path));
         if let Err(error) = written {
             left_out.note(error)?;
             // A part of the names would look like all of them.
-            let _ = fs::remove_file(&path);
+            let _ = fs::remove_file(directory.path().join(name));
         }
     }
     if let Some(path) = &program.without_names {
@@ -422,7 +412,7 @@ fn write_symbols(directory: &Path, program: &Program, left_out: &LeftOut<'_>) ->
 
 /// The image's functions are added on the host.
 #[cfg(not(target_os = "linux"))]
-fn write_symbols(_directory: &Path, _program: &Program, _left_out: &LeftOut<'_>) -> Result<(), Error> {
+fn write_symbols(_directory: &Owned, _program: &Program, _left_out: &LeftOut<'_>) -> Result<(), Error> {
     Ok(())
 }
 
@@ -456,11 +446,14 @@ mod tests {
             names.sort();
             names
         };
-        prepare(&directory).unwrap();
+        let error = prepare(&directory).unwrap_err().to_string();
+        assert!(error.contains("`data.dat` and is no trace"), "{error}");
         assert_eq!(names().len(), foreign.len() + of_trace.len(), "it is no trace");
         fs::write(directory.join("info"), b"Ftrace!\0").unwrap();
-        prepare(&directory).unwrap();
+        let owned = prepare(&directory).unwrap();
         assert_eq!(names(), ["data.dat", "default.opts", "notes.txt"]);
+        assert!(prepare(&directory).unwrap_err().to_string().contains("PID"), "it is taken");
+        drop(owned);
         fs::remove_dir_all(&directory).unwrap();
     }
 }

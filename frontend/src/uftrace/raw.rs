@@ -1,12 +1,14 @@
 //! Only the records of a trace, in one file, as `dump_trace` of 0.3 writes them.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use rftrace_format::events::USER_EVENTS;
 use rftrace_format::record::{Kind, Record};
+use rftrace_format::store;
 
-use super::directory::{Recording, Totals, write_file};
+use super::directory::{Recording, Totals, filled};
 use super::task::{EventIds, encode_event};
 use crate::Error;
 use crate::decode::{self, Event, EventKind};
@@ -17,7 +19,7 @@ pub(crate) fn write(recording: &Recording<'_>, path: &Path) -> Result<Totals, Er
     let window = recording.window(&|_| false);
     let mut totals = Totals::default();
     let no_names = EventIds::default();
-    write_file(path, |out| {
+    let fill = |out: &mut BufWriter<File>| {
         for task in recording.tasks {
             if recording.tasks.len() > 1 {
                 let nanos = recording.clock.nanos(recording.start_tsc);
@@ -44,6 +46,8 @@ pub(crate) fn write(recording: &Recording<'_>, path: &Path) -> Result<Totals, Er
             totals.n_threads += usize::from(totals.n_events > before);
         }
         Ok(())
-    })?;
+    };
+    let created = store::create_output(path, path.parent().unwrap_or(path));
+    created.and_then(|file| filled(file, fill)).map_err(|source| Error::Write { path: path.to_owned(), source })?;
     Ok(totals)
 }

@@ -11,6 +11,7 @@ use rftrace_format::events::{DID_NOT_RETURN_NAME, user_event};
 use rftrace_format::files;
 use rftrace_format::items;
 use rftrace_format::record::{Kind, RECORD_BYTES, Record};
+use rftrace_format::store::Owned;
 use rftrace_format::values::ValueSpec;
 
 use super::modules::has_symbol;
@@ -111,7 +112,8 @@ impl EventIds {
 
 /// Writes the file of a task.
 struct TaskWriter<'a> {
-    path: &'a Path,
+    directory: &'a Owned,
+    name: &'a str,
     clock: TscClock,
     /// When events are to be shown that were not recorded, and their ids, until they are; the next one last.
     marks: Vec<(u64, u64)>,
@@ -199,7 +201,7 @@ fn set_payload(record: &mut [u8; RECORD_BYTES], has_payload: bool) {
 impl TaskWriter<'_> {
     /// The first record has this time.
     fn begin(&mut self, nanos: u64) -> io::Result<()> {
-        self.file = Some(File::create(self.path)?);
+        self.file = Some(self.directory.create(self.name)?);
         self.written.first_nanos = nanos;
         Ok(())
     }
@@ -266,7 +268,7 @@ impl TaskWriter<'_> {
                 return self.written;
             }
         }
-        let _ = fs::remove_file(self.path);
+        let _ = fs::remove_file(self.directory.path().join(self.name));
         Written { identity, ..Written::default() }
     }
 
@@ -323,18 +325,19 @@ pub(super) fn write_task(
     window: &Window<'_>,
     (clock, marks): (TscClock, &[(u64, u64)]),
     (ids, specs): (&EventIds, &Specs<'_>),
-    directory: &Path,
+    directory: &Owned,
     identity: Identity,
     left_out: &LeftOut<'_>,
 ) -> Result<Written, Error> {
-    let path = directory.join(files::records(identity.tid));
+    let name = files::records(identity.tid);
     let written = Written { identity, ..Written::default() };
     let mut marks = marks.to_vec();
     // Of those at one time the first stays first.
     marks.reverse();
     marks.sort_by_key(|&(tsc, _)| std::cmp::Reverse(tsc));
     let mut writer = TaskWriter {
-        path: &path,
+        directory,
+        name: &name,
         clock,
         marks,
         ids,
@@ -348,7 +351,7 @@ pub(super) fn write_task(
     match result.and_then(|()| writer.flush()) {
         Ok(()) => Ok(writer.written),
         Err(source) => {
-            left_out.note(Error::Write { path: path.clone(), source })?;
+            left_out.note(Error::Write { path: directory.path().join(&name), source })?;
             Ok(writer.write_what_fits(task, window))
         }
     }

@@ -19,36 +19,36 @@ pub(crate) fn program() -> &'static Program {
 }
 
 /// A folder in which programs are recorded, to `trace`.
-struct Folder(TempDir);
+pub(crate) struct Folder(TempDir);
 
 impl Folder {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(rftrace());
         command.args(arguments).current_dir(&self.0).stdin(Stdio::null());
         command
     }
 
-    fn recording(&self, options: &[&str], mode: &str) -> Command {
+    pub(crate) fn recording(&self, options: &[&str], mode: &str) -> Command {
         let mut command = self.command(&["record", "-b", "1M", "-o", "trace"]);
         command.args(options).arg("--").arg(&program().path).arg(mode);
         command
     }
 
     /// Begins to record.
-    fn begin(&self, options: &[&str], mode: &str) -> Child {
+    pub(crate) fn begin(&self, options: &[&str], mode: &str) -> Child {
         self.recording(options, mode).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
     }
 
     /// Lets the program go on.
-    fn go(&self) {
+    pub(crate) fn go(&self) {
         fs::write(self.path("go"), "").unwrap();
     }
 
@@ -77,7 +77,7 @@ impl Folder {
     }
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
     while !is_so() {
         assert!(since.elapsed() < Duration::from_secs(60), "{what}: nothing happens");
@@ -85,15 +85,15 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn send(signal: &str, pid: u32) {
+pub(crate) fn send(signal: &str, pid: u32) {
     assert!(Command::new("kill").arg(signal).arg(pid.to_string()).status().unwrap().success());
 }
 
-fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn leaves(trace: &Path) -> u64 {
+pub(crate) fn leaves(trace: &Path) -> u64 {
     calls_per_task(&traces::open(trace)).iter().filter_map(|calls| calls.get("leaf")).sum()
 }
 

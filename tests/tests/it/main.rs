@@ -86,6 +86,7 @@ mod sleds;
 mod small_stack;
 mod sp_rtrace;
 mod specified;
+mod store;
 mod storm;
 mod streaming;
 mod strikes;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rftrace_format::events::{EventLine, USER_EVENTS, event_name};
 use rftrace_format::files::{EVENTS, File as TraceFile, INFO, records};
 use rftrace_format::info::{Changes, feature};
+use rftrace_format::store::{self, Owned};
 use rftrace_read::{Error, Kind, Record, Result, SCHED_IN, SCHED_OUT, Summary, Trace, files, info};
 
 use super::walk::{ExportOptions, Item, walk};
@@ -27,15 +28,21 @@ pub fn write_directory(trace: &Trace, options: &ExportOptions, directory: &Path)
         let path = path.to_owned();
         move |source| Error::WriteFile { path, source }
     };
-    prepare(directory)?;
+    let owned = &prepare(directory)?;
     let mut summary = Summary::default();
     let mut tids = Vec::new();
     let mut has_events = false;
     let mut kernel_events = BTreeSet::new();
     for task in tasks {
         let path = directory.join(records(task.tid()));
-        let mut file =
-            Records { path: path.clone(), out: None, depth: 0, has_events: false, kernel_events: BTreeSet::new() };
+        let mut file = Records {
+            owned,
+            path: path.clone(),
+            out: None,
+            depth: 0,
+            has_events: false,
+            kernel_events: BTreeSet::new(),
+        };
         walk(trace, task, options, &mut summary, &mut |item| {
             let payload = item.recorded().map_or(Ok(Vec::new()), |record| trace.payload(task, &record))?;
             file.write(item, &payload).map_err(failed(&path))
@@ -59,7 +66,7 @@ pub fn write_directory(trace: &Trace, options: &ExportOptions, directory: &Path)
             EventLine { id: user_event(id), name: &name }.to_string()
         };
         let lines: String = kernel_events.iter().map(line).collect();
-        let file = File::options().append(true).create(true).open(&path);
+        let file = store::append(&path);
         file.and_then(|mut file| file.write_all(lines.as_bytes())).map_err(failed(&path))?;
     }
     let info = files::read(&trace.dir().join(INFO), info::MAX_BYTES)?;
@@ -68,18 +75,17 @@ pub fn write_directory(trace: &Trace, options: &ExportOptions, directory: &Path)
     let features = trace.info().features() & !(feature::KERNEL | feature::PERF_EVENT);
     let features = features | if has_events { feature::EVENT } else { 0 };
     let changes = Changes { features: Some(features), tids: Some(&tids), ..Changes::default() };
-    fs::write(&path, changes.apply(&info)).map_err(failed(&path))?;
+    store::write(&path, changes.apply(&info)).map_err(failed(&path))?;
     Ok(summary)
 }
 
-fn prepare(directory: &Path) -> Result<()> {
+fn prepare(directory: &Path) -> Result<Owned> {
     let failed = |source| Error::WriteFile { path: directory.to_owned(), source };
-    fs::create_dir_all(directory).map_err(failed)?;
-    if fs::read_dir(directory).map_err(failed)?.next().is_some() {
+    if store::Contents::of(directory).map_err(failed)? != store::Contents::Nothing {
         let reason = format!("{}: not empty; choose another directory, or remove it", directory.display());
         return Err(Error::Export(reason.into()));
     }
-    Ok(())
+    Owned::take(directory).map_err(failed)
 }
 
 /// The kernel's numbers of events are below this one.
@@ -108,7 +114,8 @@ fn copy_metadata(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// A task's file, which is made when its first record comes.
-struct Records {
+struct Records<'a> {
+    owned: &'a Owned,
     path: PathBuf,
     out: Option<BufWriter<File>>,
     depth: u16,
@@ -117,7 +124,7 @@ struct Records {
     kernel_events: BTreeSet<u64>,
 }
 
-impl Records {
+impl Records<'_> {
     fn write(&mut self, item: Item, payload: &[u8]) -> io::Result<()> {
         let depth = self.depth;
         let (time_ns, kind, addr) = match item {
@@ -142,7 +149,7 @@ impl Records {
         let depth = if kind == Kind::Exit { self.depth } else { depth };
         let out = match &mut self.out {
             Some(out) => out,
-            None => self.out.insert(BufWriter::new(File::create(&self.path)?)),
+            None => self.out.insert(BufWriter::new(self.owned.create(self.path.file_name().unwrap_or_default())?)),
         };
         let has_payload = !payload.is_empty();
         out.write_all(&Record { time_ns, kind, has_payload, payload_at: 0, depth, addr }.encode())?;

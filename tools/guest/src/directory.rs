@@ -1,8 +1,8 @@
 //! A merged timeline as one uftrace directory: a session for each source, tasks with numbers of their own.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Read, Write};
+use std::fs::{self, File};
+use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use rftrace_format::clock::ClockFile;
@@ -11,6 +11,7 @@ use rftrace_format::files::{self, File as TraceFile};
 use rftrace_format::info::{self, InfoWriter, feature};
 use rftrace_format::map::{MapLine, NO_STACK};
 use rftrace_format::record::{Kind, MAX_DEPTH, RECORD_BYTES, Record};
+use rftrace_format::store::{self, Owned};
 use rftrace_format::symbols::{Head, ModuleId, SymbolLine, with_path};
 use rftrace_format::tasks::TaskLine;
 use rftrace_read::files as reading;
@@ -42,55 +43,40 @@ impl Merge {
     /// A source cannot be read or is malformed, `dir` is one of the sources or holds something else than a trace, or it cannot be
     /// written.
     pub fn write_directory(&self, dir: &Path) -> Result<Summary> {
-        self.prepare(dir)?;
-        let result = self.write_prepared(dir);
+        let owned = self.prepare(dir)?;
+        let result = self.write_prepared(&owned);
         if result.is_err() {
             // A part of a trace is of no use, and the directory should be free for the next try.
-            let _ = remove_trace(dir);
+            let _ = owned.clear();
         }
         result
     }
 
-    fn write_prepared(&self, dir: &Path) -> Result<Summary> {
+    fn write_prepared(&self, dir: &Owned) -> Result<Summary> {
         let mut metadata = Metadata { dir, sids: HashSet::new(), task_txt: String::new() };
         for (idx, source) in self.sources.iter().enumerate() {
             metadata.add(idx, source)?;
         }
         add_kernel_symbols(dir, &self.sources)?;
-        let output = DirectoryOutput::new(dir, self);
-        let (mut output, summary) = self.run(output)?;
+        let (mut output, summary) = self.run(DirectoryOutput::new(dir, self))?;
         output.flush_all()?;
         metadata.add_kvm(self, &output)?;
-        write_file(&dir.join(files::TASKS), metadata.task_txt.as_bytes())?;
+        write_file(dir, files::TASKS, metadata.task_txt.as_bytes())?;
         output.write_events()?;
-        write_file(&dir.join(files::CLOCK), self.clock_file(&output).to_string().as_bytes())?;
-        write_file(&dir.join(files::INFO), &self.info(&output))?;
+        write_file(dir, files::CLOCK, self.clock_file(&output).to_string().as_bytes())?;
+        write_file(dir, files::INFO, &self.info(&output))?;
         Ok(summary)
     }
 
     /// Makes the directory, or empties it.
-    fn prepare(&self, dir: &Path) -> Result<()> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| Error::WriteFile { path, source }
-        };
-        fs::create_dir_all(dir).map_err(failed(dir))?;
+    fn prepare(&self, dir: &Path) -> Result<Owned> {
         let same = |other: &Path| dir.canonicalize().ok().is_some_and(|dir| other.canonicalize().ok() == Some(dir));
         if self.sources.iter().any(|source| same(source.trace.dir())) {
             let reason = format!("{}: the output is one of the sources; give another directory", dir.display());
             return Err(Error::Unaligned { reason });
         }
-        let is_trace = reading::begins_with(&dir.join(files::INFO), files::MAGIC).unwrap_or(false);
-        for entry in fs::read_dir(dir).map_err(failed(dir))? {
-            let path = entry.map_err(failed(dir))?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if !is_trace {
-                let reason =
-                    format!("{}: it holds `{name}` and is no trace: give an empty or a new directory", dir.display());
-                return Err(Error::Unaligned { reason });
-            }
-        }
-        remove_trace(dir)
+        let taken = Owned::take(dir).and_then(|owned| owned.clear().map(|()| owned));
+        taken.map_err(|source| Error::WriteFile { path: dir.to_owned(), source })
     }
 
     /// The clock of the timeline, so that this directory can be merged with others.
@@ -114,24 +100,9 @@ impl Merge {
     }
 }
 
-/// Removes the files of a trace.
-fn remove_trace(dir: &Path) -> Result<()> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| Error::WriteFile { path, source }
-    };
-    for entry in fs::read_dir(dir).map_err(failed(dir))? {
-        let path = entry.map_err(failed(dir))?.path();
-        if path.file_name().and_then(|name| TraceFile::of(name.to_str()?)).is_some() {
-            fs::remove_file(&path).map_err(failed(&path))?;
-        }
-    }
-    Ok(())
-}
-
 /// `task.txt`, maps and symbols of all sources.
 struct Metadata<'d> {
-    dir: &'d Path,
+    dir: &'d Owned,
     sids: HashSet<String>,
     task_txt: String,
 }
@@ -154,7 +125,7 @@ impl Metadata<'_> {
                 let path = with_prefix(line.path, &prefix);
                 Ok(MapLine { path: &path, ..line }.to_string().into_bytes())
             };
-            copy_lines(&from.join(files::map(&old)), &self.dir.join(files::map(&new)), change)?;
+            copy_lines(&from.join(files::map(&old)), (self.dir, &files::map(&new)), change)?;
         }
         Ok(())
     }
@@ -198,14 +169,14 @@ impl Metadata<'_> {
         }
         let mut meets_other = false;
         for (name, path) in &found {
-            let there = self.dir.join(name);
+            let there = self.dir.path().join(name);
             meets_other |= there.exists() && !is_same(&there, path)?;
         }
         let prefix = if meets_other { format!("{idx}-") } else { String::new() };
         for (name, path) in found {
             let change =
                 |lines: &Lines| Ok(with_path(lines.current_bytes(), |path| with_prefix(path, &prefix)).into_owned());
-            copy_lines(&path, &self.dir.join(format!("{prefix}{name}")), change)?;
+            copy_lines(&path, (self.dir, &format!("{prefix}{name}")), change)?;
         }
         Ok(prefix)
     }
@@ -236,15 +207,15 @@ impl Metadata<'_> {
         symbols += &SymbolLine::end(end - KVM_BASE).to_string();
         self.task_txt.push_str(&text);
         let module = ModuleId { path: KVM, build_id: None };
-        write_file(&self.dir.join(module.plain_name()), symbols.as_bytes())?;
+        write_file(self.dir, module.plain_name(), symbols.as_bytes())?;
         let map = format!("{}{NO_STACK}", MapLine::new((KVM_BASE, end), "r-xp", KVM, None));
-        write_file(&self.dir.join(files::map(&sid)), map.as_bytes())
+        write_file(self.dir, files::map(&sid), map.as_bytes())
     }
 }
 
 /// Writes the functions of the kernel that all hosts run on. The guest's may be another one, with others at the same addresses: its
 /// functions have names only where no host has any.
-fn add_kernel_symbols(dir: &Path, sources: &[Source]) -> Result<()> {
+fn add_kernel_symbols(dir: &Owned, sources: &[Source]) -> Result<()> {
     const MAX_BYTES: u64 = 64 << 20;
 
     let table = |source: &Source| {
@@ -257,7 +228,7 @@ fn add_kernel_symbols(dir: &Path, sources: &[Source]) -> Result<()> {
     if symbols.is_empty() {
         symbols = tables.into_iter().flatten().next().unwrap_or_default();
     }
-    if symbols.is_empty() { Ok(()) } else { write_file(&dir.join(files::KERNEL_SYMBOLS), &symbols) }
+    if symbols.is_empty() { Ok(()) } else { write_file(dir, files::KERNEL_SYMBOLS, &symbols) }
 }
 
 /// A session's name that no other has: its own, if that is free.
@@ -279,10 +250,10 @@ fn with_prefix(path: &str, prefix: &str) -> String {
 }
 
 /// Copies a file line by line. `change` makes the new one, with its end, of the current one.
-fn copy_lines(from: &Path, to: &Path, change: impl Fn(&Lines) -> Result<Vec<u8>>) -> Result<()> {
-    let failed = |source| Error::WriteFile { path: to.to_owned(), source };
+fn copy_lines(from: &Path, (dir, name): (&Owned, &str), change: impl Fn(&Lines) -> Result<Vec<u8>>) -> Result<()> {
+    let failed = |source| Error::WriteFile { path: dir.path().join(name), source };
     let mut lines = Lines::open(from)?;
-    let mut out = BufWriter::new(File::create(to).map_err(failed)?);
+    let mut out = BufWriter::new(dir.create(name).map_err(failed)?);
     while lines.next()?.is_some() {
         out.write_all(&change(&lines)?).map_err(failed)?;
     }
@@ -322,7 +293,7 @@ struct LaneFile {
 }
 
 struct DirectoryOutput<'d> {
-    dir: &'d Path,
+    dir: &'d Owned,
     lanes: Vec<LaneFile>,
     /// Names of events, and their numbers.
     events: HashMap<String, u64>,
@@ -330,12 +301,12 @@ struct DirectoryOutput<'d> {
 }
 
 impl<'d> DirectoryOutput<'d> {
-    fn new(dir: &'d Path, merge: &Merge) -> Self {
+    fn new(dir: &'d Owned, merge: &Merge) -> Self {
         let mut functions = (KVM_BASE..).step_by(KVM_FUNCTION_BYTES as usize);
         let lanes = merge.lanes.iter().map(|info| LaneFile {
             around: if matches!(info.of, Of::Kvm { .. }) { functions.next() } else { None },
             tid: info.track.tid,
-            path: dir.join(files::records(info.track.tid)),
+            path: dir.path().join(files::records(info.track.tid)),
             block: Vec::new(),
             depth: 0,
             is_written: false,
@@ -396,7 +367,7 @@ impl<'d> DirectoryOutput<'d> {
         }
         self.lanes.iter_mut().try_for_each(LaneFile::flush)?;
         if let Some(counters) = &mut self.counters {
-            let path = self.dir.join(files::COUNTERS);
+            let path = self.dir.path().join(files::COUNTERS);
             counters.flush().map_err(|source| Error::WriteFile { path, source })?;
         }
         Ok(())
@@ -406,7 +377,7 @@ impl<'d> DirectoryOutput<'d> {
         let mut events: Vec<_> = self.events.iter().map(|(name, id)| (id, name)).collect();
         events.sort();
         let lines: String = events.iter().map(|&(&id, name)| EventLine { id, name }.to_string()).collect();
-        write_file(&self.dir.join(files::EVENTS), lines.as_bytes())
+        write_file(self.dir, files::EVENTS, lines.as_bytes())
     }
 
     fn event_id(&mut self, name: &str) -> u64 {
@@ -427,13 +398,8 @@ impl LaneFile {
         if self.block.is_empty() {
             return Ok(());
         }
-        let mut options = OpenOptions::new();
-        if self.is_written {
-            options.append(true)
-        } else {
-            options.write(true).create(true).truncate(true)
-        };
-        let written = options.open(&self.path).and_then(|mut file| file.write_all(&self.block));
+        let file = if self.is_written { store::append(&self.path) } else { store::create(&self.path) };
+        let written = file.and_then(|mut file| file.write_all(&self.block));
         written.map_err(|source| Error::WriteFile { path: self.path.clone(), source })?;
         self.is_written = true;
         self.block.clear();
@@ -466,19 +432,19 @@ impl Output for DirectoryOutput<'_> {
     }
 
     fn counter(&mut self, time_ns: u64, name: &str, value: f64) -> Result<()> {
-        let path = self.dir.join(files::COUNTERS);
+        let path = self.dir.path().join(files::COUNTERS);
         let failed = |source| Error::WriteFile { path: path.clone(), source };
         let file = match &mut self.counters {
             Some(file) => file,
-            None => self.counters.insert(BufWriter::new(File::create(&path).map_err(failed)?)),
+            None => self.counters.insert(BufWriter::new(self.dir.create(files::COUNTERS).map_err(failed)?)),
         };
         write!(file, "{}", CounterLine { time_ns, name, value }).map_err(failed)
     }
 }
 
-fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let result: io::Result<()> = fs::write(path, bytes);
-    result.map_err(|source| Error::WriteFile { path: path.to_owned(), source })
+fn write_file(dir: &Owned, name: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
+    let result = dir.create(&name).and_then(|mut file| file.write_all(bytes));
+    result.map_err(|source| Error::WriteFile { path: dir.path().join(name), source })
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr};
 
+use rftrace_format::store;
+
 use crate::error::{Error, Result};
 use crate::receive::{BEGINNING_BYTES, Incoming, ReceiveOptions, Received};
 use crate::store::Root;
@@ -133,7 +135,7 @@ struct Image<'a> {
 
 impl<'a> Image<'a> {
     fn create(path: &'a Path, max_bytes: u64) -> Result<Self> {
-        Ok(Self { path, file: File::create_new(path).map_err(Error::at(path))?, n_bytes: 0, max_bytes })
+        Ok(Self { path, file: store::create_new(path).map_err(Error::at(path))?, n_bytes: 0, max_bytes })
     }
 
     fn take(&mut self, piece: &[u8]) -> Result<bool> {

@@ -26,8 +26,7 @@ const MAX_OPEN: usize = 16;
 const MAX_SAME: u32 = 100_000;
 /// Names of files that were left out are kept up to here, to be said.
 const MAX_NAMED: usize = 4;
-/// `info` of a trace whose end has not come.
-pub(crate) const INCOMPLETE_INFO: &str = "info.incomplete";
+pub(crate) use rftrace_format::store::INCOMPLETE_INFO;
 
 /// Where traces go.
 #[derive(Debug)]
@@ -55,7 +54,7 @@ impl Root {
         };
         for name in (1..MAX_SAME).map(name) {
             let path = self.path.join(&name);
-            match mkdirat(&self.dir, name.as_str(), Mode::from_bits_truncate(0o777)) {
+            match mkdirat(&self.dir, name.as_str(), Mode::S_IRWXU) {
                 Err(Errno::EEXIST) => {}
                 Err(error) => return Err(Error::at(&path)(error.into())),
                 Ok(()) => {
@@ -238,7 +237,7 @@ impl Store {
     /// Opens a file of the directory to add to it.
     pub(crate) fn open_file(&self, name: &str, new: OFlag) -> Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | new;
-        let file = openat(&self.dir, name, flags, Mode::from_bits_truncate(0o666));
+        let file = openat(&self.dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR);
         file.map(File::from).map_err(io::Error::from).map_err(Error::at(&self.path.join(name)))
     }
 }

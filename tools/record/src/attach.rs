@@ -107,6 +107,8 @@ pub struct Recorded {
     pub processes: Vec<EndOfProcess>,
     /// What was recorded of resources, if that was wanted.
     pub resources: Option<resources::Recorded>,
+    /// From where to where the directory was moved; or it was deleted.
+    pub followed: Result<Option<(PathBuf, PathBuf)>>,
     /// What keeps the files of processes in containers, until there is a trace.
     pub roots: Vec<OtherRoot>,
 }
@@ -307,7 +309,7 @@ impl<F: FnMut(Written)> Sum<F> {
 ///
 /// Nothing is recorded: one of the processes cannot be attached to, and the others are left again.
 pub fn record(
-    output: &Output,
+    output: &mut Output,
     options: &Options,
     begun: impl FnOnce(Option<&std::io::Error>),
     tell: impl FnMut(Written) + Send + 'static,
@@ -394,6 +396,10 @@ pub fn record(
     let reasons = attend(attended, look, go_on, &to_do);
     // Who waits for something to be done is told that it is not.
     drop(to_do);
+    let followed = output.follow();
+    if let Ok(Some((from, to))) = &followed {
+        recorders.iter().for_each(|recorder| recorder.moved(from, to));
+    }
     let resources = resources.map(ResourceRecorder::stop);
     let banks = recorders.into_iter().map(BankRecorder::stop).reduce(BankRecording::with);
     if let Ok(control) = control {
@@ -405,7 +411,7 @@ pub fn record(
         EndOfProcess { pid, reason, told, stopped, left_out, is_confined }
     });
     let processes = processes.collect();
-    Ok(Recorded { banks, processes, resources, roots: roots.into_iter().flatten().collect() })
+    Ok(Recorded { banks, processes, resources, followed, roots: roots.into_iter().flatten().collect() })
 }
 
 /// Refuses what needs numbers of processes and threads that are the same for all.

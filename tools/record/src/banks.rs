@@ -17,7 +17,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::passed::Passed;
 use rftrace_format::record::RECORD_BYTES;
-use rftrace_format::recording::{Entry, Fork, PART_FILE, Part, RECEIVED, Saved};
+use rftrace_format::recording::{Entry, Fork, PART_FILE, Part, RECEIVED, SPOOL, Saved};
 pub use rftrace_frontend::bank::Written;
 use rftrace_frontend::bank::{self, Banks, Collected, Extent, Options, SHORTEST_PAUSE, Symbols};
 
@@ -86,6 +86,8 @@ pub struct BankRecording {
     places: HashMap<u64, PathBuf>,
     /// The functions of modules, where those of this machine are not meant.
     symbols: Symbols,
+    /// What could not be read, which stays as it is, and why.
+    unread: Vec<String>,
 }
 
 impl BankRecorder {
@@ -218,6 +220,12 @@ impl BankRecorder {
         self.jobs.with(|banks| banks.keep_nothing());
     }
 
+    /// The directory was moved in which spools are.
+    pub fn moved(&self, from: &Path, to: &Path) {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.jobs.with(move |banks| banks.moved(&from, &to));
+    }
+
     /// Has the files of its processes' modules be looked for in another root directory.
     #[cfg(attaching)]
     pub(crate) fn set_root(&self, root: PathBuf) {
@@ -248,7 +256,8 @@ impl BankRecorder {
         let snapshots = self.snapshots.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         collected.extend(snapshots.of_deaths);
         let symbols = Symbols::default();
-        BankRecording { collected, on_full: self.on_full, dumps: self.dumps, places: snapshots.places, symbols }
+        let (on_full, dumps, places, unread) = (self.on_full, self.dumps, snapshots.places, Vec::new());
+        BankRecording { collected, on_full, dumps, places, symbols, unread }
     }
 }
 
@@ -354,11 +363,11 @@ impl Processes {
 }
 
 impl BankRecording {
-    /// What a recorder has left in a folder, or has written so far, if there is anything.
+    /// What a recorder has left in a folder, or has written so far, if there is anything. What is damaged costs its process alone.
     ///
     /// # Errors
     ///
-    /// Something cannot be read.
+    /// The folder cannot be read.
     pub(crate) fn of(work: &Path, extent: Extent) -> Result<Option<Self>> {
         let is_received = work.join(RECEIVED).exists();
         let spools = bank::spools(work).with_context(|| format!("cannot read {}", work.display()))?;
@@ -372,12 +381,25 @@ impl BankRecording {
         };
         let symbols = if is_received { Symbols::received(work) } else { Ok(Symbols::default()) };
         let symbols = symbols.with_context(|| format!("cannot read {}", work.display()))?;
-        let at_end = |collected| AtEnd { collected, is_decided: true };
-        let collected: Vec<AtEnd> =
-            spools.into_iter().map(|spool| recover(spool).map(at_end)).collect::<Result<_>>()?;
+        let (mut collected, mut unread) = (Vec::new(), Vec::new());
+        if extent == Extent::All && !is_received {
+            unread = missing_spools(work, &spools)?;
+        };
+        for spool in spools {
+            match recover(spool) {
+                Ok(it) => collected.push(AtEnd { collected: it, is_decided: true }),
+                Err(error) => unread.push(format!("{error:#}; it is left out, and stays there")),
+            }
+        }
         let dumps = DumpControl::new(dumps::Options::default());
         let (on_full, places) = (OnFull::Wait, HashMap::new());
-        Ok((!collected.is_empty()).then_some(Self { collected, on_full, dumps, places, symbols }))
+        let is_empty = collected.is_empty() && unread.is_empty();
+        Ok((!is_empty).then_some(Self { collected, on_full, dumps, places, symbols, unread }))
+    }
+
+    /// What could not be read, and why.
+    pub(crate) fn unread(&self) -> &[String] {
+        &self.unread
     }
 
     /// With what was in the banks of another recorder.
@@ -494,6 +516,22 @@ impl BankRecording {
         }
         Ok(self.dumps.dumps().not_there())
     }
+}
+
+/// Spools that are not there any more, though it is said what they have held, and no part was made of it.
+fn missing_spools(work: &Path, spools: &[PathBuf]) -> Result<Vec<String>> {
+    let all = entries(work)?;
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let has_part = |pid: u32| {
+        all.iter().any(|path| matches!(Entry::of(&name(path)), Some(Entry::Part { pid: of, .. }) if of == pid))
+    };
+    let is_missing = |spool: &PathBuf| {
+        let pid = name(spool).strip_prefix(SPOOL).and_then(|rest| rest.split('-').next()?.parse().ok());
+        !spools.contains(spool) && pid.is_some_and(|pid| !has_part(pid)) && bank::told_bytes(spool) > Some(0)
+    };
+    let told = all.iter().filter(|path| path.extension() == Some("about".as_ref())).map(|path| path.with_extension(""));
+    let missing = told.filter(is_missing);
+    Ok(missing.map(|spool| format!("{} is missing: what its process did is lost", spool.display())).collect())
 }
 
 fn save(collected: Collected, on_full: OnFull, work: &Path, symbols: &mut Symbols) -> Result<()> {

@@ -3,6 +3,7 @@
 //! Not here: how it is measured (`rftrace-preload`), and what is done with it (`rftrace-views`).
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -11,6 +12,7 @@ use rftrace_format::cost::{CallCost, HookKind, INSIDE, OUTSIDE};
 use rftrace_format::files;
 use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::recording::COST;
+use rftrace_format::store;
 
 /// Has the library measure it. Of several kinds of hooks, where nobody knows which one a function has, it is the least. `None` if it
 /// cannot be measured.
@@ -24,10 +26,15 @@ pub fn measure(library: &Path, kinds: &[HookKind]) -> Option<CallCost> {
     kinds.iter().map(of_kind).reduce(|one, other| Some(one?.least(other?)))?
 }
 
+/// Makes room for it in a folder.
+pub(crate) fn reserve(work: &Path) -> io::Result<()> {
+    store::reserve(&work.join(COST))
+}
+
 /// Keeps it with a recording of which a trace is made later.
 pub(crate) fn keep_in(work: &Path, cost: CallCost) -> Result<()> {
     let path = work.join(COST);
-    fs::write(&path, cost.to_string()).with_context(|| format!("cannot write {}", path.display()))
+    store::fill(&path, &cost.to_string()).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// What was kept so.
@@ -48,7 +55,7 @@ pub fn add_to(dir: &Path, cost: CallCost) -> Result<()> {
     text += &cost.to_string();
     // The file may be that of a part. It is whole at any time.
     let new = path.with_extension("part");
-    fs::write(&new, text)
+    store::write(&new, text)
         .and_then(|()| fs::rename(&new, &path))
         .inspect_err(|_| {
             // It is of no use; that it is there matters less than why.

@@ -1,6 +1,5 @@
 //! How a program ended, kept beside what it recorded until a trace is made of that.
 
-use std::fs;
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -9,6 +8,7 @@ use std::time::Duration;
 
 use rftrace_format::info::Usage;
 use rftrace_format::opener::{self, MOST_TEXT};
+use rftrace_format::store;
 
 use super::run::Ended;
 
@@ -16,6 +16,11 @@ use super::run::Ended;
 const FILE: &str = "ended.txt";
 
 impl Ended {
+    /// Makes room for it in a folder.
+    pub(crate) fn reserve(work: &Path) -> io::Result<()> {
+        store::reserve(&work.join(FILE))
+    }
+
     /// Writes it into a folder.
     pub(crate) fn keep_in(&self, work: &Path) -> io::Result<()> {
         let usage = &self.usage;
@@ -34,13 +39,14 @@ impl Ended {
             usage.blocks_read,
             usage.blocks_written,
         ];
-        fs::write(work.join(FILE), numbers.map(|number| format!("{number}\n")).concat())
+        store::fill(&work.join(FILE), &numbers.map(|number| format!("{number}\n")).concat())
     }
 
     /// What was written into a folder, if it is there.
     pub(crate) fn kept_in(work: &Path) -> Option<Self> {
         let text = opener::read_text(&work.join(FILE), MOST_TEXT).ok()?;
-        let numbers: Vec<u64> = text.lines().map(|line| line.parse().ok()).collect::<Option<_>>()?;
+        let numbers: Vec<u64> =
+            text.lines().filter(|line| !line.is_empty()).map(|line| line.parse().ok()).collect::<Option<_>>()?;
         let &[pid, status, elapsed, system, user, voluntary, involuntary, resident, major, minor, read, written] =
             numbers.as_slice()
         else {
@@ -69,6 +75,8 @@ mod tests {
     #[test]
     fn what_is_kept_is_read() {
         let folder = tempfile::tempdir().unwrap();
+        assert!(Ended::kept_in(folder.path()).is_none());
+        Ended::reserve(folder.path()).unwrap();
         assert!(Ended::kept_in(folder.path()).is_none());
         let ended = Ended {
             pid: 4711,

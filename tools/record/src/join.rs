@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use rftrace_format::cost::CallCost;
+use rftrace_format::store;
 use rftrace_frontend::bank::Extent;
 
 use super::banks::BankRecording;
@@ -34,6 +35,9 @@ pub struct Beside {
 ///
 /// Something cannot be read, written or moved.
 pub fn join(output: &Output, ended: &Ended, beside: Beside, notes: Vec<String>) -> Result<Joined> {
+    // For who recovers it, should there be no room for a trace. Without it there is one, too.
+    let _ = ended.keep_in(output.work());
+    let _ = beside.cost.map(|cost| cost::keep_in(output.work(), cost));
     join_all(output, Some(ended), beside, notes)
 }
 
@@ -104,7 +108,7 @@ pub fn keep(output: &mut Output, ended: &Ended, beside: Beside, notes: Vec<Strin
 pub fn recover_older(dir: &Path) -> Result<Option<PathBuf>> {
     let elsewhere = "choose another directory with --output";
     // What was kept as it is stays so.
-    let Some(output) = Output::left_in(dir).context(elsewhere)?.filter(|output| !output.is_kept()) else {
+    let Some(output) = Output::left_in(dir)?.filter(|output| !output.is_kept()) else {
         return Ok(None);
     };
     let joined = recover(&output).context(elsewhere)?;
@@ -114,14 +118,17 @@ pub fn recover_older(dir: &Path) -> Result<Option<PathBuf>> {
     if joined.left_over == 0 {
         output.finish()?;
     }
-    Ok(Some(Output::older(dir)))
+    Ok(Some(store::older(dir)))
 }
 
 fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<String>) -> Result<Joined> {
     let mut beside = beside;
     let dir = output.joined()?;
+    let unread = beside.banks.as_ref().map(|banks| banks.unread().to_vec()).unwrap_or_default();
     let banks = beside.banks.take().map(|banks| banks.save(output.work(), ended)).transpose()?;
     let mut joined = parts::join(output.work(), &dir, ended, notes)?;
+    joined.damaged += unread.len() as u64;
+    joined.errors.extend(unread);
     joined.dumps_not_there = banks.unwrap_or_default();
     joined.left_over += BankRecording::n_left_in(output.work());
     if joined.processes > 0 {
@@ -131,8 +138,8 @@ fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<S
         }
         let schedule = match beside.schedule {
             Some(schedule) => schedule.stop().and_then(|files| schedule::put(&files, &dir)),
-            None if output.is_kept() => schedule::files_in(output.work()).and_then(|files| schedule::put(&files, &dir)),
-            None => Ok(false),
+            // What a recorder has left.
+            None => schedule::left_in(output.work()).and_then(|files| schedule::put(&files, &dir)),
         };
         let has_schedule = match schedule {
             Ok(has_schedule) => has_schedule,

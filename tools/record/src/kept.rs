@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use rftrace_format::info::Changes;
+use rftrace_format::store;
 use rftrace_read::{Error, Result, files, info};
 
 /// What is kept of more records than there is room for.
@@ -62,21 +63,11 @@ impl Limited {
             self.out.write_all(lost(self.n_dropped).as_ref()).map_err(|source| self.failed(source))?;
         }
         self.out.flush().map_err(|source| self.failed(source))?;
-        let older = self.older();
-        if !older.exists() {
-            return Ok(self.n_dropped);
-        }
-        let join = || {
-            let mut end = OpenOptions::new().append(true).open(&older)?;
-            io::copy(&mut File::open(&self.path)?, &mut end)?;
-            fs::rename(&older, &self.path)
-        };
-        join().map_err(|source| self.failed(source))?;
-        Ok(self.n_dropped)
+        join_halves(&self.path).map(|()| self.n_dropped)
     }
 
     fn older(&self) -> PathBuf {
-        self.path.with_extension("older")
+        older(&self.path)
     }
 
     fn failed(&self, source: io::Error) -> Error {
@@ -84,8 +75,26 @@ impl Limited {
     }
 }
 
+fn older(path: &Path) -> PathBuf {
+    path.with_extension("older")
+}
+
+/// Puts the halves of a file together, if it has two.
+pub(crate) fn join_halves(path: &Path) -> Result<()> {
+    let older = older(path);
+    if !older.exists() {
+        return Ok(());
+    }
+    let join = || {
+        let mut end = OpenOptions::new().append(true).open(&older)?;
+        io::copy(&mut File::open(path)?, &mut end)?;
+        fs::rename(&older, path)
+    };
+    join().map_err(|source| Error::WriteFile { path: path.to_owned(), source })
+}
+
 fn create(path: &Path) -> Result<File> {
-    File::create(path).map_err(|source| Error::WriteFile { path: path.to_owned(), source })
+    store::create(path).map_err(|source| Error::WriteFile { path: path.to_owned(), source })
 }
 
 /// Says in `info` that the trace has what `feature` stands for.

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use nix::libc::c_int;
 use rftrace_format::files::{INFO, KERNEL_HEADER, KERNEL_SYMBOLS, kernel as kernel_file};
 use rftrace_format::info::feature;
+use rftrace_format::store;
 use rftrace_kernel::convert::{Converted, convert};
 use rftrace_kernel::header::Header;
 use rftrace_kernel::names::Functions;
@@ -276,14 +277,14 @@ impl KernelRecording {
         let open = |(processor, from): &(u32, PathBuf)| {
             let to = dir.join(kernel_file(*processor));
             let from = File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
-            let out = File::create(&to).with_context(|| format!("cannot write {}", to.display()))?;
+            let out = store::create(&to).with_context(|| format!("cannot write {}", to.display()))?;
             Ok((std::io::BufReader::new(from), BufWriter::new(out)))
         };
         let processors = self.files.iter().map(open).collect::<Result<Vec<_>>>()?;
         let converted = convert(processors, &self.header, &functions, nanos).context("the kernel's records")?;
         let Converted { header, addresses, n_calls, n_events, n_lost, n_wrong_pages, .. } = converted;
         let write = |name: &str, text: String| {
-            fs::write(dir.join(name), text).with_context(|| format!("cannot write {}", dir.join(name).display()))
+            store::write(&dir.join(name), text).with_context(|| format!("cannot write {}", dir.join(name).display()))
         };
         write(KERNEL_HEADER, header.to_string())?;
         write(KERNEL_SYMBOLS, functions.table(addresses))?;

@@ -6,22 +6,22 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result, bail};
-use rftrace_format::files::{File as TraceFile, GAPS, INFO, MAGIC, RESOURCES};
+use rftrace_format::files::{GAPS, INFO, RESOURCES};
 use rftrace_format::gaps;
 use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::recording::{Entry, FOLDER, JOINED, PART_FILE, STREAM, snapshot, snapshot_number};
 use rftrace_format::resources::{self, BlockHead};
-use rftrace_read::files::begins_with;
+use rftrace_format::store::{self, Owned};
 use tempfile::TempDir;
 
-use super::run;
-
-/// The list of functions that are not recorded though they were to be. It is there alone where nothing was recorded.
-pub const BRANCHES_FILE: &str = "entry-branches.txt";
+use super::cost;
+use super::run::{self, Ended};
 
 /// A directory that is being written. A temporary one is removed when this is dropped.
 #[derive(Debug)]
 pub struct Output {
+    /// Nobody else writes there meanwhile.
+    owned: Owned,
     dir: PathBuf,
     work: PathBuf,
     /// The temporary directory, if it is one.
@@ -35,19 +35,13 @@ impl Output {
         let dir = wanted.or(temporary.as_ref().map(TempDir::path)).unwrap_or(Path::new("uftrace.data"));
         // The program may change its working directory.
         let dir = absolute(dir).with_context(|| format!("{} is no path", dir.display()))?;
-        make_room(&dir)?;
+        let owned = Owned::take_anew(&dir).with_context(|| format!("cannot record to {} (--output)", dir.display()))?;
         let work = dir.join(FOLDER);
-        fs::create_dir_all(&work).and_then(|()| run::register(&work)).with_context(|| {
+        let reserve = |_| Ended::reserve(&work).and_then(|()| cost::reserve(&work));
+        Owned::within(&work).and_then(reserve).and_then(|()| run::register(&work)).with_context(|| {
             format!("cannot make the directory {}; choose another one with --output", work.display())
         })?;
-        Ok(Self { dir, work, temporary })
-    }
-
-    /// Where an older trace goes.
-    pub(crate) fn older(dir: &Path) -> PathBuf {
-        let mut old = dir.as_os_str().to_owned();
-        old.push(".old");
-        PathBuf::from(old)
+        Ok(Self { owned, dir, work, temporary })
     }
 
     /// What an `rftrace record` that did not come to its end has left in a directory, or has kept there as it was, if there is such.
@@ -60,11 +54,30 @@ impl Output {
         let Some(work) = [FOLDER, STREAM].map(|name| dir.join(name)).into_iter().find(|work| work.is_dir()) else {
             return Ok(None);
         };
-        let living = [run::living_recorder(&work), run::living(&work)].concat();
-        if let Some(pid) = living.first() {
+        let owned = Owned::take(&dir).with_context(|| format!("cannot write to {}", dir.display()))?;
+        if let Some(pid) = run::living(&work).first() {
             bail!("{} is being recorded to, by process {pid}: wait for its end, or kill it", dir.display());
         }
-        Ok(Some(Self { dir, work, temporary: None }))
+        Ok(Some(Self { owned, dir, work, temporary: None }))
+    }
+
+    /// Looks where the directory is by now. One that was moved goes on at its place. Returns from where to where.
+    ///
+    /// # Errors
+    ///
+    /// It was deleted, or what was recorded in it.
+    pub fn follow(&mut self) -> Result<Option<(PathBuf, PathBuf)>> {
+        let before = self.dir.clone();
+        let deleted = || format!("what was recorded to {} is lost", before.display());
+        let moved = self.owned.follow().with_context(deleted)?;
+        if let Some(moved) = &moved {
+            self.work = moved.join(self.work.strip_prefix(&self.dir).unwrap_or(&self.work));
+            self.dir.clone_from(moved);
+        }
+        if !self.work.is_dir() {
+            bail!("{}: {} was deleted while it was written to", deleted(), self.work.display());
+        }
+        Ok(moved.map(|moved| (before, moved)))
     }
 
     /// Whether it holds what was kept as it was.
@@ -78,6 +91,12 @@ impl Output {
         move_to(&self.work, &stream)?;
         self.work = stream;
         Ok(())
+    }
+
+    /// The directory, for who writes to it.
+    #[must_use]
+    pub fn owned(&self) -> &Owned {
+        &self.owned
     }
 
     /// The directory.
@@ -96,7 +115,7 @@ impl Output {
         let joined = self.work.join(JOINED);
         match fs::remove_dir_all(&joined) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => fs::create_dir(&joined),
+            _ => Owned::within(&joined).map(drop),
         }
         .with_context(|| format!("cannot make the directory {}", joined.display()))?;
         Ok(joined)
@@ -142,20 +161,12 @@ impl Output {
 
     /// Removes the sources of the trace.
     pub fn finish(&self) -> Result<()> {
-        remove_at_once(&self.work)
+        store::remove_at_once(&self.work).with_context(|| format!("cannot remove {}", self.work.display()))
     }
 
-    /// Removes the trace, and the directory if it holds nothing else.
+    /// Removes the trace, and the directory if it holds nothing else. Snapshots stay.
     pub fn remove_trace(&self) -> Result<()> {
-        let is_of_trace =
-            |path: &&PathBuf| path.file_name().is_some_and(|name| TraceFile::of(&name.to_string_lossy()).is_some());
-        let mut paths = entries(&self.dir)?;
-        // Without it the rest is no trace.
-        paths.sort_by_key(|path| !path.ends_with(INFO));
-        for path in paths.iter().filter(is_of_trace) {
-            fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
-        }
-        // Snapshots stay.
+        self.owned.clear().with_context(|| format!("cannot remove the trace in {}", self.dir.display()))?;
         let _ = fs::remove_dir(&self.dir);
         Ok(())
     }
@@ -224,50 +235,4 @@ pub(crate) fn link(from: &Path, to: &Path) -> Result<()> {
 
 fn move_to(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).with_context(|| format!("cannot move {} to {}", from.display(), to.display()))
-}
-
-/// Moves a trace at `dir` to `dir.old`. What is no trace stays where it is, and is an error.
-fn make_room(dir: &Path) -> Result<()> {
-    match fs::read_dir(dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error).with_context(|| format!("cannot look at {}", dir.display())),
-        Ok(entries) => {
-            if entries.count() == 0 {
-                return Ok(());
-            }
-        }
-    }
-    if !is_trace(dir) {
-        bail!("{} is there and is no trace; choose another directory with --output", dir.display());
-    }
-    let old = Output::older(dir);
-    if old.symlink_metadata().is_ok() {
-        if !is_trace(&old) {
-            bail!("{} is there and is no trace: the trace before cannot be moved there", old.display());
-        }
-        remove_at_once(&old)?;
-    }
-    fs::rename(dir, &old).with_context(|| format!("cannot move the old trace {} to {}", dir.display(), old.display()))
-}
-
-/// Removes a folder under another name. A recorder that is killed meanwhile leaves the whole folder, or none of that name: half the
-/// sources of a trace would count as all. The next removal takes what such a recorder has left.
-fn remove_at_once(folder: &Path) -> Result<()> {
-    let removing = || format!("cannot remove {}", folder.display());
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let removed = folder.with_file_name(format!(".rftrace-removed-{}", name.trim_start_matches('.')));
-    match fs::remove_dir_all(&removed) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).with_context(removing),
-        _ => {}
-    }
-    fs::rename(folder, &removed).and_then(|()| fs::remove_dir_all(&removed)).with_context(removing)
-}
-
-/// Whether a directory is a trace, or the beginning of one.
-fn is_trace(dir: &Path) -> bool {
-    let has_info = begins_with(&dir.join(INFO), MAGIC).unwrap_or(false);
-    let has_resources = || begins_with(&dir.join(RESOURCES), resources::MAGIC).unwrap_or(false);
-    let has_snapshot = || snapshots_in(dir).is_ok_and(|found| found.iter().any(|(_, path)| path.join(INFO).is_file()));
-    let is_list = || entries(dir).is_ok_and(|found| found == [dir.join(BRANCHES_FILE)]);
-    has_info || is_list() || has_resources() || dir.join(FOLDER).is_dir() || dir.join(STREAM).is_dir() || has_snapshot()
 }

@@ -17,6 +17,7 @@ use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::perf::{self, THREAD_NAME_BYTES};
 use rftrace_format::record::{Kind, RECORD_BYTES, Record};
 use rftrace_format::recording::{Entry, Fork, PART_FILE, Part, Saved};
+use rftrace_format::store;
 use rftrace_format::symbols::{Head, ModuleId, SymbolFileNames};
 use rftrace_format::tasks::TaskLine;
 use rftrace_read::info;
@@ -50,6 +51,8 @@ pub struct Joined {
     pub dropped: u64,
     /// Processes that went on when what was recorded of them ended.
     pub cut: usize,
+    /// Pieces of what was recorded that could not be read.
+    pub damaged: u64,
     /// Bytes of the trace.
     pub bytes: u64,
     /// What could not be saved, and why.
@@ -74,9 +77,10 @@ impl Joined {
 
     /// Writes into the trace what was not recorded, for those who look at it later.
     pub(crate) fn keep(&self, has_schedule: bool, dir: &Path) -> Result<()> {
-        let &Self { full, overwritten, untraced_threads, too_much, dropped, cut, .. } = self;
+        let &Self { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, .. } = self;
         let (full, too_much, cut) = (full as u64, too_much as u64, cut as u64);
-        let gaps = Gaps { full, overwritten, untraced_threads, too_much, dropped, cut, schedule: has_schedule };
+        let gaps =
+            Gaps { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, schedule: has_schedule };
         write(&dir.join(files::GAPS), gaps.to_string().as_bytes())
     }
 }
@@ -172,7 +176,7 @@ fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
             Some(Entry::Part { pid, nanos }) => (pid, nanos),
             _ => continue,
         };
-        let Some(told) = Part::parse(&opener::read(&dir.join(PART_FILE), MOST_TEXT).unwrap_or_default()) else {
+        let Some(mut told) = Part::parse(&opener::read(&dir.join(PART_FILE), MOST_TEXT).unwrap_or_default()) else {
             joined.left_over += usize::from(has_records(&dir));
             // Unless the process itself has said why.
             if !joined.errors.iter().any(|error| error.starts_with(&format!("process {pid}: "))) {
@@ -183,6 +187,14 @@ fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
         if let Some(problem) = &told.problem {
             joined.errors.push(format!("process {}: {problem}", told.pid));
         }
+        let path = dir.join(files::INFO);
+        if path.is_file()
+            && let Err(error) = info::read(&path)
+        {
+            joined.errors.push(format!("{error}; what {name} holds is left out, and stays there"));
+            joined.damaged += 1;
+            told.saved = Saved::Failed;
+        }
         match told.saved {
             Saved::Trace(counts) => {
                 joined.events += counts.events;
@@ -191,6 +203,7 @@ fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
                 joined.overwritten += counts.chunks_overwritten;
                 joined.dropped += counts.dropped;
                 joined.cut += usize::from(counts.cut);
+                joined.damaged += counts.damaged;
                 joined.untraced_threads += counts.untraced_threads;
             }
             Saved::TooMuch => joined.too_much += 1,
@@ -281,7 +294,7 @@ fn append(
     let reading = || format!("cannot read {}", from.display());
     let writing = || format!("cannot write {}", to.display());
     let mut input = BufReader::new(opener::open(from).with_context(reading)?);
-    let output = OpenOptions::new().create(true).append(true).open(to).with_context(writing)?;
+    let output = store::append(to).with_context(writing)?;
     let mut output = BufWriter::with_capacity(256 << 10, output);
     let mut record = [0; RECORD_BYTES];
     input.seek_relative((n_open * RECORD_BYTES as u64).cast_signed()).with_context(reading)?;
@@ -551,7 +564,7 @@ fn unlink(path: &Path) -> Result<()> {
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    store::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

@@ -3,13 +3,8 @@
 use std::collections::HashSet;
 use std::fs::{self, DirEntry};
 
+pub(crate) use rftrace_format::store::start_time;
 use rftrace_frontend::bank::own_number;
-
-/// When a process was started, if it has not ended: as long as one of its threads lives, the main one or another.
-pub(crate) fn start_time(pid: u32) -> Option<String> {
-    let stat = Stat::of(pid)?;
-    (!stat.is_zombie || stat.n_threads > 1).then_some(stat.started)
-}
 
 /// Whether this process has started another one, which it has not waited for.
 pub(crate) fn is_own_child(pid: u32) -> bool {
@@ -48,7 +43,6 @@ struct Stat {
     parent: u32,
     /// Threads of the process, the main one included.
     n_threads: u32,
-    started: String,
 }
 
 impl Stat {
@@ -62,6 +56,6 @@ impl Stat {
         let is_zombie = matches!(fields.next()?, "Z" | "X");
         let parent = fields.next()?.parse().ok()?;
         let n_threads = fields.nth(15)?.parse().ok()?;
-        Some(Self { is_zombie, parent, n_threads, started: fields.nth(1)?.to_owned() })
+        Some(Self { is_zombie, parent, n_threads })
     }
 }

@@ -26,6 +26,7 @@ use rftrace_format::files::RESOURCES;
 use rftrace_format::passed::Passed;
 use rftrace_format::resources::chunk::{is_whole, written};
 use rftrace_format::resources::{ATTACHED, BlockHead, DETAILED, Kind, LOW, MAGIC, Resource, Unit, pool};
+use rftrace_format::store;
 use rftrace_frontend::ticks;
 
 use super::processes::thread_lives;
@@ -129,7 +130,7 @@ impl ResourceRecorder {
         let led = Some(plan.led()).filter(|led| !led.is_empty()).map(|led| in_memory(led.as_bytes()));
         let led = led.transpose().context("no memory for the specifications")?;
         let path = work.join(RESOURCES);
-        let file = File::create(&path).and_then(|mut file| file.write_all(MAGIC).map(|()| file));
+        let file = store::create(&path).and_then(|mut file| file.write_all(MAGIC).map(|()| file));
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
         let [is_over, is_paused] = [Arc::<AtomicBool>::default(), Arc::default()];
         let (copies, wishes) = mpsc::channel();

@@ -16,6 +16,7 @@ use nix::libc::c_int;
 use nix::sys::signal::Signal;
 use rftrace_format::info::Usage;
 use rftrace_format::recording::Entry;
+use rftrace_format::store;
 use signal_hook::consts::{FORBIDDEN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Signals, SignalsInfo};
@@ -301,17 +302,9 @@ pub(crate) fn living(work: &Path) -> Vec<u32> {
     living_of(&names(work), of_process)
 }
 
-/// The `rftrace record` that records there, if it has not ended.
-pub(crate) fn living_recorder(work: &Path) -> Vec<u32> {
-    living_of(&names(work), |entry| match entry {
-        Entry::Recorder { pid, started } => Some((pid, started)),
-        _ => None,
-    })
-}
-
 /// Tells others who look at the folder that this process records there.
 pub(crate) fn register(work: &Path) -> std::io::Result<()> {
-    fs::write(work.join(mark()), "")
+    store::write(&work.join(mark()), "")
 }
 
 /// The name of the file for it.

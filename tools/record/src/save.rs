@@ -3,7 +3,7 @@
 //! Not here: how records become files (`rftrace_frontend::bank`), and where parts go (`parts`).
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use rftrace_format::files::GAPS;
 use rftrace_format::gaps;
 use rftrace_format::recording::{Counts, Fork, PART_FILE, Part, Saved};
+use rftrace_format::store::{self, Owned};
 use rftrace_frontend::Error;
 use rftrace_frontend::bank::{Collected, SavedBank, Symbols};
 
@@ -60,7 +61,10 @@ pub(crate) fn save_to(
         }
         Ok(saved) => {
             if saved.damaged_chunks > 0 {
-                problems.push(format!("{} pieces of its bank were overwritten by the program", saved.damaged_chunks));
+                problems.push(format!(
+                    "{} pieces of what was recorded are damaged, and their calls are missing",
+                    saved.damaged_chunks
+                ));
             }
             Saved::Trace(Counts {
                 events: saved.events,
@@ -71,9 +75,14 @@ pub(crate) fn save_to(
                 untraced_threads: saved.untraced_threads.into(),
                 dropped: collected.n_dropped,
                 cut: !collected.is_over(),
+                damaged: saved.damaged_chunks as u64,
             })
         }
         Err(Error::NoEvents { .. }) => Saved::Trace(Counts::default()),
+        Err(Error::Read { path, source }) if source.kind() == ErrorKind::InvalidData => {
+            problems.push(format!("{} cannot be read: {source}", path.display()));
+            Saved::Failed
+        }
         Err(error) => {
             problems.push(format!("nothing was saved: {}", error.with_remedy()));
             Saved::Failed
@@ -89,8 +98,8 @@ pub(crate) fn save_to(
         problem: (!problems.is_empty()).then(|| problems.join("; ").replace('\n', " ")),
     };
     let path = part.join(PART_FILE);
-    fs::create_dir_all(part)
-        .and_then(|()| fs::write(&path, told.to_string()))
+    Owned::within(part)
+        .and_then(|_| store::write(&path, told.to_string()))
         .with_context(|| format!("cannot write {}", path.display()))?;
     if let Some(reason) = reason.filter(|_| result.is_ok()) {
         let path = part.join(GAPS);

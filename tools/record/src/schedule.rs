@@ -1,8 +1,8 @@
 //! Records the context switches of a program and its children, by the kernel's perf events.
 
 use std::fmt;
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::{self, File};
+use std::io::{self, BufReader, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,10 +13,12 @@ use perf_event::events::Software;
 use perf_event::{Builder, Clock, SampleFlag, Sampler};
 use rftrace_format::files::{INFO, perf as perf_file};
 use rftrace_format::info::feature;
+use rftrace_format::opener;
 use rftrace_format::perf::{self, HEADER_BYTES, Header};
+use rftrace_format::store;
 use rftrace_read::{Error, Result, files};
 
-use crate::kept::{Kept, Limited, announce};
+use crate::kept::{self, Kept, Limited, announce};
 
 /// Bytes of the buffer that the kernel fills for each processor: half of what every user may lock.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -89,6 +91,13 @@ pub struct ScheduleRecorder {
 }
 
 impl ScheduleRecorder {
+    /// Its files are elsewhere by now.
+    pub fn moved(&mut self, from: &Path, to: &Path) {
+        for (_, path) in &mut self.files {
+            store::moved(path, from, to);
+        }
+    }
+
     /// Stops. Returns the files, by processor.
     ///
     /// # Errors
@@ -111,6 +120,33 @@ pub(crate) fn files_in(work: &Path) -> Result<Vec<(u32, PathBuf)>> {
         Some((number, path))
     };
     Ok(entries.filter_map(|entry| file(entry.path())).collect())
+}
+
+/// As [`files_in`], where a recorder was killed: a file may have an older half, and a last record that is cut.
+pub(crate) fn left_in(work: &Path) -> Result<Vec<(u32, PathBuf)>> {
+    let files = files_in(work)?;
+    for (_, path) in &files {
+        kept::join_halves(path)?;
+        let whole = whole_bytes(path).map_err(|source| Error::Io { path: path.clone(), source })?;
+        let cut = File::options().write(true).open(path).and_then(|file| file.set_len(whole));
+        cut.map_err(|source| Error::WriteFile { path: path.clone(), source })?;
+    }
+    Ok(files)
+}
+
+/// Bytes of the whole records at the beginning of a file.
+fn whole_bytes(path: &Path) -> io::Result<u64> {
+    let mut file = BufReader::new(opener::open(path)?);
+    let length = file.get_ref().metadata()?.len();
+    let (mut whole, mut head) = (0, [0; HEADER_BYTES]);
+    while whole + HEADER_BYTES as u64 <= length {
+        file.read_exact(&mut head)?;
+        let head = Header::decode(head);
+        let Some(body) = head.body_bytes().filter(|_| whole + u64::from(head.size) <= length) else { break };
+        file.seek_relative(body as i64)?;
+        whole += u64::from(head.size);
+    }
+    Ok(whole)
 }
 
 /// Makes files a part of the trace in `dir`. Returns whether there are any.

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use rftrace_format::files::INFO;
 use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::recording::{Entry, FOLDER, PART_FILE, Part, STREAM};
+use rftrace_format::store;
 use rftrace_frontend::bank::Extent;
 use tempfile::TempDir;
 
@@ -45,8 +46,8 @@ impl Stage {
         }
         let work = dir.join(FOLDER);
         if work.is_dir() {
-            let living = [run::living_recorder(&work), run::living(&work)].concat();
-            return Some((living.first().map_or(Self::Left, |&pid| Self::Recorded(pid)), work));
+            let living = store::living_recorder(&work).or_else(|| run::living(&work).first().copied());
+            return Some((living.map_or(Self::Left, Self::Recorded), work));
         }
         let stream = dir.join(STREAM);
         stream.is_dir().then_some((Self::Kept, stream))
@@ -143,7 +144,10 @@ impl Lent {
             }
         }
         let ended = Ended::kept_in(work);
-        let joined = parts::join(&parts, &trace, ended.as_ref(), Vec::new())?;
+        let unread = banks.as_ref().map(|banks| banks.unread().to_vec()).unwrap_or_default();
+        let n_unread = unread.len() as u64;
+        let mut joined = parts::join(&parts, &trace, ended.as_ref(), unread)?;
+        joined.damaged += n_unread;
         if joined.processes == 0 {
             let why = match stage {
                 Stage::Recorded(_) => "nothing of what is being recorded has reached the disk yet",

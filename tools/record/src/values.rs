@@ -10,6 +10,7 @@ use rftrace_format::files::File as TraceFile;
 use rftrace_format::items::read_payload;
 use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::record::{Kind, Record};
+use rftrace_format::store;
 use rftrace_format::symbols::{Head, ModuleId, SourcePart, SymbolFileNames, ValueLines, ValuesOf};
 use rftrace_format::values::MAX_PAYLOAD;
 use rftrace_read::{Task, Trace};
@@ -95,7 +96,7 @@ impl SpecFiles {
             let lines = functions.iter().map(|(&addr, function)| ValueLines { addr, function }.to_string());
             let text = head.to_string() + &lines.collect::<String>();
             let path = dir.join(name).with_extension("dbg");
-            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            store::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(())
     }

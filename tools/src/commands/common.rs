@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 #[cfg(feature = "full")]
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +11,8 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
 use rftrace_format::files::{INFO, records};
+#[cfg(feature = "full")]
+use rftrace_format::store;
 use rftrace_read::{Demangle, Error, Gaps, Summary, Trace};
 
 /// Writes to a file, or to stdout.
@@ -21,7 +22,8 @@ pub(crate) fn write_to(
     write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<()>,
 ) -> Result<()> {
     let Some(path) = file else { return Ok(print(write)?) };
-    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let file = store::create_output(path, path.parent().unwrap_or(path))
+        .with_context(|| format!("cannot write {}", path.display()))?;
     let mut out = BufWriter::new(file);
     write(&mut out)?;
     out.flush().with_context(|| format!("cannot write {}", path.display()))
@@ -158,6 +160,12 @@ pub(crate) fn losses(summary: &Summary, gaps: &Gaps) -> Vec<String> {
             "Processes were not saved, the trace had its greatest size: {}: let it be larger (--max-size 16G), or record less \
              (--filter, --notrace, --depth, --time-filter)",
             HumanCount(gaps.too_much)
+        ));
+    }
+    if gaps.damaged > 0 {
+        found.push(format!(
+            "Pieces of what was recorded that are damaged, so that their calls are missing: {}",
+            HumanCount(gaps.damaged)
         ));
     }
     if gaps.cut > 0 {

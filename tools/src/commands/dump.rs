@@ -1,6 +1,5 @@
 //! `rftrace dump`.
 
-use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rftrace_export::{
     Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export_with, write_directory,
 };
+use rftrace_format::store;
 use rftrace_page::Page;
 use rftrace_read::{Error, RECORD_BYTES, SourcePlace, Summary, Trace};
 
@@ -113,7 +113,7 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
         _ => {
             let extension = if args.flamegraph { "svg" } else { "pftrace" };
             let is_for_terminals = args.chrome || args.folded || args.firefox;
-            let mut out = Output::open(args.output, (!is_for_terminals).then(|| derived_name(&dir, extension)))?;
+            let mut out = Output::open(args.output, &dir, (!is_for_terminals).then(|| derived_name(&dir, extension)))?;
             let title = title(&trace);
             let wall_clock = WallClock::of(&trace);
             let result = {
@@ -142,7 +142,7 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
 
 /// Writes what was recorded of a program that does not call the tracer.
 fn write_counters(counters: &Counters, dir: &Path, is_chrome: bool, output: Option<PathBuf>) -> Result<()> {
-    let mut out = Output::open(output, (!is_chrome).then(|| derived_name(dir, "pftrace")))?;
+    let mut out = Output::open(output, dir, (!is_chrome).then(|| derived_name(dir, "pftrace")))?;
     let result = {
         let out = &mut out.writer;
         let mut sink: Box<dyn Sink + '_> =
@@ -155,7 +155,7 @@ fn write_counters(counters: &Counters, dir: &Path, is_chrome: bool, output: Opti
 /// Writes the page of `rftrace view`.
 fn write_page(page: &Page, dir: &Path, output: Option<PathBuf>) -> Result<Summary> {
     let html = page.html()?;
-    let mut out = Output::open(output, Some(derived_name(dir, "html")))?;
+    let mut out = Output::open(output, dir, Some(derived_name(dir, "html")))?;
     let written = out.writer.write_all(&html).map_err(Error::Write);
     out.close(written.map(|()| page.summary().clone()))
 }
@@ -179,12 +179,14 @@ struct Output {
 }
 
 impl Output {
-    /// Opens `path`; without one, stdout, or the file `derived` if stdout is a terminal.
-    fn open(path: Option<PathBuf>, derived: Option<PathBuf>) -> Result<Self> {
+    /// Opens `path`, for what is shown of the trace in `dir`; without one, stdout, or the file `derived` if stdout is a terminal.
+    fn open(path: Option<PathBuf>, dir: &Path, derived: Option<PathBuf>) -> Result<Self> {
         let is_derived = path.is_none();
         let path = path.or_else(|| derived.filter(|_| io::stdout().is_terminal()));
         let writer: Box<dyn Write> = match &path {
-            Some(path) => Box::new(File::create(path).with_context(|| format!("cannot write {}", path.display()))?),
+            Some(path) => {
+                Box::new(store::create_output(path, dir).with_context(|| format!("cannot write {}", path.display()))?)
+            }
             None => Box::new(io::stdout().lock()),
         };
         Ok(Self { path, writer: BufWriter::with_capacity(256 * 1024, writer), is_derived })

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use rftrace_export::{Chrome, Perfetto, Sink};
+use rftrace_format::store;
 use rftrace_guest::{Merge, MergeOptions};
 use rftrace_read::{Error, Summary, read_clock};
 
@@ -185,7 +186,10 @@ fn tsc_khz() -> Option<u64> {
 /// Writes a file; one that is not whole is removed.
 fn to_file(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> rftrace_read::Result<Summary>) -> Result<Summary> {
     let cannot = || format!("cannot write {}", path.display());
-    let mut out = BufWriter::with_capacity(1 << 20, File::create(path).with_context(cannot)?);
+    let mut out = BufWriter::with_capacity(
+        1 << 20,
+        store::create_output(path, path.parent().unwrap_or(path)).with_context(cannot)?,
+    );
     let result = write(&mut out).and_then(|summary| out.flush().map_err(Error::Write).map(|()| summary));
     if result.is_err() {
         // What is in the buffer must not be written when it is dropped.

@@ -37,7 +37,14 @@ pub(crate) fn run(args: RecoverArgs) -> Result<()> {
         joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
         bail!("there is nothing to recover in {}: no process had saved what it had recorded", dir.display());
     }
-    output.finish()?;
+    // What cannot be read stays.
+    let n_left = joined.left_over;
+    if n_left == 0 {
+        output.finish()?;
+    }
     summary::print_found(&joined, &dir);
+    if n_left > 0 {
+        say!("rftrace: what is in no trace stays in {}", output.work().display());
+    }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! `rftrace recv`.
 
 use std::collections::VecDeque;
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io::{self, stdin};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -273,7 +274,7 @@ fn new_directory(parent: &Path, name: &str) -> io::Result<PathBuf> {
     let name = if (1..=MOST).contains(&name.len()) && is_safe(name) { name } else { "kernel" };
     for number in 1..=100_000 {
         let dir = parent.join(if number == 1 { name.to_owned() } else { format!("{name}-{number}") });
-        match fs::create_dir(&dir) {
+        match DirBuilder::new().mode(0o700).create(&dir) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => return made.map(|()| dir),
         }

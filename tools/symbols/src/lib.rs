@@ -16,6 +16,7 @@ use debug::files::DebugFiles;
 use inlined::{Inlined, inlined};
 use rftrace_format::map::MapLine;
 use rftrace_format::record::ADDRESS_MASK;
+use rftrace_format::store::Owned;
 use rftrace_format::symbols::{Head, SourceLine, SourcePart, short_build_id};
 use rftrace_format::text::base_name;
 use rftrace_frontend::{Binary, LoadedBinary};
@@ -107,7 +108,11 @@ pub fn add_symbols(dir: &Path, options: &SymbolOptions) -> Result<Vec<Symbolized
         pairs.push((idx, binary, place));
     }
     // All is known to fit: only now anything is changed.
-    pairs.into_iter().map(|(idx, binary, place)| write(&trace, &modules[idx], &binary, &place, options.lines)).collect()
+    let owned = Owned::take(dir).map_err(|source| Error::WriteFile { path: dir.to_owned(), source })?;
+    pairs
+        .into_iter()
+        .map(|(idx, binary, place)| write((&trace, &owned), &modules[idx], &binary, &place, options.lines))
+        .collect()
 }
 
 /// The source lines of a module's functions, with what was inlined into them if that is wanted, as a `.dbg` file has them, from its file on this machine: `None` if that is not there, has
@@ -130,13 +135,14 @@ pub fn source_lines(module: &Mapping, has_inlined: bool) -> Option<Vec<u8>> {
     (n_lines > 0).then_some(text)
 }
 
-/// Writes the source lines of the modules of the trace in `dir` that are on this machine, beside their symbol files. Returns the paths of
+/// Writes the source lines of the modules of a trace that are on this machine, beside their symbol files. Returns the paths of
 /// those that have any.
 ///
 /// # Errors
 ///
 /// Those of [`Trace::open`]; [`Error::WriteFile`].
-pub fn add_source_lines(dir: &Path) -> Result<Vec<PathBuf>> {
+pub fn add_source_lines(owned: &Owned) -> Result<Vec<PathBuf>> {
+    let dir = owned.path();
     let trace = Trace::open(dir)?;
     let mut seen = HashSet::new();
     let mut written = Vec::new();
@@ -152,7 +158,7 @@ pub fn add_source_lines(dir: &Path) -> Result<Vec<PathBuf>> {
             let Some(name) = name else { continue };
             let path = dir.join(name).with_extension("dbg");
             let values = values_in(&path, 0)?;
-            replace(&path, |out| {
+            replace(owned, &path, |out| {
                 out.write_all(&text)?;
                 out.write_all(values.as_bytes())
             })?;
@@ -363,8 +369,14 @@ fn better(first: Place, second: Place) -> Place {
 }
 
 /// Writes the files of one binary.
-fn write(trace: &Trace, module: &Module, binary: &Binary, place: &Place, lines: bool) -> Result<Symbolized> {
-    let dir = trace.dir();
+fn write(
+    (trace, owned): (&Trace, &Owned),
+    module: &Module,
+    binary: &Binary,
+    place: &Place,
+    lines: bool,
+) -> Result<Symbolized> {
+    let dir = owned.path();
     let range = place.loaded.range();
     // Symbols are relative to the map's line, and cannot lie before it.
     let start = if range.start >= module.start() { module.start() } else { range.start };
@@ -379,12 +391,12 @@ fn write(trace: &Trace, module: &Module, binary: &Binary, place: &Place, lines: 
         wrong(binary.path(), format!("its debug information cannot be read ({error}); leave it out (--no-lines)"))
     })?;
     let file = dir.join(&name);
-    replace(&file, |out| place.loaded.write_symbols(out, &module.path, start))?;
+    replace(owned, &file, |out| place.loaded.write_symbols(out, &module.path, start))?;
     let mut n_lines = 0;
     if let Some(debug) = debug {
         let path = file.with_extension("dbg");
         let values = values_in(&path, module.start().wrapping_sub(start))?;
-        replace(&path, |out| {
+        replace(owned, &path, |out| {
             // uftrace takes the file for another module's unless this is what the map has.
             let head = Head { n_symbols: None, path: Some(module.path.clone()), build_id: module.build_id.clone() };
             n_lines = write_lines(out, &inlined(binary.path()), &debug, &place.loaded, &head, start)?;
@@ -400,7 +412,7 @@ fn write(trace: &Trace, module: &Module, binary: &Binary, place: &Place, lines: 
         let end = range.end.wrapping_add(moved) & ADDRESS_MASK;
         if wanted != mapped.start || end > mapped.end {
             let map = dir.join(&trace.sessions()[*session].map_file);
-            change_map(&map, &module.path, wanted..end.max(mapped.end))?;
+            change_map(owned, &map, &module.path, wanted..end.max(mapped.end))?;
         }
     }
     Ok(Symbolized {
@@ -470,7 +482,7 @@ fn source_line(debug: &Loader, address: u64) -> Option<(u32, String)> {
 }
 
 /// Gives a module another range in a map.
-fn change_map(map: &Path, module: &str, range: std::ops::Range<u64>) -> Result<()> {
+fn change_map(owned: &Owned, map: &Path, module: &str, range: std::ops::Range<u64>) -> Result<()> {
     let mut lines = Lines::open(map)?;
     let mut is_done = false;
     let mut changed = Vec::new();
@@ -483,23 +495,13 @@ fn change_map(map: &Path, module: &str, range: std::ops::Range<u64>) -> Result<(
             changed.extend(MapLine { start: range.start, end: range.end, ..line }.to_string().into_bytes());
         }
     }
-    replace(map, |out| out.write_all(&changed))
+    replace(owned, map, |out| out.write_all(&changed))
 }
 
-/// Writes a file beside its place and moves it there when it is whole.
-fn replace(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
-    let part = path.with_extension("part");
-    let written = File::create(&part).and_then(|file| {
-        let mut out = BufWriter::new(file);
-        fill(&mut out)?;
-        out.flush()?;
-        fs::rename(&part, path)
-    });
-    written.map_err(|source| {
-        // It is of no use; that it is there matters less than why.
-        let _ = fs::remove_file(&part);
-        Error::WriteFile { path: path.to_owned(), source }
-    })
+/// Writes a file of the trace, which comes to its place when it is whole.
+fn replace(owned: &Owned, path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    owned.replace(&name, fill).map_err(|source| Error::WriteFile { path: path.to_owned(), source })
 }
 
 fn wrong(path: &Path, reason: impl Into<String>) -> Error {

@@ -501,7 +501,7 @@ fn the_command() {
         (&["-o", &guest_dir, &guest_dir, "--tsc-offset", "0"], "the output is one of the sources"),
         (
             &["-o", &text(out.path()), &guest_dir, "--tsc-offset", "0"],
-            "and is no trace: give an empty or a new directory",
+            "and is no trace; choose another directory, or a new one",
         ),
         (&["-o", "/nonexistent/x.json", &guest_dir, "--tsc-offset", "0"], "cannot write /nonexistent/x.json"),
         (&["-o", "/dev/null/x", &guest_dir, "--tsc-offset", "0"], "/dev/null/x: cannot write it"),

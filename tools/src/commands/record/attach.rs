@@ -58,7 +58,7 @@ pub(crate) fn tell_of_end(pid: u32, reason: &Reason) {
 
 /// Records processes. Returns the trace; there is none if what was recorded stays where it is.
 pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
-    let output = Output::prepare(request.output.as_deref(), request.is_live)?;
+    let mut output = Output::prepare(request.output.as_deref(), request.is_live)?;
     let pids = &request.options.pids;
     let program = pids.first().map(|pid| PathBuf::from(format!("/proc/{pid}/exe"))).unwrap_or_default();
     let wanted = values::wanted(&request.what, &program, output.work()).inspect_err(|_| output.discard())?;
@@ -79,8 +79,8 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
         }
     };
     // The roots are kept until names have been read.
-    let Recorded { banks, processes, resources, roots: _roots } =
-        attach::record(&output, options, begun, tell).inspect_err(|_| output.discard())?;
+    let Recorded { banks, processes, resources, followed, roots: _roots } =
+        attach::record(&mut output, options, begun, tell).inspect_err(|_| output.discard())?;
     let (mut told, mut stops) = (Told::default(), Vec::new());
     let mut is_confined = false;
     for EndOfProcess { pid, reason, told: of_it, stopped, left_out, is_confined: is_it } in processes {
@@ -97,6 +97,7 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
         resources::tell_of_losses(recorded, usize::try_from(options.most_bytes).unwrap_or(usize::MAX));
     }
     let cost = cost::measured(false, options.has_library_calls);
+    super::tell_of_move(followed?.as_ref());
     let joined = match join::join_attached(&output, Beside { banks: Some(banks), cost, ..Beside::default() }) {
         Ok(joined) => joined,
         Err(error) => {
@@ -144,9 +145,9 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
         )?;
         stops.into_iter().for_each(|stopped| summary::tell_of_stop(stopped, request.is_quiet));
     }
-    wanted.name_values(output.dir(), request.is_quiet);
+    wanted.name_values(output.owned(), request.is_quiet);
     if request.has_lines
-        && let Err(error) = rftrace_symbols::add_source_lines(output.dir())
+        && let Err(error) = rftrace_symbols::add_source_lines(output.owned())
     {
         say!("rftrace: source lines are missing: {error}");
     }

@@ -98,7 +98,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     };
     let kernel = open_kernel(&args)?;
     recover_older(&args)?;
-    let output = Output::prepare(args.output.as_deref(), args.live || args.is_piped)?;
+    let mut output = Output::prepare(args.output.as_deref(), args.live || args.is_piped)?;
     let notes = Notes::create()?;
     let mut progress = (!args.quiet && args.is_streamed()).then(Progress::new);
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
@@ -137,7 +137,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     environment.push((setting::VARIABLE, settings.value()));
     let kept = if args.ring { Kept::End } else { Kept::Beginning };
     let beside_bytes = if args.is_streamed() { args.max_size } else { args.buffer } as u64;
-    let schedule = schedule.map(|events| events.record(output.work(), kept, beside_bytes)).transpose()?;
+    let mut schedule = schedule.map(|events| events.record(output.work(), kept, beside_bytes)).transpose()?;
     let kernel = kernel.map(|events| events.record(output.work(), kept, beside_bytes)).transpose()?;
     let for_library = [args.signal_snapshot, args.signal_toggle, args.signal_finish];
     let living = || {
@@ -185,6 +185,11 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     };
     let control = control_outside.or(control);
     let code = ended.code();
+    // Before the last things are written.
+    let followed = follow(&mut output, banks.as_ref());
+    if let (Ok(Some((from, to))), Some(schedule)) = (&followed, &mut schedule) {
+        schedule.moved(from, to);
+    }
     let resources = resources.map(ResourceRecorder::stop);
     let banks = banks.map(BankRecorder::stop);
     if let Some(control) = control {
@@ -213,10 +218,31 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         resources::tell_of_losses(recorded, args.most_bytes());
     }
     let sending = Sending { token, sender };
+    if let Err(error) = followed {
+        say!("rftrace: {error:#}");
+        // A program that has failed says so.
+        std::process::exit(if code == 0 { 1 } else { code });
+    }
     if let Err(error) = finish(&args, &program, output, (&notes, &mut entries, &wanted), beside, &ended, sending) {
         say!("rftrace: {error:#}");
     }
     std::process::exit(code)
+}
+
+/// Goes on where the directory is by now, and says so.
+fn follow(output: &mut Output, banks: Option<&BankRecorder>) -> Result<Option<(PathBuf, PathBuf)>> {
+    let moved = output.follow()?;
+    tell_of_move(moved.as_ref());
+    if let Some((from, to)) = &moved {
+        banks.iter().for_each(|banks| banks.moved(from, to));
+    }
+    Ok(moved)
+}
+
+fn tell_of_move(moved: Option<&(PathBuf, PathBuf)>) {
+    if let Some((from, to)) = moved {
+        say!("rftrace: {} was moved to {}: what was recorded is there", shell_word(from), shell_word(to));
+    }
 }
 
 fn tell_of_control(error: &std::io::Error) {
@@ -422,10 +448,10 @@ fn finish(
     }
     summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), is_kept, args.quiet)?;
     if joined.processes > 0 {
-        wanted.name_values(output.dir(), args.quiet);
+        wanted.name_values(output.owned(), args.quiet);
     }
     if args.srcline {
-        match rftrace_symbols::add_source_lines(output.dir()) {
+        match rftrace_symbols::add_source_lines(output.owned()) {
             Ok(written) if program.canonicalize().is_ok_and(|program| !written.contains(&program)) => say!(
                 "rftrace: no source lines of {}: it has no debug information (-g, or `debug = \"line-tables-only\"` in Cargo.toml)",
                 program.display()

@@ -14,6 +14,7 @@ use rftrace_format::files::GAPS;
 use rftrace_format::gaps;
 use rftrace_read::Trace;
 use rftrace_read::maps::Mapping;
+use rftrace_format::store::{self, Owned};
 use rftrace_record::dumps::NotThere;
 use rftrace_record::entries::Told;
 use rftrace_record::join::KeptStream;
@@ -134,7 +135,7 @@ pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, 
     }
 }
 
-pub(crate) use rftrace_record::output::BRANCHES_FILE;
+pub(crate) use rftrace_format::store::BRANCHES as BRANCHES_FILE;
 
 /// Fewer functions than this are hardly all that a program is about.
 const FEW: u64 = 4;
@@ -154,8 +155,8 @@ pub(crate) fn tell_of_branches(
     let path = dir.join(BRANCHES_FILE);
     if is_kept && !told.left_out.is_empty() {
         let text = told.left_out.iter().map(|line| format!("{line}\n")).collect::<String>();
-        fs::create_dir_all(dir)
-            .and_then(|()| fs::write(&path, text))
+        Owned::within(dir)
+            .and_then(|_| store::write(&path, text))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if is_quiet {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::{Context, Result, bail};
 use rftrace_format::passed::Passed;
 use rftrace_format::setting::Settings;
+use rftrace_format::store::Owned;
 use rftrace_frontend::Binary;
 use rftrace_frontend::Filter;
 use rftrace_record::dumps::DumpOn;
@@ -192,11 +193,11 @@ impl Wanted {
     }
 
     /// Writes names of enumerations into the trace in `dir`, and says of what nothing was known.
-    pub(super) fn name_values(&self, dir: &Path, is_quiet: bool) {
+    pub(super) fn name_values(&self, owned: &Owned, is_quiet: bool) {
         let known = lock(&self.known);
         let modules: Vec<&ModuleValues> = known.modules.values().flatten().collect();
         if !modules.is_empty()
-            && let Err(error) = rftrace_symbols::name_values(dir, &modules)
+            && let Err(error) = rftrace_symbols::name_values(owned, &modules)
         {
             say!("rftrace: values of enumerations are shown as numbers: {error}");
         }

@@ -24,9 +24,11 @@ mod shape;
 mod types;
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use rftrace_format::files::File as TraceFile;
+use rftrace_format::store::Owned;
 use rftrace_format::symbols::Head;
 use rftrace_read::{Error, Result};
 
@@ -57,16 +59,17 @@ pub fn read_values(path: &Path) -> Result<Option<ModuleValues>> {
     Ok(Some(module))
 }
 
-/// Writes the names of enumerations into the trace in `dir`, where numbers were recorded.
+/// Writes the names of enumerations into a trace, where numbers were recorded.
 ///
 /// # Errors
 ///
 /// [`Error::Io`] and [`Error::WriteFile`].
-pub fn name_values(dir: &Path, modules: &[&ModuleValues]) -> Result<()> {
+pub fn name_values(owned: &Owned, modules: &[&ModuleValues]) -> Result<()> {
+    let dir = owned.path();
     let failed = |source| Error::Io { path: dir.to_owned(), source };
     for entry in fs::read_dir(dir).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if TraceFile::of(&name) != Some(TraceFile::SourceLines) {
             continue;
         }
@@ -74,7 +77,8 @@ pub fn name_values(dir: &Path, modules: &[&ModuleValues]) -> Result<()> {
         let head = Head::parse(&text);
         let Some(module) = modules.iter().find(|module| module.is_of(&head)) else { continue };
         let text = module.rewrite(&String::from_utf8_lossy(&text));
-        fs::write(&path, text).map_err(|source| Error::WriteFile { path, source })?;
+        let written = owned.replace(&name, |out| out.write_all(text.as_bytes()));
+        written.map_err(|source| Error::WriteFile { path, source })?;
     }
     Ok(())
 }

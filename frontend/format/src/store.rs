@@ -1,0 +1,548 @@
+//! Owns directories of traces: which one may be written to, by whom at a time, and which of the files in it are ours. All who write a trace open
+//! their files by an [`Owned`] directory.
+//!
+//! A directory is locked by `flock` on itself: that leaves no file, follows a directory that is moved, and ends with who has it.
+//!
+//! Not here: what the files hold, and in which order they come.
+
+extern crate std;
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Error, ErrorKind, Read, Result};
+use std::path::{Path, PathBuf};
+
+use crate::files::{File as TraceFile, INFO, MAGIC, RESOURCES};
+use crate::recording::{Entry, FOLDER, PART_FILE, SPOOL, STREAM, snapshot_number};
+use crate::resources;
+
+/// The list of functions that are not recorded though they were to be. It is there alone where nothing was recorded.
+pub const BRANCHES: &str = "entry-branches.txt";
+/// What names of dumps begin with that are not whole yet.
+pub const DUMP: &str = ".dump-";
+/// `info` of a trace whose end has not come by the network.
+pub const INCOMPLETE_INFO: &str = "info.incomplete";
+
+/// What names of folders begin with that are about to be removed.
+const REMOVED: &str = ".rftrace-removed-";
+/// The name of a file that takes another one's place when it is whole.
+const NEW: &str = ".rftrace-new";
+/// Other files of ours and of uftrace, which may be there beside those that have a kind.
+const OTHERS: [&str; 5] = [BRANCHES, INCOMPLETE_INFO, PART_FILE, "room", "default.opts"];
+
+/// What lies in a directory, for who wants to write a trace there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Nothing, or it is not there.
+    Nothing,
+    /// A trace, a recording, or a part of one. There may be other files beside.
+    Trace,
+    /// Something else, such as this file.
+    Other(String),
+}
+
+impl Contents {
+    /// Those of a directory.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read.
+    pub fn of(dir: &Path) -> Result<Self> {
+        let names = match names_in(dir) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::Nothing),
+            names => names?,
+        };
+        let foreign = names.iter().find(|name| !is_ours(dir, name));
+        Ok(match foreign {
+            None if names.is_empty() => Self::Nothing,
+            Some(foreign) if !names.iter().any(|name| tells_of_trace(dir, name)) => Self::Other(foreign.clone()),
+            _ => Self::Trace,
+        })
+    }
+}
+
+/// A directory that this process may write a trace to. Nobody else who asks for it gets it meanwhile.
+#[derive(Debug)]
+pub struct Owned {
+    path: PathBuf,
+    /// The directory, wherever it is by now. `None` for a folder within one that somebody owns.
+    #[cfg(unix)]
+    lock: Option<File>,
+}
+
+impl Owned {
+    /// Takes a directory, which is made if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// It holds something else than a trace, somebody else writes to it, or it cannot be made.
+    pub fn take(path: &Path) -> Result<Self> {
+        make(path)?;
+        let owned = Self::lock(path)?;
+        admit(path).map(|()| owned)
+    }
+
+    /// Takes a directory for a new trace: an older one goes to `PATH.old`, and the one there is removed. What is not ours stays in its directory.
+    ///
+    /// # Errors
+    ///
+    /// As of [`take`](Self::take); or the older trace cannot be moved.
+    pub fn take_anew(path: &Path) -> Result<Self> {
+        let owned = Self::take(path)?;
+        if Contents::of(path)? == Contents::Nothing {
+            return Ok(owned);
+        }
+        let old = older(path);
+        let failed = |error: Error| {
+            let reason = format!("the trace before cannot be moved to {}: {error}", old.display());
+            Error::new(error.kind(), reason)
+        };
+        if old.symlink_metadata().is_ok() {
+            Self::take(&old).and_then(|old| old.remove()).map_err(failed)?;
+        }
+        fs::rename(path, &old).map_err(failed)?;
+        // The lock has gone with it.
+        let owned = make(path).and_then(|()| Self::lock(path))?;
+        for name in names_in(&old)?.iter().filter(|name| !is_ours(&old, name)) {
+            fs::rename(old.join(name), path.join(name)).map_err(failed)?;
+        }
+        Ok(owned)
+    }
+
+    /// A folder in a directory that is owned: a part, a dump, facts. It is made if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be made.
+    pub fn within(path: &Path) -> Result<Self> {
+        make_last(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            #[cfg(unix)]
+            lock: None,
+        })
+    }
+
+    /// Where it was when it was taken.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens a file for who owns the directory, in place of one that is there.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn create(&self, name: impl AsRef<Path>) -> Result<File> {
+        create(&self.path.join(name))
+    }
+
+    /// Writes a file, which takes another one's place when it is whole.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system, and of `fill`.
+    pub fn replace(&self, name: &str, fill: impl FnOnce(&mut io::BufWriter<File>) -> Result<()>) -> Result<()> {
+        let new = self.path.join(NEW);
+        let written = create(&new).and_then(|file| {
+            let mut out = io::BufWriter::new(file);
+            fill(&mut out)?;
+            io::Write::flush(&mut out)?;
+            fs::rename(&new, self.path.join(name))
+        });
+        written.inspect_err(|_| {
+            // It is of no use; that it is there matters less than why.
+            let _ = fs::remove_file(&new);
+        })
+    }
+
+    /// Removes the files of the trace that is there, if there is one, `info` first. Folders stay, and what is not ours.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn clear(&self) -> Result<()> {
+        if !tells_of_trace(&self.path, INFO) {
+            return Ok(());
+        }
+        let mut names = names_in(&self.path)?;
+        names.sort_by_key(|name| name != INFO);
+        let files = names.iter().filter(|name| TraceFile::of(name).is_some()).map(|name| self.path.join(name));
+        files.filter(|path| !is_folder(path)).try_for_each(fs::remove_file)
+    }
+
+    /// Removes all that is ours, and the directory.
+    fn remove(&self) -> Result<()> {
+        remove_ours(&self.path)?;
+        match fs::remove_dir(&self.path) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+                let name = names_in(&self.path)?.into_iter().next().unwrap_or_default();
+                let reason = format!("it holds `{name}`, which is no file of a trace; move that elsewhere");
+                Err(Error::new(ErrorKind::DirectoryNotEmpty, reason))
+            }
+            removed => removed,
+        }
+    }
+}
+
+#[cfg(unix)]
+impl Owned {
+    fn lock(path: &Path) -> Result<Self> {
+        /// Somebody may move the directory each time.
+        const TRIES: usize = 10;
+
+        for _ in 0..TRIES {
+            let dir = File::open(path)?;
+            // Where the file system knows no locks there are none.
+            if let Err(fs::TryLockError::WouldBlock) = dir.try_lock() {
+                return Err(owned_by_other(path, &dir));
+            }
+            if is_same(&dir, path) {
+                let other = living_recorder(&path.join(FOLDER)).filter(|&pid| pid != std::process::id());
+                return match other {
+                    Some(pid) => Err(recorded_by(pid)),
+                    None => Ok(Self { path: path.to_owned(), lock: Some(dir) }),
+                };
+            }
+        }
+        Err(Error::new(ErrorKind::ResourceBusy, "it is moved again and again; choose another directory"))
+    }
+
+    /// Follows the directory to where it is by now. Returns that if it is another place.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] if it was deleted.
+    pub fn follow(&mut self) -> Result<Option<PathBuf>> {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::MetadataExt;
+
+        let Some(dir) = self.lock.as_ref().filter(|dir| !is_same(dir, &self.path)) else { return Ok(None) };
+        let deleted = || Error::new(ErrorKind::NotFound, "it was deleted while it was written to");
+        if dir.metadata()?.nlink() == 0 {
+            return Err(deleted());
+        }
+        let place = fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()))?;
+        if !is_same(dir, &place) {
+            return Err(deleted());
+        }
+        self.path.clone_from(&place);
+        Ok(Some(place))
+    }
+}
+
+#[cfg(not(unix))]
+impl Owned {
+    fn lock(path: &Path) -> Result<Self> {
+        Ok(Self { path: path.to_owned() })
+    }
+}
+
+#[cfg(unix)]
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // A child that was forked meanwhile has it open, too.
+        let _ = self.lock.as_ref().map(File::unlock);
+    }
+}
+
+/// Makes a directory to which several processes may add traces, if it is not there.
+///
+/// # Errors
+///
+/// It holds something else than traces, or cannot be made.
+pub fn admit(path: &Path) -> Result<()> {
+    make(path)?;
+    match Contents::of(path)? {
+        Contents::Other(name) => {
+            let reason = format!("it holds `{name}` and is no trace; choose another directory, or a new one");
+            Err(Error::new(ErrorKind::InvalidInput, reason))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes a file with room for a short text that is to be written when the disk may be full.
+///
+/// # Errors
+///
+/// Those of the system.
+pub fn reserve(path: &Path) -> Result<()> {
+    const ROOM: usize = 4096;
+
+    write(path, [b'\n'; ROOM])
+}
+
+/// Writes a text into a [reserved](reserve) file. Empty lines follow it.
+///
+/// # Errors
+///
+/// Those of the system.
+pub fn fill(path: &Path, text: &str) -> Result<()> {
+    let mut file = for_this_user().create(true).truncate(false).open(path)?;
+    io::Write::write_all(&mut file, text.as_bytes())
+}
+
+/// Changes the path of a file whose directory was moved.
+pub fn moved(path: &mut PathBuf, from: &Path, to: &Path) {
+    if let Ok(rest) = path.strip_prefix(from) {
+        *path = to.join(rest);
+    }
+}
+
+/// Where an older trace goes.
+#[must_use]
+pub fn older(dir: &Path) -> PathBuf {
+    let mut old = dir.as_os_str().to_owned();
+    old.push(".old");
+    PathBuf::from(old)
+}
+
+/// Creates a file for this user alone. One that is there is emptied, and stays whose it is.
+///
+/// # Errors
+///
+/// Those of the system.
+pub fn create(path: &Path) -> Result<File> {
+    for_this_user().create(true).truncate(true).open(path)
+}
+
+/// As [`create`], where there is none.
+///
+/// # Errors
+///
+/// [`ErrorKind::AlreadyExists`], and those of the system.
+pub fn create_new(path: &Path) -> Result<File> {
+    for_this_user().create_new(true).open(path)
+}
+
+/// Opens a file for this user alone to add to it, and makes it if there is none.
+///
+/// # Errors
+///
+/// Those of the system.
+pub fn append(path: &Path) -> Result<File> {
+    for_this_user().append(true).create(true).open(path)
+}
+
+fn for_this_user() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// Writes a file for this user alone.
+///
+/// # Errors
+///
+/// Those of the system.
+pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
+    create(path).and_then(|mut file| io::Write::write_all(&mut file, bytes.as_ref()))
+}
+
+/// Creates a file that a user names, of what lies in a directory. No file of a trace is one, of that directory or another one.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidInput`] for a file of a trace; and those of the system.
+pub fn create_output(path: &Path, of: &Path) -> Result<File> {
+    // A link may lead into a trace.
+    let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let dir = real.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = real.file_name().unwrap_or_default().to_string_lossy();
+    let tells = |dir: &Path| names_in(dir).is_ok_and(|names| names.iter().any(|name| tells_of_trace(dir, name)));
+    let is_work = dir.ancestors().any(|dir| dir.file_name().is_some_and(|name| name == FOLDER) || is_stream(dir));
+    let is_linked = || names_in(of).is_ok_and(|names| names.iter().any(|name| is_same_file(&of.join(name), &real)));
+    if is_work || is_ours(dir, &name) && tells(dir) || is_linked() {
+        let reason = "it is, or would be, a file of a trace; choose another name, or another directory";
+        return Err(Error::new(ErrorKind::InvalidInput, reason));
+    }
+    File::create(path)
+}
+
+/// Removes a folder under another name. Who is killed meanwhile leaves the whole folder, or none of that name: half the sources of a
+/// trace would count as all. The next removal takes what is left.
+///
+/// # Errors
+///
+/// Those of the system.
+pub fn remove_at_once(folder: &Path) -> Result<()> {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let removed = folder.with_file_name(format!("{REMOVED}{}", name.trim_start_matches('.')));
+    match fs::remove_dir_all(&removed) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    fs::rename(folder, &removed).and_then(|()| fs::remove_dir_all(&removed))
+}
+
+/// When a process was started, as the system tells it, if it has not ended: as long as one of its threads lives, the main one or another.
+#[must_use]
+pub fn start_time(pid: u32) -> Option<String> {
+    // A thread's: emulators make up what a process reads of itself.
+    let stat = fs::read(format!("/proc/{pid}/task/{pid}/stat")).ok()?;
+    // The command, in parentheses, may contain anything.
+    let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    let behind = String::from_utf8_lossy(&stat[behind..]);
+    let fields: Vec<&str> = behind.split_ascii_whitespace().collect();
+    let &[state, .., n_threads, _, started] = fields.get(..20)? else { return None };
+    let is_over = matches!(state, "Z" | "X") && n_threads.parse::<u32>().ok()? <= 1;
+    (!is_over).then(|| started.to_owned())
+}
+
+/// Who says in a folder that it records there, and lives.
+#[must_use]
+pub fn living_recorder(work: &Path) -> Option<u32> {
+    names_in(work).ok()?.iter().find_map(|name| match Entry::of(name)? {
+        Entry::Recorder { pid, started } => Some(pid).filter(|&pid| start_time(pid).as_deref() == Some(started)),
+        _ => None,
+    })
+}
+
+#[cfg(unix)]
+fn recorded_by(pid: u32) -> Error {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let reason =
+        format!("it is being recorded to by {}, PID {pid}; wait for its end, or choose another directory", name.trim());
+    Error::new(ErrorKind::ResourceBusy, reason)
+}
+
+/// Who has the lock of a directory, by what the system tells of locks: `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
+#[cfg(unix)]
+fn owned_by_other(path: &Path, dir: &File) -> Error {
+    use std::os::unix::fs::MetadataExt;
+
+    let inode = dir.metadata().map_or(0, |meta| meta.ino()).to_string();
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let owner = |line: &str| {
+        let mut words = line.split_ascii_whitespace().skip_while(|word| *word != "FLOCK").skip(3);
+        let pid = words.next()?.parse().ok().filter(|&pid| pid != 0);
+        pid.filter(|_| words.next().and_then(|place| place.rsplit(':').next()) == Some(&inode))
+    };
+    let pid = living_recorder(&path.join(FOLDER)).or_else(|| locks.lines().find_map(owner));
+    let unknown =
+        "another process, perhaps one of a container, writes to it; wait for its end, or choose another directory";
+    pid.map_or_else(|| Error::new(ErrorKind::ResourceBusy, unknown), recorded_by)
+}
+
+#[cfg(unix)]
+fn is_same(dir: &File, path: &Path) -> bool {
+    dir.metadata().ok().map(place).is_some_and(|own| fs::metadata(path).ok().map(place) == Some(own))
+}
+
+#[cfg(unix)]
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let place = |path| fs::metadata(path).ok().map(place);
+    place(one).is_some_and(|one| place(other) == Some(one))
+}
+
+#[cfg(unix)]
+fn place(meta: fs::Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+
+    (meta.dev(), meta.ino())
+}
+
+#[cfg(not(unix))]
+fn is_same_file(_: &Path, _: &Path) -> bool {
+    false
+}
+
+/// Makes a directory for this user alone, and those above it.
+fn make(path: &Path) -> Result<()> {
+    if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty() && !above.is_dir()) {
+        fs::create_dir_all(above)?;
+    }
+    make_last(path)
+}
+
+fn make_last(path: &Path) -> Result<()> {
+    // Hermit's kernel (0.11) panics when it is to make a directory that is there.
+    if path.is_dir() {
+        return Ok(());
+    }
+    #[cfg_attr(not(unix), expect(unused_mut, reason = "there is no mode"))]
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match builder.create(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made,
+    }
+}
+
+/// The names in a directory, in order.
+fn names_in(dir: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        names.push(entry?.file_name().to_string_lossy().to_string());
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn is_folder(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|meta| meta.is_dir())
+}
+
+/// Whether a file begins so. Somebody's pipe would keep this waiting.
+fn begins_with(path: &Path, magic: &[u8]) -> bool {
+    let mut start = Vec::new();
+    let read = |file: File| file.take(magic.len() as u64).read_to_end(&mut start);
+    path.is_file() && File::open(path).and_then(read).is_ok() && start == magic
+}
+
+/// What a recorder has kept as it was: others may call a folder so, too.
+fn is_stream(folder: &Path) -> bool {
+    let is_spool = |names: Vec<String>| names.iter().any(|name| name.starts_with(SPOOL));
+    folder.file_name().is_some_and(|name| name == STREAM) && names_in(folder).is_ok_and(is_spool)
+}
+
+/// Whether what has this name in a directory is a file or folder of a trace.
+fn is_ours(dir: &Path, name: &str) -> bool {
+    let path = dir.join(name);
+    if !is_folder(&path) {
+        return TraceFile::of(name).is_some() || OTHERS.contains(&name) || name == NEW;
+    }
+    let is_snapshot = || snapshot_number(name).is_some() && matches!(Contents::of(&path), Ok(Contents::Trace));
+    name == FOLDER || name.starts_with(REMOVED) || name.starts_with(DUMP) || is_stream(&path) || is_snapshot()
+}
+
+/// Whether a directory is one of a trace because of this.
+fn tells_of_trace(dir: &Path, name: &str) -> bool {
+    let path = dir.join(name);
+    match name {
+        INFO => begins_with(&path, MAGIC),
+        RESOURCES => begins_with(&path, resources::MAGIC),
+        _ => is_folder(&path) && is_ours(dir, name),
+    }
+}
+
+/// Removes what is ours in a directory: without `info` the rest is no trace.
+fn remove_ours(dir: &Path) -> Result<()> {
+    let mut names = names_in(dir)?;
+    names.sort_by_key(|name| name != INFO);
+    for name in names.iter().filter(|name| is_ours(dir, name)) {
+        let path = dir.join(name);
+        if !is_folder(&path) {
+            fs::remove_file(&path)?;
+        } else if snapshot_number(name).is_some() {
+            remove_ours(&path)?;
+            match fs::remove_dir(&path) {
+                Err(error) if error.kind() != ErrorKind::DirectoryNotEmpty => return Err(error),
+                _ => {}
+            }
+        } else if name.starts_with(REMOVED) {
+            fs::remove_dir_all(&path)?;
+        } else {
+            remove_at_once(&path)?;
+        }
+    }
+    Ok(())
+}
