@@ -20,9 +20,9 @@ use rftrace::abi::{self, Bank};
 
 use super::collect::{Banks, Options, Watched};
 use super::collected::{Collected, Rate};
+use super::facts::Facts;
 use super::file::{Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
 use super::history::History;
-use super::save::Facts;
 use super::spool::{about_file, facts_folder};
 use crate::clock::ClockPair;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS, TABLE_BYTES};

@@ -7,7 +7,7 @@
 //! anything is recorded: a hook that the fork has interrupted may still write there. A child that the C library did not make (a raw
 //! system call) finds the switch off, as the system clears its page (`MADV_WIPEONFORK`), and records nothing.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -139,12 +139,10 @@ impl Bank {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no file of banks"));
         }
         let (start, room) = map(file, bytes)?;
-        Self::in_memory(start, (bytes, room), found, is_for_children, n_tries).inspect_err(
-            |_| {
-                // Nobody writes there but for hooks that have been in a bank before, if there was one.
-                _ = hide(start, room).map(|()| leave_place(start, room));
-            },
-        )
+        Self::in_memory(start, (bytes, room), found, is_for_children, n_tries).inspect_err(|_| {
+            // Nobody writes there but for hooks that have been in a bank before, if there was one.
+            _ = hide(start, room).map(|()| leave_place(start, room));
+        })
     }
 
     /// The banks that are mapped at `start`, which has room for more.

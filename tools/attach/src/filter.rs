@@ -5,7 +5,6 @@
 
 use std::mem::offset_of;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result, bail};

@@ -97,7 +97,7 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
         resources::tell_of_losses(recorded, usize::try_from(options.most_bytes).unwrap_or(usize::MAX));
     }
     let cost = cost::measured(false, options.has_library_calls);
-    super::tell_of_move(followed?.as_ref());
+    summary::tell_of_move(followed?.as_ref());
     let joined = match join::join_attached(&output, Beside { banks: Some(banks), cost, ..Beside::default() }) {
         Ok(joined) => joined,
         Err(error) => {

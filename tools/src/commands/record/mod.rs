@@ -232,17 +232,11 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
 /// Goes on where the directory is by now, and says so.
 fn follow(output: &mut Output, banks: Option<&BankRecorder>) -> Result<Option<(PathBuf, PathBuf)>> {
     let moved = output.follow()?;
-    tell_of_move(moved.as_ref());
+    summary::tell_of_move(moved.as_ref());
     if let Some((from, to)) = &moved {
         banks.iter().for_each(|banks| banks.moved(from, to));
     }
     Ok(moved)
-}
-
-fn tell_of_move(moved: Option<&(PathBuf, PathBuf)>) {
-    if let Some((from, to)) = moved {
-        say!("rftrace: {} was moved to {}: what was recorded is there", shell_word(from), shell_word(to));
-    }
 }
 
 fn tell_of_control(error: &std::io::Error) {

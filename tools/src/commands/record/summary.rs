@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 #[cfg(attaching)]
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use indicatif::{HumanBytes, HumanCount};
 use rftrace_format::ending;
 use rftrace_format::files::GAPS;
 use rftrace_format::gaps;
+use rftrace_format::store::{self, Owned};
 use rftrace_read::Trace;
 use rftrace_read::maps::Mapping;
-use rftrace_format::store::{self, Owned};
 use rftrace_record::dumps::NotThere;
 use rftrace_record::entries::Told;
 use rftrace_record::join::KeptStream;
@@ -24,6 +24,13 @@ use rftrace_record::run::Ended;
 
 use crate::commands::choice::source_lines;
 use crate::commands::common::shell_word;
+
+/// The directory was moved while it was recorded to.
+pub(super) fn tell_of_move(moved: Option<&(PathBuf, PathBuf)>) {
+    if let Some((from, to)) = moved {
+        say!("rftrace: {} was moved to {}: what was recorded is there", shell_word(from), shell_word(to));
+    }
+}
 
 /// Says it on stderr. `buffer` is its size for each process, `most_bytes` what all together may write; the trace lies in `trace`.
 pub(crate) fn print(
