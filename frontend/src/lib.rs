@@ -126,7 +126,7 @@ pub use image::contents::Image;
 pub use image::import::{ImportOptions, Imported};
 pub use mode::Mode;
 #[cfg(all(feature = "std", target_os = "linux"))]
-pub use patch::{EntryBranches, LeftOut, WholeReason};
+pub use patch::{Ends, EntryBranches, LeftOut, WholeReason};
 #[cfg(feature = "std")]
 pub use patch::{PatchedSites, PlainReason};
 /// The counter that records have their times of.

@@ -21,6 +21,7 @@
 //! | `mcount`, `__fentry__` | the hooks that compilers call in function prologues |
 //! | `rftrace_patched_mcount`, `rftrace_patched_fentry` | the same for patched call sites, which jump here, see below |
 //! | `rftrace_entry` | the hook of entry branches, which stubs jump to, see below; on aarch64 that of functions with room for a branch |
+//! | `rftrace_entry_with_ends` | the same where branches tell of the function's ends, on x86-64: its return address stays |
 //! | `rftrace_keeping_entry` | on aarch64 the hook of entry branches |
 //! | `rftrace_backend_keep_scalable()` | on aarch64, where the processor has scalable vectors: they are kept from now on. Before there are entry branches |
 //! | `rftrace_backend_use_lse()` | on aarch64, where all processors have the atomic instructions of Armv8.1: they are used from now on |

@@ -45,7 +45,7 @@ pub(crate) extern "C" fn entry_slow_at_start(
     enter(parent_loc, child_ip, stack_pointer, (frame_pointer, further), registers, Hook::KeepingReturn);
 }
 
-/// The same for a function with a sled at its beginning; others tell of its return.
+/// The same for a function with a sled at its beginning, or with branches at its ends: others tell of its return.
 #[cfg(not(target_os = "none"))]
 #[allow(dead_code, reason = "not all processors have sleds")]
 pub(crate) extern "C" fn entry_slow_at_sled(
@@ -212,7 +212,7 @@ impl Hook {
     fn values_trampoline(self, usual: usize) -> usize {
         match self {
             #[cfg(not(target_os = "none"))]
-            Self::KeepingReturn => arch::entry_values_trampoline(),
+            Self::KeepingReturn | Self::Sled => arch::entry_values_trampoline(),
             _ => usual,
         }
     }

@@ -15,6 +15,17 @@ pub(crate) enum EntryWay {
     Outside,
 }
 
+/// How the ends of functions are seen that call no hook.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ends {
+    /// By their return address, which is replaced while they run.
+    #[default]
+    Returns,
+    /// By branches where they return or jump to another function. Return addresses stay. An end without room for a branch is recorded with what
+    /// the thread does next. On x86-64, in a program that does not run yet; elsewhere as [`Self::Returns`].
+    Exits,
+}
+
 /// What became of the functions that [`Config::entry_branches`](crate::Config::entry_branches) names, and of
 /// [library calls](crate::Config::library_calls).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +35,8 @@ pub struct EntryBranches {
     pub patched: usize,
     /// The others, by module and address.
     pub left_out: Vec<LeftOut>,
+    /// Those that are recorded, but of which an end is recorded late.
+    pub late: Vec<LeftOut>,
     /// Functions of other modules that are recorded where the program calls them.
     pub library_calls: usize,
     /// The others, by address.
@@ -42,7 +55,9 @@ impl EntryBranches {
         let functions = share(self.patched, &self.left_out);
         let library_calls = share(self.library_calls, &self.calls_left_out);
         let mut text = EntriesLine::Program { name: program, functions, library_calls }.to_string();
-        for LeftOut { module, address, name, reason } in self.left_out.iter().chain(&self.calls_left_out) {
+        for LeftOut { module, address, name, reason } in
+            self.left_out.iter().chain(&self.late).chain(&self.calls_left_out)
+        {
             text += &EntriesLine::LeftOut(&format!("{module}\t{address:#x}\t{name}\t{reason}")).to_string();
         }
         text
@@ -50,7 +65,14 @@ impl EntryBranches {
 
     /// Nothing was to be done.
     pub(super) const fn nothing() -> Self {
-        Self { patched: 0, left_out: Vec::new(), library_calls: 0, calls_left_out: Vec::new(), refusal: None }
+        Self {
+            patched: 0,
+            left_out: Vec::new(),
+            late: Vec::new(),
+            library_calls: 0,
+            calls_left_out: Vec::new(),
+            refusal: None,
+        }
     }
 }
 
@@ -108,6 +130,8 @@ pub enum WholeReason {
     Unbound,
     /// Calls of it authenticate what its slot holds, which is not signed by the tracer (`-z pac-plt` of aarch64).
     Authenticated,
+    /// It has a branch, but one of its ends has no room for one.
+    LateEnd,
 }
 
 impl fmt::Display for WholeReason {
@@ -131,6 +155,7 @@ impl fmt::Display for WholeReason {
             Self::Pointer => "its address is used for more than calls",
             Self::Unbound => "not there when the program began",
             Self::Authenticated => "its slot has to be signed",
+            Self::LateEnd => "one of its ends has no room for a branch: recorded late",
         })
     }
 }

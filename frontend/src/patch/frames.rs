@@ -19,6 +19,20 @@ pub(super) struct Range {
     pub(super) is_function: bool,
     /// Whether something is to be called where an exception passes (a personality routine).
     pub(super) has_routine: bool,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "is for branches at ends"))]
+    pub(super) landings: Landings,
+}
+
+/// What tells where exceptions land in a range.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "is for branches at ends"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Landings {
+    /// They land nowhere.
+    None,
+    /// The table at this address.
+    Table(usize),
+    /// A table at a place that is not understood.
+    Unknown,
 }
 
 /// DWARF's numbers of the stack pointer and of the return address; what a call has pushed, and where it has left the return address; letters of
@@ -94,14 +108,35 @@ fn described(image: &Image<'_>, at: usize) -> Option<Range> {
     if size == 0 {
         return None;
     }
+    let mut landings = Landings::None;
     if common.has_data {
         let data_bytes = usize::try_from(reader.unsigned()?).ok()?;
+        let place = at + 8 + (description.rest.len() - reader.0.len());
+        landings = landings_of(Reader(reader.0.get(..data_bytes)?), common.table_encoding, place);
         reader.skip(data_bytes)?;
     }
     let mut first = Row::default();
     let is_known = first.apply(Reader(common.instructions)).is_some() && first.apply(reader).is_some();
     let is_function = is_known && !common.is_signal_frame && first.is_of_a_beginning();
-    Some(Range { start, end: start.checked_add(size)?, is_function, has_routine: common.has_routine })
+    Some(Range { start, end: start.checked_add(size)?, is_function, has_routine: common.has_routine, landings })
+}
+
+/// What the data of a description, which lie at `place`, say of exceptions.
+fn landings_of(mut data: Reader<'_>, encoding: Option<u8>, place: usize) -> Landings {
+    /// Nothing is written.
+    const OMITTED: u8 = 0xff;
+
+    match encoding {
+        None | Some(OMITTED) => Landings::None,
+        Some(encoding) => {
+            let told = Reader(data.0).pointer(encoding, place);
+            match (data.pointer(encoding & 0x0f, 0), told) {
+                (Some(0), _) => Landings::None,
+                (Some(_), Some(table)) => Landings::Table(table),
+                _ => Landings::Unknown,
+            }
+        }
+    }
 }
 
 /// A CIE or an FDE: what is behind its length and its id.
@@ -127,6 +162,8 @@ struct Common<'a> {
     has_data: bool,
     is_signal_frame: bool,
     has_routine: bool,
+    /// How the address of a table of exceptions is written, if it is.
+    table_encoding: Option<u8>,
     instructions: &'a [u8],
 }
 
@@ -143,8 +180,14 @@ impl<'a> Common<'a> {
         if return_address != RETURN_ADDRESS {
             return None;
         }
-        let mut common =
-            Self { encoding: 0, has_data: false, is_signal_frame: false, has_routine: false, instructions: &[] };
+        let mut common = Self {
+            encoding: 0,
+            has_data: false,
+            is_signal_frame: false,
+            has_routine: false,
+            table_encoding: None,
+            instructions: &[],
+        };
         if augmentation.first() == Some(&b'z') {
             common.has_data = true;
             let data_bytes = usize::try_from(reader.unsigned()?).ok()?;
@@ -153,7 +196,7 @@ impl<'a> Common<'a> {
             for letter in &augmentation[1..] {
                 match letter {
                     b'R' => common.encoding = data.byte()?,
-                    b'L' => _ = data.byte()?,
+                    b'L' => common.table_encoding = Some(data.byte()?),
                     b'S' => common.is_signal_frame = true,
                     letter if LETTERS.contains(letter) => {}
                     b'P' => {
@@ -226,7 +269,7 @@ impl Row {
 }
 
 /// Bytes that are read from the front.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
     fn skip(&mut self, bytes: usize) -> Option<()> {
@@ -234,14 +277,14 @@ impl Reader<'_> {
         Some(())
     }
 
-    fn byte(&mut self) -> Option<u8> {
+    pub(super) fn byte(&mut self) -> Option<u8> {
         let (&byte, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(byte)
     }
 
     /// A number in LEB128. Of signed ones only that they end is of interest.
-    fn unsigned(&mut self) -> Option<u64> {
+    pub(super) fn unsigned(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -254,7 +297,7 @@ impl Reader<'_> {
     }
 
     /// A pointer that lies at `at`, as linkers write them: absolute, or relative to its place.
-    fn pointer(&mut self, encoding: u8, at: usize) -> Option<usize> {
+    pub(super) fn pointer(&mut self, encoding: u8, at: usize) -> Option<usize> {
         let origin = match encoding & 0xf0 {
             0x00 => 0,
             0x10 => at,

@@ -12,7 +12,7 @@
 //!   needs of that. `memory` is where code may lie; `unwinder` is how unwinders are told.
 //! - `poke` writes code while threads run it.
 //! - `switches` are what stubs look at.
-//! - `frames` finds functions by their unwind information, `named` is what their module's file tells of them, `wanted` which were chosen.
+//! - `frames` finds functions by their unwind information, `landings` where exceptions land in them, `named` is what their module's file tells of them, `wanted` which were chosen.
 //! - `entry` gives those branches that call no hook. `library` has the slots by which other modules' functions are called lead to its stubs, if
 //!   `pointers` does not say that they serve more than calls, by all `ways` that code can go; `installed` keeps what there is of both.
 //! - `instructions` reads aarch64's.
@@ -52,6 +52,8 @@ mod frames;
 mod installed;
 #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
 mod instructions;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod landings;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod library;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -113,6 +115,8 @@ pub use self::entry::{
     Lead, Libgcc, Llvm, OutsideArea, OutsideBranches, OutsideStubs, Unnamed, UnnamedUnwinder, lead_functions,
     prepare_branches, prepared_branches,
 };
+#[cfg(target_os = "linux")]
+pub use self::entry_outcome::Ends;
 #[cfg(target_os = "linux")]
 pub(crate) use self::entry_outcome::EntryWay;
 #[cfg(target_os = "linux")]

@@ -218,6 +218,26 @@ impl<'a> Image<'a> {
         Some(unsafe { slice::from_raw_parts(range.start as *const u8, range.len()) })
     }
 
+    /// Memory from an address on, up to the end of its segment.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn bytes_from(&self, address: usize) -> Option<&[u8]> {
+        let segment = self.segments.iter().find(|segment| segment.range.contains(&address))?;
+        let end = segment.copy.as_ref().map_or(segment.range.end, |copy| {
+            let first = segment.range.start - segment.range.start % COPY_ALIGN;
+            segment.range.end.min(first + copy.len())
+        });
+        self.bytes(address..end)
+    }
+
+    /// The words of what is read-only after relocation.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn constant_words(&self) -> impl Iterator<Item = usize> {
+        let range = self.relro.clone().unwrap_or_default();
+        let start = range.start.next_multiple_of(size_of::<usize>());
+        let words = self.bytes(start..range.end.max(start)).unwrap_or_default().as_chunks().0;
+        words.iter().map(|word| usize::from_le_bytes(*word))
+    }
+
     fn u32_at(&self, address: usize) -> Option<u32> {
         let bytes = self.bytes(address..address.checked_add(4)?)?;
         Some(u32::from_le_bytes(bytes.try_into().ok()?))

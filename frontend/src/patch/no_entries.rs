@@ -4,7 +4,7 @@ use std::iter;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::entry_outcome::{EntryBranches, EntryWay};
+use super::entry_outcome::{Ends, EntryBranches, EntryWay};
 use super::sites::Site;
 use crate::Error;
 
@@ -18,6 +18,10 @@ impl Choice {
 
     pub(crate) fn patchable(self, has_patchable: bool) -> Self {
         Self(self.0 || has_patchable)
+    }
+
+    pub(crate) fn ends(self, _ends: Ends) -> Self {
+        self
     }
 
     pub(crate) fn library_calls(self, has_library_calls: bool) -> Self {

@@ -3,6 +3,7 @@
 
 use rftrace_pattern::Pattern;
 
+use super::entry_outcome::Ends;
 use crate::Error;
 
 /// The patterns, and what they do not mean.
@@ -15,6 +16,8 @@ pub(crate) struct Choice {
     pub(super) has_patchable: bool,
     /// Whether the program's calls of other modules' functions are recorded.
     pub(super) has_library_calls: bool,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "there all are seen by return addresses"))]
+    pub(super) ends: Ends,
 }
 
 #[derive(Debug)]
@@ -27,7 +30,13 @@ struct Wanted {
 impl Choice {
     /// Nothing is chosen.
     pub(super) const fn nothing() -> Self {
-        Self { wanted: Vec::new(), except: Vec::new(), has_patchable: false, has_library_calls: false }
+        Self {
+            wanted: Vec::new(),
+            except: Vec::new(),
+            has_patchable: false,
+            has_library_calls: false,
+            ends: Ends::Returns,
+        }
     }
 
     /// Reads patterns: `GLOB`, `/REGEX/`, either with `@MODULE`. No function whose symbol is among `except` is meant.
@@ -49,7 +58,7 @@ impl Choice {
             Ok(Wanted { function: read(function)?, module: module.map(read).transpose()? })
         });
         except.sort_unstable();
-        Ok(Self { wanted: wanted.collect::<Result<_, _>>()?, except, has_patchable: false, has_library_calls: false })
+        Ok(Self { wanted: wanted.collect::<Result<_, _>>()?, except, ..Self::nothing() })
     }
 
     /// The same, and whether the functions are wanted that compilers have left room in.
@@ -60,6 +69,11 @@ impl Choice {
     /// The same, and whether calls of other modules' functions are.
     pub(crate) fn library_calls(self, has_library_calls: bool) -> Self {
         Self { has_library_calls, ..self }
+    }
+
+    /// The same, and how ends are seen.
+    pub(crate) fn ends(self, ends: Ends) -> Self {
+        Self { ends, ..self }
     }
 
     /// Whether nothing is chosen.

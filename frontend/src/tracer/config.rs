@@ -25,7 +25,7 @@ use crate::filter::{AskValues, Filter};
 use crate::host::{self, Known};
 use crate::patch;
 #[cfg(target_os = "linux")]
-use crate::patch::EntryWay;
+use crate::patch::{Ends, EntryWay};
 
 /// How to record. See [`Config::install`].
 ///
@@ -66,6 +66,8 @@ pub struct Config {
     entry_exceptions: Vec<String>,
     #[cfg(target_os = "linux")]
     entry_way: EntryWay,
+    #[cfg(target_os = "linux")]
+    ends: Ends,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +119,8 @@ impl Config {
             entry_exceptions: Vec::new(),
             #[cfg(target_os = "linux")]
             entry_way: EntryWay::default(),
+            #[cfg(target_os = "linux")]
+            ends: Ends::default(),
         }
     }
 
@@ -190,6 +194,14 @@ impl Config {
     #[must_use]
     pub fn entry_branches(mut self, pattern: impl Into<String>) -> Self {
         self.entry_branches.push(pattern.into());
+        self
+    }
+
+    /// How the ends of the functions are seen that [`entry_branches`](Self::entry_branches) names.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn ends(mut self, ends: Ends) -> Self {
+        self.ends = ends;
         self
     }
 
@@ -344,7 +356,7 @@ impl Config {
             let patterns = self.entry_branches.iter().map(String::as_str);
             let choice = patch::EntryChoice::parse(patterns, exceptions)?;
             let is_patchable = switch_of_variable("RFTRACE_PATCHABLE")?.unwrap_or(self.patchable_entries);
-            choice.patchable(is_patchable).library_calls(self.library_calls)
+            choice.patchable(is_patchable).library_calls(self.library_calls).ends(self.ends)
         };
         let bytes = match self.capacity {
             Capacity::Bytes(bytes) => bytes,

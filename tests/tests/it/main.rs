@@ -45,6 +45,7 @@ mod dumps;
 mod ends;
 mod entry_branches;
 mod environments;
+mod exits;
 mod filters;
 mod full;
 mod functracer;

@@ -10,13 +10,15 @@ use std::path::{Path, PathBuf};
 use rftrace_format::passed::Passed;
 use rftrace_format::setting::Settings;
 use rftrace_frontend::bank::Bank;
-use rftrace_frontend::{Config, Tracer, patchable_entries};
+use rftrace_frontend::{Config, Ends, Tracer, patchable_entries};
 
 /// Which functions are hooked.
 #[derive(Debug)]
 pub(crate) struct Branches {
     /// None, if this program is not one that has branches.
     patterns: Vec<String>,
+    /// How ends of these functions are seen.
+    ends: Ends,
     /// A file with symbols of functions that get none, one a line; empty for none.
     exceptions: PathBuf,
     /// Whether the functions are recorded that compilers have left room in, if this program has such.
@@ -32,6 +34,7 @@ impl Branches {
         Self {
             is_patchable: settings.is_patchable && patchable_entries("/proc/self/exe".as_ref()) > 0,
             patterns: settings.branches.iter().filter(|_| is_within).cloned().collect(),
+            ends: if settings.has_exits { Ends::Exits } else { Ends::Returns },
             exceptions: settings.branch_exceptions.clone(),
             has_library_calls: settings.has_library_calls,
         }
@@ -44,7 +47,7 @@ impl Branches {
 
     /// Adds what is wanted. `Err` says why that cannot be read.
     pub(crate) fn choose(&self, config: Config) -> Result<Config, String> {
-        let config = config.library_calls(self.has_library_calls).patchable_entries(self.is_patchable);
+        let config = config.library_calls(self.has_library_calls).patchable_entries(self.is_patchable).ends(self.ends);
         let config = self.patterns.iter().fold(config, |config, pattern| config.entry_branches(pattern));
         let path = &self.exceptions;
         if self.patterns.is_empty() || path.as_os_str().is_empty() {

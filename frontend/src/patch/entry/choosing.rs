@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use rftrace_format::branches::Branch;
 
 use super::examine::examine;
+use super::exits::Exits;
 use super::functions::{BRANCH_BYTES, Functions, is_linkage};
 use super::rooms::Rooms;
 use super::sleds::Sleds;
@@ -14,7 +15,7 @@ use super::stubs::{GoesOn, Wanted};
 use super::unnamed::Unnamed;
 use crate::elf::file::page_size;
 use crate::elf::table::SymbolTable;
-use crate::patch::entry_outcome::{EntryWay as Way, WholeReason};
+use crate::patch::entry_outcome::{Ends, EntryWay as Way, WholeReason};
 use crate::patch::module::Image;
 use crate::patch::named::{Function, Module, is_cold};
 use crate::patch::wanted::Choice;
@@ -42,6 +43,8 @@ pub(super) struct Chosen<'m> {
     pub(super) known: Vec<(Function<'m>, Branch)>,
     /// Those that can have none.
     pub(super) left_out: Vec<(Function<'m>, WholeReason)>,
+    /// The ends of those that are to have a branch, if these get one too.
+    pub(super) exits: Option<Exits>,
 }
 
 impl Asked<'_> {
@@ -76,6 +79,9 @@ impl Asked<'_> {
                 }
                 Err(reason) => chosen.left_out.push((function, reason)),
             }
+        }
+        if self.choice.ends == Ends::Exits && self.way == Way::Itself {
+            chosen.exits = Some(Exits::find(module, &functions, &chosen.functions, &mut chosen.wanted));
         }
         chosen
     }

@@ -19,9 +19,11 @@ const LONGEST: usize = 15;
 /// A module's functions, and what is known of where its code jumps to.
 #[derive(Debug)]
 pub(super) struct Functions {
-    ranges: Vec<Range>,
+    pub(super) ranges: Vec<Range>,
     /// What is jumped to, called or pointed at, ascending.
-    targets: Vec<usize>,
+    pub(super) targets: Vec<usize>,
+    /// What is named other than by jumps and calls: by tables of jumps, or by its address. Ascending.
+    pub(super) named: Vec<usize>,
     /// Functions that jump to their own beginning.
     looping: BTreeSet<usize>,
 }
@@ -36,14 +38,26 @@ pub(super) struct Room {
 impl Functions {
     /// Looks at all code of a module. `labels` are further addresses that somebody may jump to, such as those of symbols.
     pub(super) fn of(image: &Image<'_>, labels: impl Iterator<Item = usize>) -> Self {
-        let mut found = Self { ranges: frames::ranges(image), targets: labels.collect(), looping: BTreeSet::new() };
+        let mut found = Self {
+            ranges: frames::ranges(image),
+            targets: labels.collect(),
+            named: Vec::new(),
+            looping: BTreeSet::new(),
+        };
         found.ranges.retain(|range| image.text(range.start).is_some_and(|(_, code)| !code.is_empty()));
         for (address, code) in image.texts() {
             found.decode(image, address, code);
         }
+        found.named.sort_unstable();
+        found.targets.extend_from_slice(&found.named);
         found.targets.sort_unstable();
         found.targets.dedup();
         found
+    }
+
+    /// What is described around an address.
+    pub(super) fn range_at(&self, address: usize) -> Option<&Range> {
+        range_at(&self.ranges, address)
     }
 
     /// The functions: beginning and end.
@@ -85,7 +99,7 @@ impl Functions {
             if instruction.is_ip_rel_memory_operand() {
                 let address = instruction.ip_rel_memory_address() as usize;
                 if image.text(address).is_some() {
-                    self.targets.push(address);
+                    self.named.push(address);
                 } else {
                     tables.insert(address);
                 }
@@ -116,7 +130,7 @@ impl Functions {
             {
                 let address = instruction.immediate(1) as usize;
                 if image.text(address).is_some() {
-                    self.targets.push(address);
+                    self.named.push(address);
                 }
             }
         }
@@ -127,27 +141,30 @@ impl Functions {
         }
     }
 
-    /// Takes what a table of jumps leads to within `function`: distances from the table, or addresses.
+    /// Takes what a table of jumps leads to within `function`, or parts of functions: distances from the table, or addresses.
     fn read_table(&mut self, image: &Image<'_>, table: usize, function: std::ops::Range<usize>) {
         const MOST: usize = 4096;
+        let is_within = |ranges: &[Range], target: usize| {
+            function.contains(&target) || range_at(ranges, target).is_some_and(|range| !range.is_function)
+        };
         for idx in 0..MOST {
             let at = table.wrapping_add(4 * idx);
             let Some(bytes) = image.bytes(at..at.saturating_add(4)) else { break };
             let distance = bytes.try_into().map_or(0, i32::from_le_bytes) as isize;
             let target = table.wrapping_add_signed(distance);
-            if !function.contains(&target) {
+            if !is_within(&self.ranges, target) {
                 break;
             }
-            self.targets.push(target);
+            self.named.push(target);
         }
         for idx in 0..MOST {
             let at = table.wrapping_add(8 * idx);
             let Some(bytes) = image.bytes(at..at.saturating_add(8)) else { break };
             let target = bytes.try_into().map_or(0, u64::from_le_bytes) as usize;
-            if !function.contains(&target) {
+            if !is_within(&self.ranges, target) {
                 break;
             }
-            self.targets.push(target);
+            self.named.push(target);
         }
     }
 
@@ -197,16 +214,25 @@ impl Functions {
         let mut found = 0;
         while found < bytes && decoder.can_decode() {
             let instruction = decoder.decode();
-            // `data16 cs nop` and `xchg ax, ax` too.
-            let is_filler = matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3)
-                || instruction.mnemonic() == Mnemonic::Xchg && instruction.op0_register() == instruction.op1_register();
-            if !is_filler {
+            if !is_filler(&instruction) {
                 return false;
             }
             found += instruction.len();
         }
         found >= bytes && gap >= bytes
     }
+}
+
+/// What is described around an address, of ascending ranges.
+fn range_at(ranges: &[Range], address: usize) -> Option<&Range> {
+    let after = ranges.partition_point(|range| range.start <= address);
+    ranges[..after].last().filter(|range| address < range.end)
+}
+
+/// Whether an instruction is there for alignment only: `data16 cs nop` and `xchg ax, ax` too.
+pub(super) fn is_filler(instruction: &Instruction) -> bool {
+    matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3)
+        || instruction.mnemonic() == Mnemonic::Xchg && instruction.op0_register() == instruction.op1_register()
 }
 
 /// Whether code uses flags that it has not set. No caller passes them to a function, and the hook does not keep them: this is a part of
@@ -238,7 +264,7 @@ pub(super) fn is_linkage(image: &Image<'_>, start: usize) -> bool {
 }
 
 /// Instructions that are left where they are: those that the system or the processor treats by their place.
-fn is_untouchable(instruction: &Instruction) -> bool {
+pub(super) fn is_untouchable(instruction: &Instruction) -> bool {
     let is_system_call = matches!(instruction.code(), Code::Syscall | Code::Sysenter);
     is_system_call || instruction.flow_control() == FlowControl::Interrupt || instruction.mnemonic() == Mnemonic::Ud2
 }

@@ -4,6 +4,7 @@
 //! - `functions` says which functions, as `frames` finds them by their unwind information, have room for a branch, `examine` which may have one,
 //!   and `choosing` which are to.
 //! - `relocate` makes copies of the displaced instructions; `stubs` are what the branches jump to.
+//! - `exits` gives the ends of functions branches, so that return addresses stay.
 //! - `leads` gives functions branches to somebody else's hook.
 //! - `sleds` are what compilers leave for XRay; functions that have them need neither stub nor copy.
 //! - `writing` makes what is led to, and writes code.
@@ -22,6 +23,7 @@
 mod choosing;
 mod conduct;
 mod examine;
+mod exits;
 mod functions;
 mod leads;
 mod messages;
@@ -40,6 +42,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rftrace_format::branches::Branch;
 
 use self::choosing::{Asked, Chosen, crosses_page, is_excepted, is_named, is_there};
+use self::exits::{Exits, MadeExits};
 pub use self::leads::{Lead, lead_functions};
 pub use self::messages::Llvm;
 pub use self::outside::{OutsideArea, OutsideBranches, OutsideStubs};
@@ -291,7 +294,7 @@ impl Pass<'_> {
         };
         let Now { choice, way, .. } = &*self.now;
         let asked = Asked { choice, way: *way, call_sites: &self.call_sites, known: &self.known, unnamed: None };
-        let Chosen { functions: chosen, wanted, known, left_out } = asked.of(module, &rooms, sleds);
+        let Chosen { functions: chosen, wanted, known, left_out, exits } = asked.of(module, &rooms, sleds);
         for (_, branch) in known {
             self.now.wanted.push((branch.function, branch.stub));
             self.now.outcome.patched += 1;
@@ -302,11 +305,14 @@ impl Pass<'_> {
         }
         let made = match self.now.way {
             Way::Itself if !is_only_thread() => Err((WholeReason::Threads, None)),
-            Way::Itself => make(image, &wanted, stubs::hook()).map_err(|(reason, error)| (reason, Some(error))),
-            Way::Outside => self.prepare(image, &wanted).map_err(|(reason, error)| (reason, Some(error))),
+            Way::Itself => make_all(image, wanted, exits).map_err(|(reason, error)| (reason, Some(error))),
+            Way::Outside => {
+                let prepared = self.prepare(image, &wanted).map_err(|(reason, error)| (reason, Some(error)));
+                prepared.map(|(made, area)| (made, area, None))
+            }
         };
         match made {
-            Ok((are_made, area)) => {
+            Ok((are_made, area, exits)) => {
                 for (idx, (function, made)) in chosen.iter().zip(are_made).enumerate() {
                     let Function { start, end, .. } = *function;
                     if let Err(reason) = made {
@@ -315,6 +321,13 @@ impl Pass<'_> {
                     }
                     self.now.outcome.patched += 1;
                     let site = Site { address: start, child_ip: start, module: image.start(), has_arguments: true };
+                    if let Some(exits) = &exits {
+                        // In this order: what begins is recorded when its end will be.
+                        self.switches.extend(exits.switches(idx, site));
+                        if exits.is_late(idx) {
+                            self.now.outcome.late.push(module.left_out(function, WholeReason::LateEnd));
+                        }
+                    }
                     self.switches.extend(area.switch(idx, site));
                     // Where another module lay before it may be there already.
                     if !self.known.contains_key(&start) {
@@ -365,6 +378,17 @@ impl Pass<'_> {
 
     fn leave(&mut self, module: &Module<'_>, function: &Function<'_>, reason: WholeReason) {
         self.now.outcome.left_out.push(module.left_out(function, reason));
+    }
+}
+
+/// What was made at beginnings, the stubs of these, and what was made at ends.
+type AllMade = (Vec<Made>, Area, Option<MadeExits>);
+
+/// Makes stubs, and branches to them: at beginnings, and at ends if these are to have some.
+fn make_all(image: &Image<'_>, wanted: Vec<Wanted>, exits: Option<Exits>) -> Result<AllMade, (WholeReason, io::Error)> {
+    match exits {
+        None => make(image, &wanted, stubs::hook()).map(|(made, area)| (made, area, None)),
+        Some(exits) => exits.make(image, wanted).map(|(made, area, exits)| (made, area, Some(exits))),
     }
 }
 

@@ -133,7 +133,8 @@ impl OutsideBranches {
             known: looked.known,
             unnamed: looked.unnamed,
         };
-        let Chosen { functions, wanted, known, left_out } = asked.of(&module, &Rooms::default(), &Sleds::default());
+        let Chosen { functions, wanted, known, left_out, exits: _ } =
+            asked.of(&module, &Rooms::default(), &Sleds::default());
         let outcome = &mut self.outcome;
         outcome.left_out.extend(left_out.iter().map(|(function, reason)| module.left_out(function, *reason)));
         let range = |function: &Function<'_>| function.start as u64..function.end as u64;

@@ -82,7 +82,7 @@ impl Copied {
     }
 
     /// Appends an instruction, which stands for that at `original`.
-    fn append(&mut self, place: usize, instruction: &Instruction, original: usize) -> Option<()> {
+    pub(super) fn append(&mut self, place: usize, instruction: &Instruction, original: usize) -> Option<()> {
         let mut encoder = Encoder::new(64);
         encoder.encode(instruction, (place + self.code.len()) as u64).ok()?;
         self.rows.push(Row { at: self.code.len(), original, pushed: 0 });

@@ -44,6 +44,7 @@ use crate::patch::unwinder::append;
 
 unsafe extern "C" {
     fn rftrace_entry();
+    fn rftrace_entry_with_ends();
 }
 
 const WORD: usize = size_of::<usize>();
@@ -125,6 +126,11 @@ struct Placed {
 /// The address of the hook.
 pub(super) fn hook() -> usize {
     rftrace_entry as *const () as usize
+}
+
+/// That of functions whose ends have branches: return addresses stay.
+pub(super) fn hook_with_ends() -> usize {
+    rftrace_entry_with_ends as *const () as usize
 }
 
 /// What the stubs of so many functions take at the most, in whole pages, without their switches.
@@ -214,23 +220,61 @@ impl Stubs {
 }
 
 fn frames(placed: &[Option<Placed>], reader: Reader) -> (Vec<u8>, Vec<usize>) {
+    section_of(reader, placed.iter().flatten(), |bytes, placed| {
+        append_description(bytes, reader, &(placed.stub..placed.end), placed.rules());
+    })
+}
+
+/// The section `.eh_frame` of stubs, each of which `append` describes, and where descriptions begin in it.
+pub(super) fn section_of<T>(
+    reader: Reader,
+    stubs: impl Iterator<Item = T>,
+    append: impl Fn(&mut Vec<u8>, T),
+) -> (Vec<u8>, Vec<usize>) {
     let mut bytes = Vec::new();
     let mut descriptions = Vec::new();
     // def_cfa rsp 1: an address that no frame has.
     append_common(&mut bytes, reader, &[0x0c, RSP, 0x01]);
-    for placed in placed.iter().flatten() {
+    for stub in stubs {
         descriptions.push(bytes.len());
-        append(&mut bytes, |bytes| {
-            bytes.extend_from_slice(&(bytes.len() as u32).to_le_bytes()); // the distance to the CIE, at 0
-            bytes.extend_from_slice(&placed.stub.to_le_bytes());
-            bytes.extend_from_slice(&(placed.end - placed.stub).to_le_bytes());
-            bytes.push(0); // length of the augmentation's data
-            placed.append_rules(bytes, reader);
-        });
+        append(&mut bytes, stub);
     }
     // The end.
     bytes.extend_from_slice(&[0; 4]);
     (bytes, descriptions)
+}
+
+/// Appends the description of a stub: where its instructions begin, what each stands for, and what has been pushed there.
+pub(super) fn append_description(
+    bytes: &mut Vec<u8>,
+    reader: Reader,
+    range: &Range<usize>,
+    rules: impl Iterator<Item = (usize, usize, u8)>,
+) {
+    append(bytes, |bytes| {
+        bytes.extend_from_slice(&(bytes.len() as u32).to_le_bytes()); // the distance to the CIE, at 0
+        bytes.extend_from_slice(&range.start.to_le_bytes());
+        bytes.extend_from_slice(&range.len().to_le_bytes());
+        bytes.push(0); // length of the augmentation's data
+        append_rules(bytes, reader, rules);
+    });
+}
+
+fn append_rules(bytes: &mut Vec<u8>, reader: Reader, rules: impl Iterator<Item = (usize, usize, u8)>) {
+    let mut last = 0;
+    for (at, original, pushed) in rules {
+        if at > last {
+            bytes.extend_from_slice(&[0x02, (at - last) as u8]); // advance_loc1
+            last = at;
+        }
+        // A debugger looks at the address before.
+        let original = original + usize::from(reader == Reader::Debugger);
+        // val_expression: const8u
+        bytes.extend_from_slice(&[0x16, RETURN_ADDRESS, 9, 0x0e]);
+        bytes.extend_from_slice(&original.to_le_bytes());
+        // val_expression: breg7 pushed
+        bytes.extend_from_slice(&[0x16, RSP, 2, 0x77, pushed]);
+    }
 }
 
 /// The stubs of functions whose switches begin at `switches`, and the contents of the memory for them, which begins at `start`.
@@ -288,24 +332,12 @@ const RSP: u8 = 7;
 const RETURN_ADDRESS: u8 = 16;
 
 impl Placed {
-    fn append_rules(&self, bytes: &mut Vec<u8>, reader: Reader) {
+    /// Where its instructions begin, what each stands for, and what has been pushed there.
+    fn rules(&self) -> impl Iterator<Item = (usize, usize, u8)> {
         let before = [0, JUMP_IF_ON_AT].map(|at| (at, self.function, 0));
         let in_copy = self.rows.iter().map(|row| (COPY_AT + row.at, row.original, row.pushed));
         let in_way = [0, 1, 2].map(|n| (self.way_at + n * PUSH_BYTES, self.function, (n * WORD) as u8));
-        let mut last = 0;
-        for (at, original, pushed) in before.into_iter().chain(in_copy).chain(in_way) {
-            if at > last {
-                bytes.extend_from_slice(&[0x02, (at - last) as u8]); // advance_loc1
-                last = at;
-            }
-            // A debugger looks at the address before.
-            let original = original + usize::from(reader == Reader::Debugger);
-            // val_expression: const8u
-            bytes.extend_from_slice(&[0x16, RETURN_ADDRESS, 9, 0x0e]);
-            bytes.extend_from_slice(&original.to_le_bytes());
-            // val_expression: breg7 pushed
-            bytes.extend_from_slice(&[0x16, RSP, 2, 0x77, pushed]);
-        }
+        before.into_iter().chain(in_copy).chain(in_way)
     }
 }
 
@@ -393,7 +425,7 @@ mod tests {
         let decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
         let begins: Vec<usize> = decoder.into_iter().map(|instruction| instruction.ip() as usize).collect();
         let mut rules = Vec::new();
-        placed.append_rules(&mut rules, Reader::Unwinder);
+        append_rules(&mut rules, Reader::Unwinder, placed.rules());
         let mut rows = vec![0];
         while !rules.is_empty() {
             if rules[0] == 0x02 {

@@ -71,7 +71,7 @@ pub(super) fn make_thunks(
 
 /// Writes code, of which there are addresses and bytes, in a module that stays loaded, and while there is one thread. `pages` are those of this
 /// process. Returns which were written; an error if none was.
-fn write(code: &[Option<(usize, Vec<u8>)>], pages: &[Pages]) -> io::Result<Vec<bool>> {
+pub(super) fn write(code: &[Option<(usize, Vec<u8>)>], pages: &[Pages]) -> io::Result<Vec<bool>> {
     let start = code.iter().flatten().map(|(address, _)| *address).min().unwrap_or(0);
     let end = code.iter().flatten().map(|(address, bytes)| address + bytes.len()).max().unwrap_or(0);
     let text = start..end;

@@ -184,7 +184,7 @@ macro_rules! record_and_hook {
 // is a jump too; what lies below rsp then is read at once, and signal handlers leave it alone (the red zone of the psABI).
 //
 // `sled`: the call that a frontend has written into a sled at the function's beginning. As `__fentry__`, but that the return is not
-// hooked: sleds tell of that too.
+// hooked: sleds tell of that too. With `entered` it is that of a function whose ends have branches.
 macro_rules! entry_hook {
     (
         $name:literal,
@@ -257,7 +257,7 @@ macro_rules! entry_hook {
             concat!("ja .L", $name, "_same_slot"),
             check_interrupt!(hook = $name, path = "plain"),
             record_and_hook!(hook = $name, path = "plain", parent_loc = $parent_loc, trampoline = $trampoline, sled = $sled, filtered = "0"),
-            concat!(".if ", $patched, " | ", $entered),
+            concat!(".if (", $patched, " | ", $entered, ") & (", $sled, " == 0)"),
             concat!("jmp ", $pair),
             ".endif",
             concat!(".L", $name, "_done:"),
@@ -339,7 +339,7 @@ macro_rules! entry_hook {
             concat!(".L", $name, "_filtered_nested:"),
             check_state!(hook = $name),
             record_and_hook!(hook = $name, path = "filtered", parent_loc = $parent_loc, trampoline = $trampoline, sled = $sled, filtered = "1"),
-            concat!(".if ", $patched, " | ", $entered),
+            concat!(".if (", $patched, " | ", $entered, ") & (", $sled, " == 0)"),
             concat!("jmp ", $pair),
             ".else",
             concat!("jmp .L", $name, "_done"),
@@ -497,6 +497,20 @@ entry_hook!(
     saved = KEPT_ENTRY_SAVED,
     above = 16,
     slow = entry::entry_slow_at_start
+);
+#[cfg(not(target_os = "none"))]
+entry_hook!(
+    "rftrace_entry_with_ends",
+    parent_loc = "[rsp + {entry_saved} + 16]",
+    at_function_start = "2",
+    patched = "0",
+    entered = "1",
+    sled = "1",
+    trampoline = ".Lrftrace_entry_trampoline",
+    pair = "rftrace_entry_pair",
+    saved = KEPT_ENTRY_SAVED,
+    above = 16,
+    slow = entry::entry_slow_at_sled
 );
 #[cfg(not(target_os = "none"))]
 entry_hook!(

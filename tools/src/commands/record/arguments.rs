@@ -147,6 +147,10 @@ pub(crate) struct RecordArgs {
     /// `entry-branches.txt` of the trace.
     #[arg(short = 'P', long = "patch", value_name = "PATTERN")]
     pub(super) branches: Vec<String>,
+    /// With -P: how ends of functions are seen. `exits` leaves return addresses as they are: on x86-64, in programs that are started; others
+    /// have `returns`.
+    #[arg(long, value_name = "HOW", requires = "branches", value_enum, default_value = "exits")]
+    pub(super) ends: Ends,
     /// With -P: no function with a symbol that stands in this file, one a line as `nm` prints them.
     #[arg(long, value_name = "FILE", requires = "branches")]
     pub(super) patch_except: Option<PathBuf>,
@@ -240,6 +244,15 @@ pub(crate) struct RecordArgs {
 /// The buffer where nothing is said, and where it has to hold all that is recorded.
 pub(crate) const DEFAULT_BUFFER: &str = "64M";
 const KEPT_BUFFER: &str = "256M";
+
+/// How ends of functions with branches are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Ends {
+    /// By branches where functions end.
+    Exits,
+    /// By return addresses, which are replaced while functions run.
+    Returns,
+}
 
 /// What threads do when their bank is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

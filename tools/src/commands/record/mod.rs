@@ -46,6 +46,7 @@ pub(crate) mod summary;
 mod triggers;
 mod values;
 
+use arguments::Ends;
 pub(crate) use arguments::RecordArgs;
 #[cfg(attaching)]
 pub(crate) use arguments::{DEFAULT_BUFFER, OnFullArg};
@@ -548,6 +549,7 @@ fn settings(
         is_patchable: args.branches.is_empty(),
         has_library_calls: args.libcalls,
         branches: args.branches.clone(),
+        has_exits: args.ends == Ends::Exits,
         branches_told: Some(entries.passed()?),
         ..Settings::default()
     };

@@ -1,0 +1,66 @@
+//! Addresses at which somebody may arrive: what is there, and what follows, stays where it is.
+//!
+//! Not here: return points. What displaces instructions never goes back over a call.
+
+use std::collections::BTreeSet;
+
+use crate::patch::entry::functions::Functions;
+use crate::patch::frames::Landings;
+use crate::patch::landings::landing_pads;
+use crate::patch::module::Image;
+
+/// What is known of a module.
+#[derive(Debug)]
+pub(super) struct Marks {
+    /// Ascending.
+    addresses: Vec<usize>,
+    /// Those that are named other than by jumps, ascending.
+    named: Vec<usize>,
+    /// The beginnings of ranges of which it is not known where exceptions land.
+    unknown: BTreeSet<usize>,
+}
+
+impl Marks {
+    pub(super) fn of(image: &Image<'_>, functions: &Functions) -> Self {
+        let mut unknown = BTreeSet::new();
+        let mut addresses = functions.targets.clone();
+        for range in &functions.ranges {
+            addresses.push(range.start);
+            let pads = match range.landings {
+                Landings::None => Some(Vec::new()),
+                Landings::Table(table) => landing_pads(image, table, range.start),
+                Landings::Unknown => None,
+            };
+            match pads {
+                Some(pads) => addresses.extend(pads),
+                None => _ = unknown.insert(range.start),
+            }
+        }
+        let mut named = functions.named.clone();
+        named.extend(image.constant_words().filter(|&word| image.text(word).is_some()));
+        named.sort_unstable();
+        addresses.extend_from_slice(&named);
+        addresses.sort_unstable();
+        addresses.dedup();
+        Self { addresses, named, unknown }
+    }
+
+    /// Whether somebody may arrive there, from `start` on and before `end`.
+    pub(super) fn has_any(&self, start: usize, end: usize) -> bool {
+        has_any(&self.addresses, start, end)
+    }
+
+    /// Whether a place there is named other than by a jump.
+    pub(super) fn names_any(&self, start: usize, end: usize) -> bool {
+        has_any(&self.named, start, end)
+    }
+
+    /// Whether all places of the range that begins there are known.
+    pub(super) fn knows(&self, range: usize) -> bool {
+        !self.unknown.contains(&range)
+    }
+}
+
+fn has_any(addresses: &[usize], start: usize, end: usize) -> bool {
+    addresses.get(addresses.partition_point(|&address| address < start)).is_some_and(|&address| address < end)
+}

@@ -1,0 +1,201 @@
+//! `rftrace record -P` with branches at the ends of functions: programs do the same, calls and their nesting are those of other hooks, and return
+//! addresses are what they are.
+//!
+//! Not here: what holds for all entry branches (`entry_branches`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use rftrace_tests::traces::edges_where;
+use rftrace_tests::{CProgram, Program, require, tools};
+
+use super::entry_branches::{c_program, check_calls, left_out, recorded};
+use super::record::{calls, record};
+
+const LATE: &str = "one of its ends has no room for a branch: recorded late";
+
+/// A jump ends the recursion.
+const QUIET: [&str; 1] = ["-Wno-infinite-recursion"];
+
+/// How often each function of `exits.c` is called; without that of which compilers make a loop.
+const SHAPES: [(&str, u64); 16] = [
+    ("main", 1),
+    ("several", 10),
+    ("by_tail", 11),
+    ("by_pointer", 10),
+    ("by_table", 10),
+    ("in_blocks", 10),
+    ("jumper", 50),
+    ("jumps", 10),
+    ("has_cold", 10),
+    ("rarely", 1),
+    ("handler", 1),
+    ("raises", 1),
+    ("without_room", 10),
+    ("behind", 10),
+    ("by_condition", 10),
+    ("leaf", 49),
+];
+
+fn shapes(arguments: &[&str]) -> Program {
+    CProgram::new(&["exits.c"]).without_hooks().without_library().with(&QUIET).with(arguments).build()
+}
+
+/// Of all shapes of ends, in programs at fixed and other addresses.
+#[test]
+fn all_shapes_of_ends_are_seen() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    // Short functions have room for a branch where functions are aligned.
+    let aligned = ["-O1", "-falign-functions=16", "-fcf-protection=full"];
+    for arguments in [&["-O2"][..], &["-O2", "-no-pie", "-fno-pie"], &aligned] {
+        let run = recorded(&["-P", "*"], &shapes(arguments).path, &[]);
+        check_calls(&run, &SHAPES);
+        let left_out = left_out(&run);
+        assert_eq!(left_out.get("without_room").map(String::as_str), Some(LATE), "{arguments:?}: {left_out:?}");
+        for exact in ["leaf", "several", "by_tail", "behind", "by_condition"] {
+            assert_eq!(left_out.get(exact), None, "{arguments:?}");
+        }
+    }
+}
+
+/// Without optimisation nothing is called by a jump, so calls are nested as those that call the tracer; but for what is in assembly.
+#[test]
+fn calls_are_nested_as_by_other_hooks() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let hooked = CProgram::new(&["exits.c"]).without_library().with(&QUIET).with(&["-O0"]).build();
+    let plain = shapes(&["-O0"]);
+    let edges = |program: &Program, options: &[&str]| -> BTreeMap<(String, String), u64> {
+        let run = recorded(options, &program.path, &[]);
+        let of_assembly = ["by_condition", "without_room", "behind"];
+        edges_where(&run.trace("trace"), |name| (!of_assembly.contains(&name)).then_some(name))
+    };
+    let truth = edges(&hooked, &[]);
+    let found = edges(&plain, &["-P", "*"]);
+    let of_leaf = |edges: &BTreeMap<(String, String), u64>| {
+        let inner = edges.iter().filter(|((outer, _), _)| SHAPES.iter().any(|(name, _)| name == outer));
+        inner.map(|(edge, calls)| (edge.clone(), *calls)).collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(of_leaf(&found), of_leaf(&truth));
+}
+
+/// Exceptions in several threads, jumps, deep recursion: what no branch tells of ends with what follows.
+#[test]
+fn ends_that_are_skipped_end() {
+    if !require(&["g++"]) {
+        return;
+    }
+    let run = recorded(&["-P", "*"], &c_program("sleds.cpp", &QUIET).path, &[]);
+    assert_eq!(run.status.code(), Some(7));
+    check_calls(
+        &run,
+        &[("catcher", 500), ("thrower", 500), ("leaf", 1103), ("jumps", 100), ("tail", 500), ("handler", 3)],
+    );
+    let outline = edges_where(&run.trace("trace"), |name| Some(name));
+    let edge = |outer: &str, inner: &str| outline.get(&(outer.into(), inner.into())).copied().unwrap_or(0);
+    assert_eq!((edge("thrower", "leaf"), edge("catcher", "leaf")), (500, 500), "{outline:?}");
+    assert_eq!((edge("jumps", "leaf"), edge("main", "jumps")), (100, 100), "{outline:?}");
+    assert_eq!(edge("tail", "tail_target"), 0, "{outline:?}");
+}
+
+/// The old way stays.
+#[test]
+fn returns_can_be_hooked() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = recorded(&["-P", "*", "--ends", "returns"], &shapes(&["-O2"]).path, &[]);
+    check_calls(&run, &SHAPES);
+    assert!(!left_out(&run).values().any(|reason| reason == LATE));
+}
+
+/// Results are recorded by return addresses, of the functions that are named.
+#[test]
+fn results_are_recorded() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run =
+        recorded(&["-P", "*", "-R", "several@retval/i32", "-R", "by_tail@retval/i32"], &shapes(&["-O2"]).path, &[]);
+    check_calls(&run, &SHAPES);
+}
+
+fn build(compiler: &str, folder: &Path, arguments: &[&str]) {
+    tools::run(Command::new(compiler).current_dir(folder).args(arguments));
+}
+
+/// What looks at its return address finds its caller: the dynamic linker searches where the library that has called it says.
+#[test]
+fn libraries_are_found_by_their_callers() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let sources = [
+        ("inner.c", "int inner(int x) { return x * 8; }\n"),
+        (
+            "outer.c",
+            "#define _GNU_SOURCE\n#include <dlfcn.h>\n\
+             int outer2(int x) { return dlsym(RTLD_NEXT, \"outer2\") ? 100 : x + 2; }\n\
+             int outer(int x) { void *inner = dlopen(\"libinner.so\", RTLD_NOW); if (!inner) return -1;\n\
+             int (*f)(int) = dlsym(inner, \"inner\"); return f(x) + outer2(x); }\n",
+        ),
+        ("main.c", "#include <stdio.h>\nint outer(int);\nint main(void) { printf(\"%d\\n\", outer(5)); return 0; }\n"),
+    ];
+    sources.iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
+    fs::create_dir(folder.join("sub")).unwrap();
+    build("gcc", folder, &["-O1", "-fPIC", "-shared", "inner.c", "-o", "sub/libinner.so"]);
+    let path = ["-Wl,-rpath,$ORIGIN/sub", "-Wl,--enable-new-dtags"];
+    build("gcc", folder, &[&["-O1", "-fPIC", "-shared", "outer.c", "-o", "libouter.so"], &path[..]].concat());
+    build("gcc", folder, &["-O1", "main.c", "-o", "main", "-L.", "-louter", "-Wl,-rpath,$ORIGIN"]);
+    let run = recorded(&["-P", "*", "-P", "*@libouter", "-P", "*@libc"], &folder.join("main"), &[]);
+    assert_eq!(run.stdout, "47\n", "{}", run.stderr);
+    check_calls(&run, &[("main", 1), ("outer", 1), ("outer2", 1)]);
+}
+
+/// A collector that walks the stack, and exceptions that unwind it.
+#[test]
+fn ocaml_lives() {
+    if !require(&["ocamlopt"]) {
+        return;
+    }
+    const SOURCE: &str = "let rec build n = if n = 0 then [] else (string_of_int n, [| n; n*2 |]) :: build (n-1)
+let rec sum l = match l with [] -> 0 | (s,a)::t -> String.length s + a.(1) + sum t
+exception Stop of int
+let () = let t = ref 0 in
+  for i = 1 to 10 do
+    let l = List.sort compare (build 1000) in
+    t := !t + sum l;
+    (try List.iter (fun (s,_) -> if s = \"777\" then raise (Stop i)) l with Stop k -> t := !t + k);
+    if i mod 5 = 0 then Gc.compact ()
+  done;
+  Printf.printf \"%d\\n\" !t; exit 3
+";
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.ml"), SOURCE).unwrap();
+    build("ocamlopt", folder.path(), &["a.ml", "-o", "a"]);
+    let run = recorded(&["-P", "*"], &folder.path().join("a"), &[]);
+    assert_eq!(run.status.code(), Some(3));
+    let calls = calls(&run);
+    let of = |name: &str| calls.iter().find(|(known, _)| known.contains(name)).map_or(0, |(_, &calls)| calls);
+    assert_eq!(of("camlA__build"), 10_010, "{calls:?}");
+}
+
+/// A collector that moves what the stack points at.
+#[test]
+fn node_lives() {
+    if !require(&["node"]) {
+        return;
+    }
+    const SCRIPT: &str = "let n = 0; for (let k = 0; k < 20; k++) { let a = []; for (let i = 0; i < 2000; i++) a.push({i, s: 'x' + i}); \
+                          n += a.sort((a, b) => b.i - a.i).length; try { null.x } catch (e) { n += e.stack.length > 0 } } console.log(n)";
+    let node = Path::new("/usr/bin/node");
+    let run = record(&["-P", "v8::internal::*", "--max-size", "300M"], node, &["-e", SCRIPT]);
+    assert_eq!((run.stdout.as_str(), run.status.code()), ("40020\n", Some(0)), "{}", run.stderr);
+}
