@@ -1,7 +1,6 @@
 //! What the subcommands share.
 
 use std::borrow::Cow;
-#[cfg(feature = "full")]
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
