@@ -521,7 +521,7 @@ mod tests {
             damaged: 5,
         };
         let mut part = Part { pid: 7, program: 8, fork: None, saved: Saved::Trace(counts), problem: None };
-        let text = "pid=7\nprogram=8\nevents=1\nthreads=2\nlost=3\nfull=1\nchunks_overwritten=4\nuntraced_threads=5\ndropped=6\ncut=1\n\
+        let text = "pid=7\nprogram=8\nevents=1\nthreads=2\nlost=3\nfull=1\nchunks_overwritten=4\nuntraced_threads=5\ndropped=6\ndamaged=5\ncut=1\n\
                     complete=1\n";
         assert_eq!((part.to_string().as_str(), Part::parse(text.as_bytes())), (text, Some(part.clone())));
         part.fork = Some(Fork { parent: 6, nanos: 9 });

@@ -100,8 +100,8 @@ settings! {
     finish: i32 = "finish",
     /// Patterns of functions that get a branch.
     branches: Vec<String> = "branch",
-    /// Their ends are seen by branches at their exits, so return addresses stay.
-    has_exits: bool = "exits",
+    /// How their ends are seen: by branches at their `exits`, so return addresses stay, or by `returns`; else as the program needs it.
+    ends: String = "ends",
     /// The folder of the programs that have branches; empty for all.
     branches_within: PathBuf = "within",
     /// A file with symbols of functions that get none, one a line; empty for none.

@@ -52,7 +52,7 @@ fn all_shapes_of_ends_are_seen() {
     // Short functions have room for a branch where functions are aligned.
     let aligned = ["-O1", "-falign-functions=16", "-fcf-protection=full"];
     for arguments in [&["-O2"][..], &["-O2", "-no-pie", "-fno-pie"], &aligned] {
-        let run = recorded(&["-P", "*"], &shapes(arguments).path, &[]);
+        let run = recorded(&["-P", "*", "--ends", "exits"], &shapes(arguments).path, &[]);
         check_calls(&run, &SHAPES);
         let left_out = left_out(&run);
         assert_eq!(left_out.get("without_room").map(String::as_str), Some(LATE), "{arguments:?}: {left_out:?}");
@@ -76,7 +76,7 @@ fn calls_are_nested_as_by_other_hooks() {
         edges_where(&run.trace("trace"), |name| (!of_assembly.contains(&name)).then_some(name))
     };
     let truth = edges(&hooked, &[]);
-    let found = edges(&plain, &["-P", "*"]);
+    let found = edges(&plain, &["-P", "*", "--ends", "exits"]);
     let of_leaf = |edges: &BTreeMap<(String, String), u64>| {
         let inner = edges.iter().filter(|((outer, _), _)| SHAPES.iter().any(|(name, _)| name == outer));
         inner.map(|(edge, calls)| (edge.clone(), *calls)).collect::<BTreeMap<_, _>>()
@@ -90,7 +90,7 @@ fn ends_that_are_skipped_end() {
     if !require(&["g++"]) {
         return;
     }
-    let run = recorded(&["-P", "*"], &c_program("sleds.cpp", &QUIET).path, &[]);
+    let run = recorded(&["-P", "*", "--ends", "exits"], &c_program("sleds.cpp", &QUIET).path, &[]);
     assert_eq!(run.status.code(), Some(7));
     check_calls(
         &run,
@@ -120,8 +120,11 @@ fn results_are_recorded() {
     if !require(&["gcc"]) {
         return;
     }
-    let run =
-        recorded(&["-P", "*", "-R", "several@retval/i32", "-R", "by_tail@retval/i32"], &shapes(&["-O2"]).path, &[]);
+    let run = recorded(
+        &["-P", "*", "--ends", "exits", "-R", "several@retval/i32", "-R", "by_tail@retval/i32"],
+        &shapes(&["-O2"]).path,
+        &[],
+    );
     check_calls(&run, &SHAPES);
 }
 
@@ -154,7 +157,7 @@ fn libraries_are_found_by_their_callers() {
     let path = ["-Wl,-rpath,$ORIGIN/sub", "-Wl,--enable-new-dtags"];
     build("gcc", folder, &[&["-O1", "-fPIC", "-shared", "outer.c", "-o", "libouter.so"], &path[..]].concat());
     build("gcc", folder, &["-O1", "main.c", "-o", "main", "-L.", "-louter", "-Wl,-rpath,$ORIGIN"]);
-    let run = recorded(&["-P", "*", "-P", "*@libouter", "-P", "*@libc"], &folder.join("main"), &[]);
+    let run = recorded(&["-P", "*", "--ends", "exits", "-P", "*@libouter", "-P", "*@libc"], &folder.join("main"), &[]);
     assert_eq!(run.stdout, "47\n", "{}", run.stderr);
     check_calls(&run, &[("main", 1), ("outer", 1), ("outer2", 1)]);
 }

@@ -3,6 +3,7 @@
 //!
 //! Not here: how that is done (`rftrace-frontend`).
 
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,12 @@ impl Branches {
         Self {
             is_patchable: settings.is_patchable && patchable_entries("/proc/self/exe".as_ref()) > 0,
             patterns: settings.branches.iter().filter(|_| is_within).cloned().collect(),
-            ends: if settings.has_exits { Ends::Exits } else { Ends::Returns },
+            ends: match &*settings.ends {
+                "exits" => Ends::Exits,
+                "returns" => Ends::Returns,
+                _ if reads_return_addresses() => Ends::Exits,
+                _ => Ends::Returns,
+            },
             exceptions: settings.branch_exceptions.clone(),
             has_library_calls: settings.has_library_calls,
         }
@@ -77,6 +83,24 @@ pub(super) fn told(tracer: &Tracer) -> String {
     let program =
         fs::read_link("/proc/self/exe").or_else(|_| fs::read_link("/proc/thread-self/exe")).unwrap_or_default();
     tracer.entry_branches().lines(&program.to_string_lossy())
+}
+
+/// Whether the program has a runtime that walks stacks by return addresses: it would take replaced ones for addresses of its own.
+fn reads_return_addresses() -> bool {
+    /// What OCaml, V8, Java, gccgo, .NET, Mono and Julia have.
+    const RUNTIMES: [&CStr; 8] = [
+        c"caml_startup",
+        c"_ZN2v87Isolate10GetCurrentEv",
+        c"_ZN2v82V810InitializeEi",
+        c"JNI_CreateJavaVM",
+        c"runtime_mstart",
+        c"coreclr_initialize",
+        c"mono_jit_init",
+        c"jl_init",
+    ];
+
+    // SAFETY: names that end with a NUL; what is found is not called.
+    RUNTIMES.iter().any(|name| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null())
 }
 
 /// Whether this program's file lies below a folder.

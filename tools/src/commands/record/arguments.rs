@@ -148,8 +148,8 @@ pub(crate) struct RecordArgs {
     #[arg(short = 'P', long = "patch", value_name = "PATTERN")]
     pub(super) branches: Vec<String>,
     /// With -P: how ends of functions are seen. `exits` leaves return addresses as they are: on x86-64, in programs that are started; others
-    /// have `returns`.
-    #[arg(long, value_name = "HOW", requires = "branches", value_enum, default_value = "exits")]
+    /// have `returns`. `auto` is `exits` for programs whose runtime reads return addresses, such as node and those of OCaml.
+    #[arg(long, value_name = "HOW", requires = "branches", value_enum, default_value = "auto")]
     pub(super) ends: Ends,
     /// With -P: no function with a symbol that stands in this file, one a line as `nm` prints them.
     #[arg(long, value_name = "FILE", requires = "branches")]
@@ -248,6 +248,8 @@ const KEPT_BUFFER: &str = "256M";
 /// How ends of functions with branches are seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Ends {
+    /// As the program needs it.
+    Auto,
     /// By branches where functions end.
     Exits,
     /// By return addresses, which are replaced while functions run.

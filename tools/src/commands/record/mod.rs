@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum as _;
 use rftrace_format::setting::{self, Settings};
 use rftrace_record::banks::{BankRecorder, Plan, Written};
 use rftrace_record::control::Control;
@@ -46,7 +47,6 @@ pub(crate) mod summary;
 mod triggers;
 mod values;
 
-use arguments::Ends;
 pub(crate) use arguments::RecordArgs;
 #[cfg(attaching)]
 pub(crate) use arguments::{DEFAULT_BUFFER, OnFullArg};
@@ -549,7 +549,7 @@ fn settings(
         is_patchable: args.branches.is_empty(),
         has_library_calls: args.libcalls,
         branches: args.branches.clone(),
-        has_exits: args.ends == Ends::Exits,
+        ends: args.ends.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default(),
         branches_told: Some(entries.passed()?),
         ..Settings::default()
     };
