@@ -455,9 +455,15 @@ fn is_same_file(_: &Path, _: &Path) -> bool {
 }
 
 /// Makes a directory for this user alone, and those above it.
+/// `ENOTDIR` on Linux and Hermit: the system says that a file is there, which may be one in the way.
+const NOT_A_DIRECTORY: i32 = 20;
+
 fn make(path: &Path) -> Result<()> {
     if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty() && !above.is_dir()) {
-        fs::create_dir_all(above)?;
+        fs::create_dir_all(above).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => Error::from_raw_os_error(NOT_A_DIRECTORY),
+            _ => error,
+        })?;
     }
     make_last(path)
 }
@@ -473,6 +479,8 @@ fn make_last(path: &Path) -> Result<()> {
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     match builder.create(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        // Somebody's file.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Error::from_raw_os_error(NOT_A_DIRECTORY)),
         made => made,
     }
 }

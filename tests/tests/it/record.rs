@@ -646,6 +646,7 @@ fn the_library_exports_nothing_else() {
         "execvpe",
         "fexecve",
         "mcount",
+        "mlockall",
         "posix_spawn",
         "posix_spawnp",
         "prctl",
