@@ -12,9 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use memmap2::{MmapOptions, MmapRaw};
-use rftrace::abi::{
-    CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, chunk_state, kind, lease, records_per_chunk,
-};
+use rftrace::abi::{CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, kind, lease, records_per_chunk};
 use rftrace_format::store;
 
 use super::collected::{Collected, Death, Rate, Written};
@@ -154,25 +152,6 @@ pub(super) struct Watched {
     pub(super) described: Option<u64>,
     /// Since when a chunk is full and not written, by its index.
     waiting: HashMap<u64, Instant>,
-    owners: Owners,
-}
-
-/// Whether threads own all chunks of a bank, and none gets on: there are more threads than chunks, and the owners do something else.
-#[derive(Debug, Default)]
-struct Owners {
-    /// A sum of the leases, which changes with each owner, if all have one.
-    all: Option<u64>,
-    is_stuck: bool,
-    /// It was so at a time.
-    was_stuck: bool,
-}
-
-impl Owners {
-    fn see(&mut self, all: Option<u64>) {
-        self.is_stuck = all.is_some() && self.all == all;
-        self.was_stuck |= self.is_stuck;
-        self.all = all;
-    }
 }
 
 /// How often the system is asked about a process: for libraries that it loads, and names of threads.
@@ -281,16 +260,13 @@ impl Banks {
                 }
                 continue;
             }
+            slot.bank.beat.fetch_add(1, Relaxed);
             let mut watched = self.slots[number].take().unwrap_or_else(|| self.begin(number));
             // Marks come before the calls that were made after them.
             self.read_journal(number, slot, &mut watched.told);
             self.pass_on(number, &watched, false);
             if !self.is_ring {
                 n_taken = n_taken.max(self.drain(number, &mut watched, false));
-            }
-            // Who waits for a chunk goes on without where this one can do nothing about it.
-            if !watched.owners.is_stuck {
-                slot.bank.beat.fetch_add(1, Relaxed);
             }
             // First: what it does between the look and the answer is taken at its end.
             let is_over = self.is_gone(number) || is_over(watched.pid) || self.is_followed(number);
@@ -435,7 +411,6 @@ impl Banks {
             told: Told::default(),
             described: None,
             waiting: HashMap::new(),
-            owners: Owners::default(),
         }
     }
 
@@ -475,15 +450,10 @@ impl Banks {
     /// The places and leases of chunks that are full, or at the end of all that hold something.
     fn to_be_taken(&self, number: usize, watched: &mut Watched, is_last: bool) -> Vec<(usize, u64)> {
         let mut found = Vec::new();
-        let (mut n_owned, mut owned) = (0, 0_u64);
         let mut place = 0;
         while place < self.layout.n_chunks() {
             let chunk = self.chunk(number, place);
             let now = chunk.header.lease.load(Acquire);
-            if lease::state(now) == chunk_state::OWNED {
-                n_owned += 1;
-                owned = owned.wrapping_add(now);
-            }
             // They are taken in order: those behind one that never was have not been taken either. A thread may be about to, or, at
             // the end, have been.
             if now == 0 {
@@ -499,7 +469,6 @@ impl Banks {
                 found.push((place - 1, now));
             }
         }
-        watched.owners.see((n_owned == self.layout.n_chunks()).then_some(owned));
         found
     }
 
@@ -571,7 +540,6 @@ impl Banks {
             program_nanos: slot.program_nanos.load(Relaxed),
             fork: (parent != 0).then(|| (parent, slot.forked_nanos.load(Relaxed))),
             n_dropped: slot.bank.n_lost.load(Relaxed),
-            has_many_threads: watched.owners.was_stuck,
             failed: None,
             is_too_large: watched.spool.is_too_large,
             dump: None,

@@ -16,7 +16,6 @@ use std::ptr;
 use std::slice;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,8 +42,6 @@ use crate::patch;
 #[derive(Debug)]
 pub struct Bank {
     pub(super) start: *mut u8,
-    /// Bytes that are this bank's from there on: more than the file's where a larger bank was there before.
-    room: usize,
     pub(super) layout: Layout,
     file: Passed,
     /// Whether chunks are used again that nobody has taken, oldest first.
@@ -70,10 +67,6 @@ pub(super) const NO_SLOT: usize = usize::MAX;
 
 /// How often a process looks for a slot that is to record into it.
 pub(super) const TRIES: usize = 2000;
-
-/// Where the latest bank was that this process has left, and how many bytes are private memory there since. The next one takes its place, so that
-/// what stays does not grow.
-static LEFT: Mutex<(usize, usize)> = Mutex::new((0, 0));
 
 /// The one that this process records into; null for none.
 static OWN: AtomicPtr<Bank> = AtomicPtr::new(ptr::null_mut());
@@ -135,25 +128,11 @@ impl Bank {
 
     fn of_file(file: &File, found: Passed, is_for_children: bool, n_tries: usize) -> io::Result<&'static Self> {
         let bytes = usize::try_from(file.metadata()?.len()).unwrap_or(0);
-        if bytes < HEAD_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no file of banks"));
-        }
-        let (start, room) = map(file, bytes)?;
-        Self::in_memory(start, (bytes, room), found, is_for_children, n_tries).inspect_err(|_| {
-            // Nobody writes there but for hooks that have been in a bank before, if there was one.
-            _ = hide(start, room).map(|()| leave_place(start, room));
-        })
-    }
-
-    /// The banks that are mapped at `start`, which has room for more.
-    fn in_memory(
-        start: *mut u8,
-        (bytes, room): (usize, usize),
-        file: Passed,
-        is_for_children: bool,
-        n_tries: usize,
-    ) -> io::Result<&'static Self> {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "it holds no banks of this version of rftrace");
+        if bytes < HEAD_BYTES {
+            return Err(bad());
+        }
+        let start = map(file, bytes)?;
         // SAFETY: the mapping is larger; all fields are atomics.
         let head = unsafe { &*start.cast::<Head>() };
         let layout = Layout {
@@ -166,9 +145,8 @@ impl Bank {
         }
         let bank = Self {
             start,
-            room,
             layout,
-            file,
+            file: found,
             is_ring: head.is_ring.load(Relaxed) != 0,
             slot: AtomicUsize::new(NO_SLOT),
             elsewhere: (0..layout.n_slots).map(|_| AtomicUsize::new(0)).collect(),
@@ -260,15 +238,22 @@ impl Bank {
         threads::copy_back();
         OWN.store(ptr::null_mut(), Release);
         self.slot.store(NO_SLOT, Relaxed);
-        hide(self.start, self.room)?;
-        leave_place(self.start, self.room);
-        Ok(())
+        self.hide(0, self.layout.file_bytes())
+    }
+
+    /// Makes a part of the mapping private memory.
+    fn hide(&self, start: usize, bytes: usize) -> io::Result<()> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let flags = flags | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: within the mapping, which nobody has a use for but late stores of hooks.
+        let hidden = unsafe { libc::mmap(self.start.wrapping_add(start).cast(), bytes, protection, flags, -1, 0) };
+        if hidden == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// The addresses that it takes in this process.
     #[must_use]
     pub fn addresses(&self) -> Range<usize> {
-        self.start as usize..self.start as usize + self.room
+        self.start as usize..self.start as usize + self.layout.file_bytes()
     }
 
     /// Puts private memory in the place of a slot's chunks, which lie elsewhere then: the slot may be this process's later, or a child's.
@@ -287,7 +272,7 @@ impl Bank {
         }
         self.elsewhere[number].store(elsewhere as usize, Relaxed);
         // A hook that goes on would find nothing there.
-        hide(self.start.wrapping_add(at), bytes).inspect_err(|_| _ = self.show_chunks(number))
+        self.hide(at, bytes).inspect_err(|_| _ = self.show_chunks(number))
     }
 
     /// Puts a slot's chunks back into their place.
@@ -449,15 +434,6 @@ fn open_functions() -> Vec<u8> {
     [now].into_iter().chain(words).flat_map(u64::to_le_bytes).collect()
 }
 
-/// Makes a part of a bank's addresses private memory.
-fn hide(start: *mut u8, bytes: usize) -> io::Result<()> {
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let flags = flags | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    // SAFETY: within the mapping, which nobody has a use for but late stores of hooks.
-    let hidden = unsafe { libc::mmap(start.cast(), bytes, protection, flags, -1, 0) };
-    if hidden == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 /// Where the tracer's memory is but for banks: what it knows of threads, of frames that were left, and of the functions that are chosen.
 #[must_use]
 pub fn memory_of_tracer() -> Vec<Range<usize>> {
@@ -474,32 +450,8 @@ pub fn memory_of_tracer() -> Vec<Range<usize>> {
     all.into_iter().filter(|&(start, _)| start != 0).map(|(start, bytes)| start..start + bytes).collect()
 }
 
-/// The next bank may have this place.
-fn leave_place(start: *mut u8, bytes: usize) {
-    *LEFT.lock().unwrap_or_else(PoisonError::into_inner) = (start as usize, bytes);
-}
-
-/// Maps the whole file at a place where chunks are aligned. Returns that, and how many bytes there are the bank's.
-fn map(file: &File, bytes: usize) -> io::Result<(*mut u8, usize)> {
-    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
-    let (start, room) = if left.1 >= bytes { std::mem::take(&mut *left) } else { (reserve(bytes)?, bytes) };
-    let start = ptr::with_exposed_provenance_mut::<u8>(start);
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-    // SAFETY: within what nobody uses but late stores of hooks. The advice keeps it out of dumps of memory.
-    unsafe {
-        let mapped = libc::mmap(start.cast(), bytes, protection, flags | libc::MAP_NORESERVE, file.as_raw_fd(), 0);
-        if mapped == libc::MAP_FAILED {
-            let error = io::Error::last_os_error();
-            *left = (start as usize, room);
-            return Err(error);
-        }
-        libc::madvise(mapped, bytes, libc::MADV_DONTDUMP);
-    }
-    Ok((start, room))
-}
-
-/// Addresses for so many bytes where chunks are aligned.
-fn reserve(bytes: usize) -> io::Result<usize> {
+/// Maps the whole file at a place where chunks are aligned.
+fn map(file: &File, bytes: usize) -> io::Result<*mut u8> {
     let align = abi::MAX_CHUNK_BYTES;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping, wherever there is room.
@@ -509,14 +461,18 @@ fn reserve(bytes: usize) -> io::Result<usize> {
     }
     let skipped = (reserved as usize).wrapping_neg() & (align - 1);
     let start = reserved.cast::<u8>().wrapping_add(skipped);
-    // SAFETY: what was just mapped and is not used. Where it fails a few addresses more are taken.
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+    // SAFETY: within what was just mapped, and is not used. The advice keeps it out of dumps of memory.
     unsafe {
-        if skipped > 0 {
-            libc::munmap(reserved, skipped);
+        let mapped = libc::mmap(start.cast(), bytes, protection, flags | libc::MAP_NORESERVE, file.as_raw_fd(), 0);
+        if mapped == libc::MAP_FAILED {
+            let error = io::Error::last_os_error();
+            libc::munmap(reserved, bytes + align);
+            return Err(error);
         }
-        libc::munmap(start.wrapping_add(bytes).cast(), align - skipped);
+        libc::madvise(mapped, bytes, libc::MADV_DONTDUMP);
     }
-    Ok(start as usize)
+    Ok(start)
 }
 
 /// This process records into the bank from now on. Returns the memory for the tracer.

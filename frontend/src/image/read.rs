@@ -130,7 +130,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-#[cfg(feature = "std")]
 impl Reader<'_> {
     /// Goes to the next section of a chunk that is whole, from an offset on. Stays where it is if there is none, and says so.
     pub(super) fn find_chunk(&mut self, from: usize, chunk_bytes: usize) -> bool {

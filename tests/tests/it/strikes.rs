@@ -10,7 +10,7 @@ use std::process::Command;
 
 use object::read::archive::ArchiveFile;
 use object::{File, Object, ObjectSymbol, SymbolKind};
-use rftrace_read::Kind;
+use rftrace_read::{DID_NOT_RETURN, Kind};
 use rftrace_tests::fixtures::c_library;
 use rftrace_tests::traces::{outline_of_tree, trees};
 use rftrace_tests::{CProgram, Program, Run, assert_same_lines, require, tools};
@@ -144,7 +144,8 @@ fn recorded(run: &Run, in_threads: bool) -> (Vec<Vec<Line>>, u64) {
             }
         }
         for task in trace.tasks() {
-            let events = trace.records(task).map(Result::unwrap).filter(|record| record.kind == Kind::Event);
+            let events = trace.records(task).map(Result::unwrap);
+            let events = events.filter(|record| record.kind == Kind::Event && record.addr != DID_NOT_RETURN);
             for event in events {
                 let name = trace.events().name(event.addr).into_owned();
                 let n = name.trim_start_matches("rftrace:lost_").split('_').next().unwrap();

@@ -7,7 +7,6 @@
 //!   them pass.
 //! - `callers` tells which functions a thread is in, `place` where it may be borrowed, `borrowed` is a thread that works for this process, `world` all others, stopped;
 //!   `sleepers` are those of them that cannot be, and who else is in their memory.
-//! - `left` is what recorders have left in it that were killed, which the next one removes; `owner` says whose that is.
 //! - `names` are those of the libraries in the process; `library` brings the tracer's library into the process, and that for resources, `stacks` gives return addresses back.
 //! - `signal` sends a thread a signal that ends no wait of it.
 //! - `branches` are those at functions' beginnings: the pass that changes code. `stubs` are what they lead to where no library makes it.
@@ -39,12 +38,10 @@ mod frame;
 mod headers;
 mod image;
 mod jumps;
-mod left;
 mod library;
 mod names;
 mod needs;
 mod outside;
-mod owner;
 mod place;
 mod process;
 mod refusal;

@@ -23,7 +23,6 @@ use super::confined;
 use super::filter::Chosen;
 use super::image::Image;
 use super::jumps::{self, Hooked};
-use super::left;
 use super::library::{close, memory_file};
 use super::names;
 use super::needs::Needs;
@@ -407,7 +406,6 @@ fn begin_on(
             process.pid
         );
     }
-    left::remove(thread, process, late)?;
     let (number, places) = open(thread)?;
     let is_new = found.is_none();
     let ranges: Vec<Range<u64>> =
@@ -417,7 +415,7 @@ fn begin_on(
         None => Image::map(thread, process, &ranges, unwinder.lowest(), |name| unwinder.function(name))?,
     };
     thread.use_gadgets(image.gadgets()?);
-    let bank = map_bank(thread, process, image.control(process), number, &places)?;
+    let bank = map_bank(thread, number, &places)?;
     close(thread, number)?;
     let begun = record_into(thread, process, &image, &places, bank.start, tid_at, is_new);
     let begun = begun.and_then(|()| match is_confined {
@@ -513,8 +511,7 @@ fn end_on(
         take_away()?;
     }
     stubs::switch(process, false)?;
-    bank.iter().try_for_each(|bank| hide_bank(thread, bank))?;
-    left::remove(thread, process, late)
+    bank.iter().try_for_each(|bank| hide_bank(thread, bank))
 }
 
 // The switch has a page of its own.

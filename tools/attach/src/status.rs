@@ -67,11 +67,6 @@ impl Status {
         })
     }
 
-    /// The signals that it blocks.
-    pub(crate) fn blocked(&self) -> u64 {
-        self.blocked
-    }
-
     /// Whether it does not block a signal.
     pub(crate) fn takes(&self, signal: c_int) -> bool {
         self.blocked & bit(signal) == 0
