@@ -454,10 +454,10 @@ fn is_same_file(_: &Path, _: &Path) -> bool {
     false
 }
 
-/// Makes a directory for this user alone, and those above it.
-/// `ENOTDIR` on Linux and Hermit: the system says that a file is there, which may be one in the way.
+/// `ENOTDIR` on Linux and Hermit.
 const NOT_A_DIRECTORY: i32 = 20;
 
+/// Makes a directory for this user alone, and those above it.
 fn make(path: &Path) -> Result<()> {
     if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty() && !above.is_dir()) {
         fs::create_dir_all(above).map_err(|error| match error.kind() {

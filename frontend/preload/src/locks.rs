@@ -53,7 +53,8 @@ fn lock(flags: c_int) -> Result<(), c_int> {
             if flags & libc::MCL_FUTURE != 0 {
                 lock_all(flags & !libc::MCL_CURRENT)?;
             }
-            return lock_program(is_on_fault);
+            lock_program(is_on_fault);
+            return Ok(());
         }
         // Before Linux 4.4.
         Err(libc::EINVAL) if flags & !KNOWN == 0 => return lock_all(flags),
@@ -69,12 +70,12 @@ fn lock(flags: c_int) -> Result<(), c_int> {
     if flags & libc::MCL_FUTURE != 0 {
         lock_all(libc::MCL_FUTURE)?;
     }
-    lock_program(false)
+    lock_program(false);
+    Ok(())
 }
 
 /// Locks what is the program's. As by the system, what cannot be locked stays as it is.
-#[expect(clippy::unnecessary_wraps, reason = "the end of what may fail")]
-fn lock_program(is_on_fault: bool) -> Result<(), c_int> {
+fn lock_program(is_on_fault: bool) {
     const MLOCK_ONFAULT: c_long = 1;
 
     for it in mappings().iter().filter(|it| !it.is_own) {
@@ -82,7 +83,6 @@ fn lock_program(is_on_fault: bool) -> Result<(), c_int> {
         // SAFETY: memory that is mapped, or was.
         unsafe { libc::syscall(libc::SYS_mlock2, it.place.start, it.place.len(), flags) };
     }
-    Ok(())
 }
 
 /// Something that is mapped, and whether it is the tracer's.

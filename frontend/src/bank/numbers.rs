@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rftrace_format::store;
+
 use crate::host::linux::modules;
 
 /// What this process is called by the `/proc` that it sees, which may be that of another space of numbers. Takes no memory.
@@ -97,8 +99,7 @@ pub fn living_thread(pid: u32) -> Option<u32> {
 
 /// When a process was started, in ticks of the system since it began. `None`: it is not there, or has ended.
 pub(super) fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = behind_name(pid)?;
-    stat.split_ascii_whitespace().nth(19)?.parse().ok().filter(|_| !has_ended(&stat))
+    store::start_time(pid)?.parse().ok()
 }
 
 /// What the system tells of a thread behind its name: its state first.
