@@ -32,15 +32,16 @@ impl Branches {
     /// Those of this program.
     pub(crate) fn of(settings: &Settings) -> Self {
         let is_within = settings.branches_within.as_os_str().is_empty() || is_below(&settings.branches_within);
+        let patterns: Vec<String> = settings.branches.iter().filter(|_| is_within).cloned().collect();
         Self {
             is_patchable: settings.is_patchable && patchable_entries("/proc/self/exe".as_ref()) > 0,
-            patterns: settings.branches.iter().filter(|_| is_within).cloned().collect(),
             ends: match &*settings.ends {
                 "exits" => Ends::Exits,
                 "returns" => Ends::Returns,
-                _ if reads_return_addresses() => Ends::Exits,
+                _ if !patterns.is_empty() && reads_return_addresses() => Ends::Exits,
                 _ => Ends::Returns,
             },
+            patterns,
             exceptions: settings.branch_exceptions.clone(),
             has_library_calls: settings.has_library_calls,
         }
@@ -100,7 +101,10 @@ fn reads_return_addresses() -> bool {
     ];
 
     // SAFETY: names that end with a NUL; what is found is not called.
-    RUNTIMES.iter().any(|name| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null())
+    let has_one = RUNTIMES.iter().any(|name| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null());
+    // SAFETY: the message that a name is missing is not the program's, which has not begun.
+    unsafe { libc::dlerror() };
+    has_one
 }
 
 /// Whether this program's file lies below a folder.
