@@ -15,7 +15,7 @@ use crate::lines::Values;
 use crate::rows::{CallTimes, Row};
 use crate::stack::{EndedCall, Step};
 
-/// The most rows. Programs have fewer functions; where addresses have no names there may be any number of them.
+/// The most rows, with that of the others. Programs have fewer functions; where addresses have no names there may be any number of them.
 const MAX_ROWS: usize = 1 << 20;
 
 /// The row of all that came when there were as many.
@@ -162,7 +162,7 @@ impl<'t> Table<'t> {
     }
 
     fn add_row(&mut self, row: Row) -> usize {
-        if self.rows.len() >= MAX_ROWS && row.name != OTHERS {
+        if self.rows.len() + 1 >= MAX_ROWS && row.name != OTHERS {
             return self.row(OTHERS);
         }
         let idx = self.rows.len();
