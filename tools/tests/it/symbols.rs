@@ -234,8 +234,8 @@ fn a_directory_that_cannot_be_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(program) = program(folder.path(), &[]) else { return };
     let trace = trace_of(&program, None);
-    // In place of the file is a folder.
-    fs::create_dir(trace.file("prog.part")).expect("a writable folder");
+    // In place of the file that becomes it is a folder.
+    fs::create_dir(trace.file(".rftrace-new")).expect("a writable folder");
     let (code, said) = symbols(trace.path(), &["-b", &program]);
     assert!(code == 1 && said.contains("prog.sym: cannot write it: Is a directory"), "{said}");
 }
