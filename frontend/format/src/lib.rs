@@ -60,13 +60,13 @@ mod malformed;
 pub mod map;
 #[cfg(feature = "std")]
 pub mod opener;
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", unix))]
 pub mod passed;
 pub mod perf;
 pub mod record;
 pub mod recording;
 pub mod resources;
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", unix))]
 pub mod setting;
 pub mod specification;
 #[cfg(feature = "std")]

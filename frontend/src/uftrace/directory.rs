@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -399,7 +399,7 @@ fn write_symbols(directory: &Owned, program: &Program, left_out: &LeftOut<'_>) -
         if let Err(error) = written {
             left_out.note(error)?;
             // A part of the names would look like all of them.
-            let _ = fs::remove_file(directory.path().join(name));
+            let _ = std::fs::remove_file(directory.path().join(name));
         }
     }
     if let Some(path) = &program.without_names {
@@ -418,6 +418,8 @@ fn write_symbols(_directory: &Owned, _program: &Program, _left_out: &LeftOut<'_>
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
