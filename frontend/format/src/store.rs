@@ -485,12 +485,13 @@ fn make_last(path: &Path) -> Result<()> {
     }
 }
 
-/// The names in a directory, in order.
+/// The names in a directory, in order. Hermit's has itself and the one above, too.
 fn names_in(dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {
         names.push(entry?.file_name().to_string_lossy().to_string());
     }
+    names.retain(|name| name != "." && name != "..");
     names.sort();
     Ok(names)
 }
