@@ -1,5 +1,5 @@
 //! The environments that the program gives to other programs: those have what `rftrace record` has told this one, too, whatever the program has left
-//! out. So a program is recorded that is started with an environment of its own, or none.
+//! out. So a program is recorded that is started with an environment of its own, or none. One that cannot load our libraries is not told to.
 
 use std::cell::Cell;
 use std::env;
@@ -12,6 +12,8 @@ use std::sync::OnceLock;
 use rftrace_format::recording;
 
 use crate::memory;
+use crate::notes;
+use crate::program::Program;
 
 /// The variable that the dynamic linker reads.
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -44,12 +46,13 @@ pub(crate) fn remember() {
     OWN.get_or_init(|| Own { variables: env::vars_os().filter_map(variable).collect(), libraries });
 }
 
-/// Has `start` begin a program with an environment, and with what is missing there. It may not come back.
+/// Has `start` begin a program with an environment, and with what is missing there, or without our libraries. It may not come back.
 ///
 /// # Safety
 ///
-/// The environment is null, or pointers to texts that end with a NUL, the last pointer null.
+/// The environment is null, or pointers to texts that end with a NUL, the last pointer null. So does the program's name.
 pub(crate) unsafe fn completed(
+    program: &Program,
     environment: *const *const c_char,
     start: impl FnOnce(*const *const c_char) -> c_int,
 ) -> c_int {
@@ -68,8 +71,16 @@ pub(crate) unsafe fn completed(
         given.iter().map(text).any(|variable| variable.starts_with(name))
     };
     let preloaded = given.iter().map(text).find_map(|variable| variable.strip_prefix(PRELOAD)).unwrap_or_default();
-    let is_loaded = own.libraries.is_empty() || recording::preloaded(preloaded).any(recording::is_own_library);
-    if is_loaded && own.variables.iter().all(is_given) {
+    // SAFETY: by this function's contract.
+    let takes_libraries = own.libraries.is_empty() || unsafe { program.takes_libraries() };
+    let is_loaded = recording::preloaded(preloaded).any(recording::is_own_library);
+    let is_right = if takes_libraries { is_loaded || own.libraries.is_empty() } else { !is_loaded };
+    if !takes_libraries {
+        notes::tell(
+            "a program that it began was not recorded, as its C library is musl, or it is for another kind of machine",
+        );
+    }
+    if is_right && own.variables.iter().all(is_given) {
         return start(environment);
     }
     let pointers_bytes = (n_given + own.variables.len() + 2) * size_of::<*const c_char>();
@@ -77,16 +88,21 @@ pub(crate) unsafe fn completed(
     let Some(room) = room(pointers_bytes + text_bytes) else { return start(environment) };
     let preload = room.wrapping_add(pointers_bytes);
     let mut end = preload;
-    let libraries = if is_loaded { &[][..] } else { &own.libraries };
-    let between: &[u8] = if libraries.is_empty() || preloaded.is_empty() { b"" } else { b":" };
-    for part in [PRELOAD, libraries, between, preloaded, b"\0"] {
-        // SAFETY: the room has so many bytes behind the pointers, and is nobody else's.
-        unsafe { ptr::copy_nonoverlapping(part.as_ptr(), end, part.len()) };
-        end = end.wrapping_add(part.len());
+    let missing = Some(&own.libraries[..]).filter(|libraries| takes_libraries && !is_loaded && !libraries.is_empty());
+    let others = recording::preloaded(preloaded).filter(|path| takes_libraries || !recording::is_own_library(path));
+    for (number, library) in missing.into_iter().chain(others).enumerate() {
+        for part in [if number == 0 { PRELOAD } else { b":" }, library] {
+            // SAFETY: the room has so many bytes behind the pointers, and is nobody else's.
+            unsafe { ptr::copy_nonoverlapping(part.as_ptr(), end, part.len()) };
+            end = end.wrapping_add(part.len());
+        }
     }
+    // SAFETY: as above: there is room for the NUL.
+    unsafe { end.write(0) };
+    let preload = (end != preload).then_some(preload.cast_const().cast());
     let rest = given.iter().copied().filter(|variable| !text(variable).starts_with(PRELOAD));
     let own = own.variables.iter().filter(|variable| !is_given(variable)).map(|variable| variable.as_ptr());
-    let all = rest.chain(own).chain([preload.cast_const().cast(), ptr::null()]);
+    let all = rest.chain(own).chain(preload).chain([ptr::null()]);
     let pointers = room.cast::<*const c_char>();
     // SAFETY: there is room for all of them, at the beginning of pages.
     all.enumerate().for_each(|(number, variable)| unsafe { pointers.add(number).write(variable) });

@@ -14,6 +14,7 @@ use crate::environment;
 use crate::notes;
 use crate::originals::{errno, leave, original, real_dlclose, set_errno};
 use crate::process;
+use crate::program::Program;
 use crate::save::{self, Moment, RECORDING, Recording};
 use crate::signals;
 use crate::work;
@@ -102,7 +103,7 @@ extern "C" fn before_exec(place: usize) -> *mut c_void {
 
 /// Functions that begin another program, with an environment: those of the C library, at these places, that have one as an argument.
 macro_rules! begins_program {
-    ($($place:literal $before:ident $name:ident($($argument:ident: $type:ty),*; $($last:ident: $of_last:ty)?);)*) => {$(
+    ($($place:literal $before:ident $name:ident($($argument:ident: $type:ty),*; $($last:ident: $of_last:ty)?) $program:expr;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type,)* given: Texts $(, $last: $of_last)?) -> c_int {
             type Original = unsafe extern "C" fn($($type,)* Texts $(, $of_last)?) -> c_int;
@@ -110,7 +111,7 @@ macro_rules! begins_program {
             // SAFETY: the C library has this function, with this type.
             let original: Original = unsafe { transmute($before($place)) };
             // SAFETY: the caller's arguments; the environment has more in it.
-            unsafe { environment::completed(given, |given| original($($argument,)* given $(, $last)?)) }
+            unsafe { environment::completed(&$program, given, |given| original($($argument,)* given $(, $last)?)) }
         }
     )*};
 }
@@ -120,12 +121,14 @@ type Texts = *const *const c_char;
 type Text = *const c_char;
 
 begins_program! {
-    2 before_exec execve(path: Text, arguments: Texts;);
-    5 before_exec execvpe(file: Text, arguments: Texts;);
-    9 before_exec fexecve(file: c_int, arguments: Texts;);
-    10 before_exec execveat(folder: c_int, path: Text, arguments: Texts; flags: c_int);
-    17 original posix_spawn(pid: *mut c_void, path: Text, actions: *const c_void, attributes: *const c_void, arguments: Texts;);
-    18 original posix_spawnp(pid: *mut c_void, file: Text, actions: *const c_void, attributes: *const c_void, arguments: Texts;);
+    2 before_exec execve(path: Text, arguments: Texts;) Program::Below(libc::AT_FDCWD, path);
+    5 before_exec execvpe(file: Text, arguments: Texts;) Program::Named(file);
+    9 before_exec fexecve(file: c_int, arguments: Texts;) Program::Open(file);
+    10 before_exec execveat(folder: c_int, path: Text, arguments: Texts; flags: c_int) Program::Below(folder, path);
+    17 original posix_spawn(pid: *mut c_void, path: Text, actions: *const c_void, attributes: *const c_void, arguments: Texts;)
+        Program::Below(libc::AT_FDCWD, path);
+    18 original posix_spawnp(pid: *mut c_void, file: Text, actions: *const c_void, attributes: *const c_void, arguments: Texts;)
+        Program::Named(file);
 }
 
 unsafe extern "C" {

@@ -3,7 +3,7 @@
 //! The package `rftrace-tools` links this as a shared library. It is inert where the variable `RFTRACE_RECORD` is not set.
 //!
 //! - `settings` reads what `rftrace record` wants, from the environment.
-//! - `environment` has programs that this one starts be told the same.
+//! - `environment` has programs that this one starts be told the same, if they can load this: `program` knows.
 //! - `start` is what runs first, before anything else of the program.
 //! - `save` writes what was recorded, each time into a folder of its own.
 //! - `work` is how it does so: alone, on a stack of its own. `memory` is where its memory is from.
@@ -37,6 +37,7 @@ mod memory;
 mod notes;
 mod originals;
 mod process;
+mod program;
 mod quota;
 mod save;
 mod signals;

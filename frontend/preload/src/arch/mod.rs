@@ -20,4 +20,4 @@ mod processor;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_trigger.rs")]
 pub(crate) mod trigger;
 
-pub(crate) use processor::{FIRST_VERSION, HOOKS, go_back, passed_on, switch};
+pub(crate) use processor::{FIRST_VERSION, HOOKS, MACHINE, go_back, passed_on, switch};

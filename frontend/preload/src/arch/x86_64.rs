@@ -3,6 +3,9 @@
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
 
+/// What ELF files are for.
+pub(crate) const MACHINE: u16 = libc::EM_X86_64;
+
 /// The version of the C library's first functions, which it has for ever.
 pub(crate) const FIRST_VERSION: &CStr = c"GLIBC_2.2.5";
 
