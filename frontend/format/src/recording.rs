@@ -45,6 +45,9 @@ pub const RESOURCES: &str = "rftrace-preload-resources";
 /// That of the library that leads calls of specified functions to it.
 pub const SPECIFIED: &str = "rftrace-specified-functions";
 
+/// What the path of musl's dynamic linker has in it.
+pub const MUSL: &[u8] = b"/ld-musl-";
+
 /// Whether a library that the dynamic linker is told to preload is one of ours: by its name, or that of a folder which was made for it.
 #[must_use]
 pub fn is_own_library(path: &[u8]) -> bool {

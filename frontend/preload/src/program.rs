@@ -6,6 +6,9 @@
 //! **Invariant**: nothing here takes memory or a lock. It runs in the child of a `vfork`, too.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use rftrace_format::recording::MUSL;
 
 use crate::arch::MACHINE;
 
@@ -32,29 +35,30 @@ impl Program {
         let found = unsafe {
             match *self {
                 Self::Open(file) => return takes_libraries(file),
-                Self::Below(_, path) | Self::Named(path) if path.is_null() => return true,
+                Self::Below(_, path) | Self::Named(path) if path.is_null() => None,
                 Self::Below(folder, path) if path.read() == 0 => return takes_libraries(folder),
                 Self::Below(folder, path) => open(folder, path),
                 Self::Named(name) => find(CStr::from_ptr(name)),
             }
         };
-        found < 0 || closes(found, takes_libraries(found))
+        found.is_none_or(|file| takes_libraries(file.as_raw_fd()))
     }
 }
 
-fn closes<T>(file: c_int, result: T) -> T {
-    // SAFETY: it was opened here.
-    unsafe { libc::close(file) };
-    result
-}
-
-unsafe fn open(folder: c_int, path: *const c_char) -> c_int {
-    // SAFETY: the caller's path. A pipe that nobody writes to would keep this waiting.
-    unsafe { libc::openat(folder, path, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY) }
+/// # Safety
+///
+/// The path is a text that ends with a NUL.
+unsafe fn open(folder: c_int, path: *const c_char) -> Option<OwnedFd> {
+    // A pipe that nobody writes to would keep this waiting.
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+    // SAFETY: the caller's path.
+    let file = unsafe { libc::openat(folder, path, flags) };
+    // SAFETY: it is nobody else's.
+    (file >= 0).then(|| unsafe { OwnedFd::from_raw_fd(file) })
 }
 
 /// Opens a program as `execvp` finds it.
-fn find(name: &CStr) -> c_int {
+fn find(name: &CStr) -> Option<OwnedFd> {
     if name.to_bytes().contains(&b'/') {
         // SAFETY: a text that ends with a NUL.
         return unsafe { open(libc::AT_FDCWD, name.as_ptr()) };
@@ -72,9 +76,9 @@ fn find(name: &CStr) -> c_int {
             end += part.len();
         }
         // SAFETY: zeros follow.
-        Some(unsafe { open(libc::AT_FDCWD, path.as_ptr().cast()) }).filter(|&file| file >= 0)
+        unsafe { open(libc::AT_FDCWD, path.as_ptr().cast()) }
     };
-    folders.to_bytes().split(|&byte| byte == b':').find_map(in_folder).unwrap_or(-1)
+    folders.to_bytes().split(|&byte| byte == b':').find_map(in_folder)
 }
 
 /// As many bytes of a file as there are.
@@ -92,25 +96,21 @@ fn takes_libraries(file: c_int) -> bool {
 
     let mut head = [0; 256];
     let mut n_read = read(file, 0, &mut head);
-    let mut opened = -1;
+    let mut interpreter = None;
     for _ in 0..MOST_SCRIPTS {
         let Some(script) = head[..n_read].strip_prefix(b"#!") else { break };
         let line = script.split(|&byte| byte == b'\n' || byte == 0).next().unwrap_or_default().trim_ascii_start();
         let path = line.split(u8::is_ascii_whitespace).next().unwrap_or_default();
         let mut text = [0; 256];
         text[..path.len()].copy_from_slice(path);
-        if opened >= 0 {
-            closes(opened, ());
-        }
         // SAFETY: it is shorter, so zeros follow.
-        opened = unsafe { open(libc::AT_FDCWD, text.as_ptr().cast()) };
-        n_read = read(opened, 0, &mut head);
+        interpreter = unsafe { open(libc::AT_FDCWD, text.as_ptr().cast()) };
+        n_read = interpreter.as_ref().map_or(0, |file| read(file.as_raw_fd(), 0, &mut head));
     }
-    let file = if opened >= 0 { opened } else { file };
+    let file = interpreter.as_ref().map_or(file, AsRawFd::as_raw_fd);
     let is_elf = n_read >= size_of::<libc::Elf64_Ehdr>() && head.starts_with(b"\x7fELF");
     let is_own = head[CLASS] == libc::ELFCLASS64 && head[MACHINE_AT..MACHINE_AT + 2] == MACHINE.to_le_bytes();
-    let takes = !is_elf || is_own && !has_musl(file, &head);
-    if opened >= 0 { closes(opened, takes) } else { takes }
+    !is_elf || is_own && !has_musl(file, &head)
 }
 
 /// Whether the dynamic linker of a program of our class is musl's.
@@ -131,9 +131,7 @@ fn has_musl(file: c_int, head: &[u8; 256]) -> bool {
         if segment.p_type == libc::PT_INTERP {
             let mut name = [0; 256];
             let n_read = read(file, segment.p_offset, &mut name);
-            return name[..n_read].split(|&byte| byte == 0).next().is_some_and(|name| {
-                name.rsplit(|&byte| byte == b'/').next().is_some_and(|name| name.starts_with(b"ld-musl"))
-            });
+            return name[..n_read].windows(MUSL.len()).any(|part| part == MUSL);
         }
     }
     false

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
+use rftrace_format::recording::MUSL;
 use rftrace_frontend::patchable_entries;
 
 use super::processors::Processor;
@@ -35,9 +36,6 @@ pub fn find(name: &OsStr) -> Result<PathBuf> {
         Ok(_) => Ok(path.to_owned()),
     }
 }
-
-/// What the path of musl's dynamic linker has in it.
-const MUSL: &[u8] = b"/ld-musl-";
 
 /// How the tracer comes into a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
