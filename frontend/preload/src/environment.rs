@@ -14,6 +14,7 @@ use rftrace_format::recording;
 use crate::memory;
 use crate::notes;
 use crate::program::Program;
+use crate::work;
 
 /// The variable that the dynamic linker reads.
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -50,7 +51,7 @@ pub(crate) fn remember() {
 ///
 /// # Safety
 ///
-/// The environment is null, or pointers to texts that end with a NUL, the last pointer null. So does the program's name.
+/// The environment is null, or pointers to texts that end with a NUL, the last pointer null. The program's name is such a text, or null.
 pub(crate) unsafe fn completed(
     program: &Program,
     environment: *const *const c_char,
@@ -71,13 +72,14 @@ pub(crate) unsafe fn completed(
         given.iter().map(text).any(|variable| variable.starts_with(name))
     };
     let preloaded = given.iter().map(text).find_map(|variable| variable.strip_prefix(PRELOAD)).unwrap_or_default();
+    let is_looked_at = !own.libraries.is_empty() && !work::is_filtered();
     // SAFETY: by this function's contract.
-    let takes_libraries = own.libraries.is_empty() || unsafe { program.takes_libraries() };
+    let takes_libraries = !is_looked_at || unsafe { program.takes_libraries() };
     let is_loaded = recording::preloaded(preloaded).any(recording::is_own_library);
     let is_right = if takes_libraries { is_loaded || own.libraries.is_empty() } else { !is_loaded };
     if !takes_libraries {
         notes::tell(
-            "a program that it began was not recorded, as its C library is musl, or it is for another kind of machine",
+            "a program that it began was not recorded, nor what that begins: its C library is musl, or it is for another machine",
         );
     }
     if is_right && own.variables.iter().all(is_given) {

@@ -87,7 +87,7 @@ unsafe extern "C" fn __sysv_signal(signal: c_int, handler: libc::sighandler_t) -
 /// Saves, and goes on recording: what comes next may fail. Returns the C library's function.
 extern "C" fn before_exec(place: usize) -> *mut c_void {
     let original = original(place);
-    let tracer = RECORDING.get().map(|recording| recording.tracer);
+    let tracer = RECORDING.get().filter(|recording| !recording.is_told()).map(|recording| recording.tracer);
     if let Some(tracer) = tracer.filter(|_| process::is_owner()) {
         let errno = errno();
         let was_on = tracer.is_recording();
@@ -176,12 +176,18 @@ pub(crate) fn before_filter() {
     rftrace_backend_confine();
 }
 
+/// As [`before_filter`], where this process makes one itself. One that was there before has let the dynamic linker open files.
+fn before_own_filter() {
+    save::before_filter();
+    before_filter();
+}
+
 /// Returns the C library's `prctl`.
 extern "C" fn before_prctl(place: usize, option: c_int, argument: c_ulong) -> *mut c_void {
     if option == libc::PR_SET_SECCOMP && argument == c_ulong::from(libc::SECCOMP_MODE_STRICT) {
         before_confinement();
     } else if option == libc::PR_SET_SECCOMP {
-        before_filter();
+        before_own_filter();
     }
     original(place)
 }
@@ -193,7 +199,7 @@ extern "C" fn before_syscall(place: usize, number: c_long, first: c_ulong, secon
         libc::SYS_seccomp if first == c_ulong::from(libc::SECCOMP_SET_MODE_STRICT) && second == 0 => {
             before_confinement()
         }
-        libc::SYS_seccomp => before_filter(),
+        libc::SYS_seccomp => before_own_filter(),
         _ => {}
     }
     original(place)

@@ -32,6 +32,13 @@ pub(crate) struct Recording {
     pub(crate) asked: Option<&'static Bank>,
 }
 
+impl Recording {
+    /// Whether the recorder knows all that this process may still say: a filter of system calls may kill for more. It sees the end by itself.
+    pub(crate) fn is_told(&self) -> bool {
+        self.bank.is_some() && work::is_filtered()
+    }
+}
+
 /// The one of this process, once it has begun.
 pub(crate) static RECORDING: OnceLock<Recording> = OnceLock::new();
 
@@ -51,11 +58,22 @@ pub(crate) enum Moment {
     Exec,
 }
 
+/// Tells the recorder what it has to know, before this process makes a filter of system calls.
+pub(crate) fn before_filter() {
+    if let Some(bank) = RECORDING.get().and_then(|recording| recording.bank)
+        && !work::is_filtered()
+        && process::is_owner()
+    {
+        work::alone(|| bank.describe());
+    }
+    work::filter();
+}
+
 /// Saves what was recorded since the last save. Recording is off then, unless what is recorded goes to a bank and the program may go on.
 pub(crate) fn save(moment: Moment) {
     let Some(recording) = RECORDING.get() else { return };
     // In this order: a thread that may make no system calls may not ask who it is.
-    if work::is_confined() || !process::is_owner() {
+    if work::is_confined() || recording.is_told() || !process::is_owner() {
         return;
     }
     if let Some(bank) = recording.bank.filter(|bank| !bank.is_abandoned()) {

@@ -26,6 +26,8 @@ pub(crate) const STACK_BYTES: usize = 1 << 20;
 static WAITING: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 /// Something was given up: locks may be held, and what they guard half done.
 static IS_BROKEN: AtomicBool = AtomicBool::new(false);
+/// This process has made a filter of system calls.
+static IS_FILTERED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// The signals that were blocked before this thread began to fork, if it has taken [`WORKER`] for that.
@@ -52,6 +54,16 @@ pub(crate) fn stack() -> [usize; 2] {
 /// Nothing more is done on this thread: it may make no system calls any more.
 pub(crate) fn confine_thread() {
     IS_CONFINED.set(true);
+}
+
+/// This process is about to make a filter of system calls, which may kill it for those that it does not make itself.
+pub(crate) fn filter() {
+    IS_FILTERED.store(true, Relaxed);
+}
+
+/// Whether it has made one.
+pub(crate) fn is_filtered() -> bool {
+    IS_FILTERED.load(Relaxed)
 }
 
 /// Whether this thread is at work.

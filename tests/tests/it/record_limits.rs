@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use rftrace_tests::fixtures::{self, build_as};
 use rftrace_tests::{CProgram, Program, Run, require, tools};
 
 use crate::record::{calls, record, rftrace};
@@ -100,6 +101,25 @@ fn small_stacks() {
     }
     let run = as_by_itself("small_stack");
     assert_eq!(calls(&run)["leaf"], 7, "{}", run.stderr);
+}
+
+/// A filter that lets no file be opened kills for nothing that the program does not do: when it ends, and when it becomes another one.
+#[test]
+fn filters_that_kill() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let fixed = folder.path().join("fixed");
+    build_as(Command::new("gcc").arg("-static").arg(fixtures::folder("c").join("other.c")), &fixed);
+    let sandbox = CProgram::new(&["sandbox.c"]).without_library().with(&["-O1"]).build();
+    for (arguments, status) in [(&[][..], 6), (&[fixed.to_str().unwrap()], 5)] {
+        for way in [&[][..], &["--ring"]] {
+            let run = record(way, &sandbox.path, arguments);
+            assert_eq!(run.status.code(), Some(status), "{way:?}: {}", run.stderr);
+            assert_eq!(calls(&run)["main"], 1, "{way:?}: {}", run.stderr);
+        }
+    }
 }
 
 /// Strict seccomp kills for all but four system calls, and for a look at the time stamp counter.
