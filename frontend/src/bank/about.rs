@@ -146,6 +146,7 @@ impl Banks {
         let lost = has_lost
             .then(|| "what was known of the program at its end is damaged: names are of its files now".to_owned());
         Ok(Collected {
+            _folder: None,
             last: ClockPair { tsc, nanos },
             rate: (hz > 0).then_some(Rate { hz, source }),
             problem: problem.or(lost),

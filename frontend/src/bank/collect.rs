@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rftrace::abi::{CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, kind, lease, records_per_chunk};
-use rftrace_format::store;
 
 use super::collected::{Collected, Death, Rate, Written};
 use super::file::{CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
@@ -22,7 +21,7 @@ use super::history::History;
 use super::numbers::{Mapping, folder_of, own_number, parent, start_ticks};
 use super::open::OpenFunctions;
 use super::pace::Fill;
-use super::spool::Spool;
+use super::spool::{Folder, Spool};
 use super::told::Told;
 use super::world::Seen;
 use crate::backend::{Chunk, exit_word};
@@ -57,7 +56,7 @@ pub struct Banks {
     file: File,
     pub(super) layout: Layout,
     /// Where spools are written.
-    pub(super) folder: PathBuf,
+    pub(super) folder: Folder,
     wait_ticks: u64,
     pub(super) most_bytes: u64,
     pub(super) is_ring: bool,
@@ -161,12 +160,6 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Banks {
-    /// The folder was moved in which spools are.
-    pub fn moved(&mut self, from: &Path, to: &Path) {
-        let spools = self.slots.iter_mut().flatten().map(|watched| &mut watched.spool.path);
-        spools.chain([&mut self.folder]).for_each(|path| store::moved(path, from, to));
-    }
-
     /// Makes banks in an empty file of memory (`memfd_create`). Spools are written to `folder`.
     ///
     /// # Errors
@@ -189,7 +182,7 @@ impl Banks {
         let banks = Self {
             memory,
             layout,
-            folder: folder.to_owned(),
+            folder: Folder::open(folder)?,
             wait_ticks: ticks_in(options.patience),
             most_bytes: options.most_bytes,
             is_ring: options.is_ring,
@@ -390,7 +383,6 @@ impl Banks {
     pub(super) fn watch(&self, number: usize) -> Watched {
         let slot = self.slot(number);
         let (pid, since) = (self.pid_in(number), slot.first_tsc.load(Relaxed));
-        let path = self.folder.join(format!("spool-{pid}-{number}-{since}"));
         let calls_itself = slot.pid.load(Relaxed);
         // Several processes of one recording may call themselves the same.
         let own_pid = if self.pid_here.is_some() { calls_itself } else { pid };
@@ -400,7 +392,7 @@ impl Banks {
             own_pid,
             parent: self.parent_of(number, pid),
             has_own_numbers: pid != calls_itself,
-            spool: Spool::new(path),
+            spool: Spool::new(&self.folder, format!("spool-{pid}-{number}-{since}")),
             looked: None,
             open: OpenFunctions::default(),
             progress: None,
@@ -548,6 +540,7 @@ impl Banks {
             problem: None,
             n_records: watched.spool.n_records,
             spool: watched.spool.path.clone(),
+            _folder: Some(self.folder.clone()),
             spool_bytes: watched.spool.n_bytes,
             least_bytes: 0,
             tail: None,

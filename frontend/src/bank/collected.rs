@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::spool::Folder;
 use super::told::Marked;
 use super::world::World;
 use crate::clock::ClockPair;
@@ -39,6 +40,8 @@ pub struct Collected {
     /// Calls and returns in the spool, some of which may belong to none.
     pub n_records: u64,
     pub(crate) spool: PathBuf,
+    /// Keeps the path of the spool right; `None` for one that leads through no open folder.
+    pub(crate) _folder: Option<Folder>,
     /// So much of that.
     pub(crate) spool_bytes: u64,
     /// So much of it has been there at the least. 0 where nobody knows.

@@ -207,7 +207,7 @@ impl Banks {
         watched.spool.flush();
         watched.looked = None;
         watched.look(self.slot(number).mapped_at.load(Relaxed));
-        let mut tail = Spool::new(self.folder.join(format!("tail-{}-{wanted}", watched.pid)));
+        let mut tail = Spool::new(&self.folder, format!("tail-{}-{wanted}", watched.pid));
         self.copy_chunks(number, &mut tail);
         tail.flush();
         let last_thread = watched.spool.last_thread.max(tail.last_thread);
@@ -254,7 +254,7 @@ impl Banks {
         }
         let (slot, before) = (self.slot(number), self.dumped_bytes);
         self.n_dumps += 1;
-        let mut copy = Spool::new(self.folder.join(format!("tail-{}-{until}-{}", watched.pid, self.n_dumps)));
+        let mut copy = Spool::new(&self.folder, format!("tail-{}-{until}-{}", watched.pid, self.n_dumps));
         // First what is about to be lost.
         let copied = self.copy_ring(number, &mut copy, true);
         copy.flush();

@@ -118,7 +118,8 @@ impl Live {
     /// Those of the system.
     pub fn new(file: File, buffer_bytes: usize, patience: Duration) -> io::Result<Self> {
         let options = Options { buffer_bytes, n_slots: 1, patience, most_bytes: 0, is_ring: false, dumped_bytes: 0 };
-        let banks = Banks::new(file, Path::new(""), options)?;
+        // Nothing is written there.
+        let banks = Banks::new(file, Path::new("/"), options)?;
         Ok(Self { banks, reader: Reader::default() })
     }
 

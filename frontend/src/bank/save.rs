@@ -319,6 +319,13 @@ impl Collected {
         &self.spool
     }
 
+    /// The same for users, as far as it can be found out.
+    #[must_use]
+    pub fn shown_spool(&self) -> PathBuf {
+        let folder = self.spool.parent().and_then(|folder| fs::canonicalize(folder).ok());
+        folder.zip(self.spool.file_name()).map_or_else(|| self.spool.clone(), |(folder, name)| folder.join(name))
+    }
+
     /// The program as it was, by `facts` if some were kept.
     fn program(&self, symbols: &mut Symbols, facts: Option<&Facts>) -> Program {
         let exe = self.exe_path();

@@ -5,8 +5,10 @@
 use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rftrace::abi::{self, ADDRESS_SHIFT, kind};
@@ -22,6 +24,21 @@ pub const SPOOL_VERSIONS: u64 = image::VERSION as u64 | (abi::VERSION as u64) <<
 
 /// Packed bytes that are collected before they are written.
 const BLOCK_BYTES: usize = 128 << 10;
+
+/// The folder that spools are written to, wherever it is by now.
+#[derive(Clone, Debug)]
+pub(crate) struct Folder(Arc<File>);
+
+impl Folder {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        File::open(path).map(|file| Self(Arc::new(file)))
+    }
+
+    /// A path of it that stays right when it is moved, as long as this is there.
+    pub(super) fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+    }
+}
 
 /// The file with the chunks of a process.
 #[derive(Debug, Default)]
@@ -44,9 +61,9 @@ pub(super) struct Spool {
 }
 
 impl Spool {
-    /// One that is made with its first chunk.
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, ..Self::default() }
+    /// One of this name that is made with its first chunk, in a folder that is open.
+    pub(super) fn new(folder: &Folder, name: String) -> Self {
+        Self { path: folder.path().join(name), ..Self::default() }
     }
 
     /// Whether there is room for more.

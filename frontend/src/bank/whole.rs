@@ -309,6 +309,7 @@ impl Parsed {
                 .number("death")
                 .map(|signal| if signal == 0 { Death::WithoutWord } else { Death::Signal(signal) }),
             spool: spool.to_owned(),
+            _folder: None,
             spool_bytes,
             least_bytes: 0,
             tail: None,

@@ -209,7 +209,7 @@ fn saved_before() -> Error {
 /// Why calls are missing, if some are.
 fn why_not_all(collected: &Collected) -> Option<String> {
     let why = match &collected.failed {
-        Some(error) => format!("{} could not be written: {error}", collected.spool().display()),
+        Some(error) => format!("{} could not be written: {error}", collected.shown_spool().display()),
         None if collected.is_too_large => "as much was written as may be".to_owned(),
         None if collected.n_dropped > 0 => {
             "the buffer was full: a larger one holds more until it is written".to_owned()

@@ -397,9 +397,6 @@ pub fn record(
     // Who waits for something to be done is told that it is not.
     drop(to_do);
     let followed = output.follow();
-    if let Ok(Some((from, to))) = &followed {
-        recorders.iter().for_each(|recorder| recorder.moved(from, to));
-    }
     let resources = resources.map(ResourceRecorder::stop);
     let banks = recorders.into_iter().map(BankRecorder::stop).reduce(BankRecording::with);
     if let Ok(control) = control {

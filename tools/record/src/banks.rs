@@ -220,12 +220,6 @@ impl BankRecorder {
         self.jobs.with(|banks| banks.keep_nothing());
     }
 
-    /// The directory was moved in which spools are.
-    pub fn moved(&self, from: &Path, to: &Path) {
-        let (from, to) = (from.to_owned(), to.to_owned());
-        self.jobs.with(move |banks| banks.moved(&from, &to));
-    }
-
     /// Has the files of its processes' modules be looked for in another root directory.
     #[cfg(attaching)]
     pub(crate) fn set_root(&self, root: PathBuf) {

@@ -187,7 +187,10 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let control = control_outside.or(control);
     let code = ended.code();
     // Before the last things are written.
-    let followed = follow(&mut output, banks.as_ref());
+    let followed = output.follow();
+    if let Ok(moved) = &followed {
+        summary::tell_of_move(moved.as_ref());
+    }
     if let (Ok(Some((from, to))), Some(schedule)) = (&followed, &mut schedule) {
         schedule.moved(from, to);
     }
@@ -228,16 +231,6 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         say!("rftrace: {error:#}");
     }
     std::process::exit(code)
-}
-
-/// Goes on where the directory is by now, and says so.
-fn follow(output: &mut Output, banks: Option<&BankRecorder>) -> Result<Option<(PathBuf, PathBuf)>> {
-    let moved = output.follow()?;
-    summary::tell_of_move(moved.as_ref());
-    if let Some((from, to)) = &moved {
-        banks.iter().for_each(|banks| banks.moved(from, to));
-    }
-    Ok(moved)
 }
 
 fn tell_of_control(error: &std::io::Error) {
