@@ -346,20 +346,21 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     create(path).and_then(|mut file| io::Write::write_all(&mut file, bytes.as_ref()))
 }
 
-/// Creates a file that a user names, of what lies in a directory. No file of a trace is one, of that directory or another one.
+/// Creates a file that a user names. It may be any but a file of a trace, or a link to a file of these source directories.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::InvalidInput`] for a file of a trace; and those of the system.
-pub fn create_output(path: &Path, of: &Path) -> Result<File> {
+pub fn create_output(path: &Path, sources: &[&Path]) -> Result<File> {
     // A link may lead into a trace.
     let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let dir = real.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = real.file_name().unwrap_or_default().to_string_lossy();
     let tells = |dir: &Path| names_in(dir).is_ok_and(|names| names.iter().any(|name| tells_of_trace(dir, name)));
     let is_work = dir.ancestors().any(|dir| dir.file_name().is_some_and(|name| name == FOLDER) || is_stream(dir));
-    let is_linked = || names_in(of).is_ok_and(|names| names.iter().any(|name| is_same_file(&of.join(name), &real)));
-    if is_work || is_ours(dir, &name) && tells(dir) || is_linked() {
+    let has =
+        |dir: &Path| names_in(dir).is_ok_and(|names| names.iter().any(|name| is_same_file(&dir.join(name), &real)));
+    if is_work || is_ours(dir, &name) && tells(dir) || sources.iter().any(|dir| has(dir)) {
         let reason = "it is, or would be, a file of a trace; choose another name, or another directory";
         return Err(Error::new(ErrorKind::InvalidInput, reason));
     }
@@ -554,4 +555,27 @@ fn remove_ours(dir: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_are_replaced_unless_they_are_of_a_trace() {
+        let dir = std::env::temp_dir().join(format!("rftrace-store-{}", std::process::id()));
+        let trace = dir.join("trace");
+        fs::create_dir_all(&trace).unwrap();
+        write(&trace.join(crate::files::INFO), MAGIC).unwrap();
+        write(&trace.join("notes"), "").unwrap();
+        std::os::unix::fs::symlink(trace.join("notes"), dir.join("link")).unwrap();
+        let refused = |path: &Path, sources: &[&Path]| create_output(path, sources).is_err();
+        let output = dir.join("output");
+        for sources in [&[][..], &[trace.as_path()], &[]] {
+            assert!(!refused(&output, sources), "{sources:?}");
+        }
+        assert!(refused(&trace.join(crate::files::INFO), &[]));
+        assert!(refused(&dir.join("link"), &[&trace]) && !refused(&dir.join("link"), &[]));
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }

@@ -47,7 +47,7 @@ pub(crate) fn write(recording: &Recording<'_>, path: &Path) -> Result<Totals, Er
         }
         Ok(())
     };
-    let created = store::create_output(path, path.parent().unwrap_or(path));
+    let created = store::create_output(path, &[]);
     created.and_then(|file| filled(file, fill)).map_err(|source| Error::Write { path: path.to_owned(), source })?;
     Ok(totals)
 }

@@ -21,19 +21,21 @@ pub(crate) fn write_to(
     write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<()>,
 ) -> Result<()> {
     let Some(path) = file else { return Ok(print(write)?) };
-    let file = store::create_output(path, path.parent().unwrap_or(path))
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    let file = store::create_output(path, &[]).with_context(|| format!("cannot write {}", path.display()))?;
     let mut out = BufWriter::new(file);
     write(&mut out)?;
     out.flush().with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// The group in `--help` of options that few people need.
+pub(crate) const MORE: &str = "More";
+
 #[derive(Args, Clone)]
 pub(crate) struct DirArg {
-    /// The trace directory [default: the current directory if it is one, else `uftrace.data`].
+    /// Trace directory [default: the current directory if it is a trace, else `uftrace.data`].
     dir: Option<PathBuf>,
-    /// The same, as uftrace has it.
-    #[arg(short, long, value_name = "DIR", conflicts_with = "dir")]
+    /// Trace directory, in uftrace's syntax.
+    #[arg(short, long, value_name = "DIR", conflicts_with = "dir", help_heading = MORE)]
     data: Option<PathBuf>,
 }
 

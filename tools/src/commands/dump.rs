@@ -20,22 +20,20 @@ use super::page::{page_without_calls, read_page, title};
 
 const EXAMPLES: &str = "\
 Examples:
-  rftrace dump --chrome mytrace > trace.json           for https://ui.perfetto.dev, chrome://tracing, Tracy
-  rftrace dump --perfetto mytrace -o trace.pftrace     for https://ui.perfetto.dev, a third of the size
   rftrace dump --flamegraph mytrace -o flame.svg       for any browser
-  rftrace dump --html mytrace -o trace.html            the page of rftrace view, as one file to send to others
+  rftrace dump --html mytrace -o trace.html            one file to send to others
+  rftrace dump --perfetto mytrace -o trace.pftrace     for https://ui.perfetto.dev
   rftrace dump --firefox mytrace -o profile.json       for https://profiler.firefox.com
+  rftrace dump --chrome mytrace > trace.json           for chrome://tracing and Tracy
   rftrace dump --chrome --from 1.5s --to 1.6s mytrace  100 ms of it
   rftrace dump --uftrace --tid 7 mytrace -o part       one thread as a trace of its own";
 
 /// Writes a trace in the format of another tool.
 ///
-/// The output is valid also where records were lost or exits are missing. Times without a unit are seconds of the trace's
-/// clock, as in `uftrace replay -r`; those with one (`ns`, `us`, `ms`, `s`, `m`, `h`) are since the trace's start. Functions
-/// that are open at --from are entered there, those that are open at --to end there.
+/// The output is valid even with lost records or missing exits. Functions that are open at --from are entered there; functions that are open at
+/// --to end there.
 ///
-/// What was recorded of --resources is beside the calls in --chrome and --perfetto: how many bytes, descriptors and threads each process
-/// has.
+/// --chrome and --perfetto also have counters of --resources: bytes, descriptors and threads of each process.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, group = ArgGroup::new("format").required(true))]
 pub(crate) struct DumpArgs {
@@ -47,25 +45,25 @@ pub(crate) struct DumpArgs {
     /// Perfetto's protobuf.
     #[arg(long, group = "format")]
     perfetto: bool,
-    /// A flame graph (SVG): functions as wide as they took time.
+    /// A flame graph (SVG): the width of a function is its time.
     #[arg(long, group = "format", visible_alias = "flame-graph")]
     flamegraph: bool,
-    /// Folded stacks, each with the nanoseconds in its innermost function.
+    /// Folded stacks with nanoseconds of self time.
     #[arg(long, group = "format")]
     folded: bool,
-    /// JSON of the Firefox Profiler, in which a sample is a nanosecond. It is kept in memory as a whole.
+    /// JSON of the Firefox Profiler, one nanosecond a sample; it is built in memory.
     #[arg(long, group = "format")]
     firefox: bool,
-    /// The page of `rftrace view` with the trace in it: one file, for any browser, without a network.
+    /// The page of `rftrace view` with the trace inside: one file for any browser, without network.
     #[arg(long, group = "format")]
     html: bool,
-    /// A trace directory with the chosen part.
+    /// A trace directory with the selected part.
     #[arg(long, group = "format", requires = "output")]
     uftrace: bool,
-    /// Where to write to [default: stdout; `DIR.svg`, `DIR.html` or `DIR.pftrace` if that is a terminal].
+    /// Output file [default: stdout; on a terminal `DIR.svg`, `DIR.html` or `DIR.pftrace`].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Give each thread a stack of its own, in flame graphs and folded stacks.
+    /// Give each thread its own stack, in flame graphs and folded stacks.
     #[arg(long)]
     by_thread: bool,
     /// Show no progress.
@@ -184,9 +182,9 @@ impl Output {
         let is_derived = path.is_none();
         let path = path.or_else(|| derived.filter(|_| io::stdout().is_terminal()));
         let writer: Box<dyn Write> = match &path {
-            Some(path) => {
-                Box::new(store::create_output(path, dir).with_context(|| format!("cannot write {}", path.display()))?)
-            }
+            Some(path) => Box::new(
+                store::create_output(path, &[dir]).with_context(|| format!("cannot write {}", path.display()))?,
+            ),
             None => Box::new(io::stdout().lock()),
         };
         Ok(Self { path, writer: BufWriter::with_capacity(256 * 1024, writer), is_derived })

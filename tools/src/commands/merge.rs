@@ -14,20 +14,20 @@ use rftrace_read::{Error, Summary, read_clock};
 
 const EXAMPLES: &str = "\
 Examples:
-  rftrace merge -o both.json guest.trace host.trace --kvm kvm-events.txt    for https://ui.perfetto.dev
-  rftrace merge -o both guest.trace host.trace --tsc-offset=-38491779229228 && rftrace replay both
-  rftrace merge -o all.pftrace guest.trace --kvm trace.dat --perf counters.csv --perf perf.data --cut
+  rftrace merge -o both.json guest.trace host.trace --kvm kvm-events.txt
+  rftrace merge -o both guest.trace host.trace --tsc-offset=-38491779229228
+  rftrace merge -o all.pftrace guest.trace --kvm trace.dat --perf counters.csv --perf perf.data
 
 Recording (docs/merge.md has more):
-  tools/setup_kvm_tracing.sh run qemu-system-x86_64 -accel kvm …            KVM's events, with the guest's TSC offset
-  trace-cmd record -C x86-tsc -e kvm qemu-system-x86_64 -accel kvm …        the same as trace.dat
-  perf stat -I 100 -x, -o counters.csv -p PID                               counters
-  perf sched record -k CLOCK_MONOTONIC -o perf.data                         context switches";
+  tools/setup_kvm_tracing.sh run qemu-system-x86_64 -accel kvm …        KVM's events, TSC offset
+  trace-cmd record -C x86-tsc -e kvm qemu-system-x86_64 -accel kvm …    the same as trace.dat
+  perf stat -I 100 -x, -o counters.csv -p PID                           counters
+  perf sched record -k CLOCK_MONOTONIC -o perf.data                     context switches";
 
 /// Brings the traces of a guest and its host onto one timeline.
 ///
-/// The guest's time stamp counter is moved by the offset that KVM's events tell, and ticks become nanoseconds of the host's clock.
-/// Without KVM's events the wall clocks of both decide, which is right to milliseconds at best; how it was done is said on stderr.
+/// KVM's events give the offset of the guest's time stamp counter; ticks become nanoseconds of the host's clock. Without KVM's events both wall
+/// clocks decide, exact to milliseconds at best; a line on stderr names the method.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct MergeArgs {
@@ -35,28 +35,28 @@ pub(crate) struct MergeArgs {
     guest: PathBuf,
     /// Trace directories of programs on the host, such as the hypervisor.
     hosts: Vec<PathBuf>,
-    /// Where to write to: `*.json` for Chrome's trace events, `*.pftrace` for Perfetto, else a directory for uftrace and rftrace.
+    /// Output: `*.json` for Chrome's trace events, `*.pftrace` for Perfetto, else a directory for uftrace and rftrace.
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
-    /// Write in this format, whatever the output is called.
+    /// Output format, whatever the name of the output.
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// KVM's events in ticks: a `trace.dat` of trace-cmd, text of it or of tracefs, or a tracefs instance's folder.
+    /// KVM's events in ticks: `trace.dat` of trace-cmd, its text or that of tracefs, or the folder of a tracefs instance.
     #[arg(long, value_name = "FILE")]
     kvm: Vec<PathBuf>,
     /// Counters (`perf stat -I MS -x SEP`) or context switches (`perf.data` or the text of `perf script`).
     #[arg(long, value_name = "FILE")]
     perf: Vec<PathBuf>,
-    /// Frequency of the host's time stamp counter [default: what the directories say; auto: else what this machine says].
+    /// Frequency of the host's time stamp counter [default: that of the directories; auto: that of this machine].
     #[arg(long, value_name = "N|auto", value_parser = parse_khz)]
     tsc_khz: Option<Khz>,
     /// Guest's ticks minus host's ticks [default: auto: by KVM's events, else by the wall clocks].
     #[arg(long, value_name = "N|auto", value_parser = parse_offset, allow_hyphen_values = true)]
     tsc_offset: Option<Offset>,
-    /// Leave out what was before the guest's first record or after its last one.
+    /// Leave out time before the guest's first record and after its last one.
     #[arg(long)]
     cut: bool,
-    /// Show no progress, and say nothing that is no warning.
+    /// Print warnings and errors only.
     #[arg(short, long)]
     quiet: bool,
 }
@@ -140,8 +140,8 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
     }
     let result = match args.format.unwrap_or_else(|| Format::of(&args.output)) {
         Format::Uftrace => merge.write_directory(&args.output).map_err(anyhow::Error::from),
-        Format::Chrome => to_file(&args.output, |out| merge.export(&mut Chrome::new(out) as &mut dyn Sink)),
-        Format::Perfetto => to_file(&args.output, |out| merge.export(&mut Perfetto::new(out, None) as &mut dyn Sink)),
+        Format::Chrome => to_file(args, |out| merge.export(&mut Chrome::new(out) as &mut dyn Sink)),
+        Format::Perfetto => to_file(args, |out| merge.export(&mut Perfetto::new(out, None) as &mut dyn Sink)),
     };
     if let Some(bar) = bar {
         bar.finish_and_clear();
@@ -184,12 +184,14 @@ fn tsc_khz() -> Option<u64> {
 }
 
 /// Writes a file; one that is not whole is removed.
-fn to_file(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> rftrace_read::Result<Summary>) -> Result<Summary> {
+fn to_file(
+    args: &MergeArgs,
+    write: impl FnOnce(&mut BufWriter<File>) -> rftrace_read::Result<Summary>,
+) -> Result<Summary> {
+    let path = &args.output;
     let cannot = || format!("cannot write {}", path.display());
-    let mut out = BufWriter::with_capacity(
-        1 << 20,
-        store::create_output(path, path.parent().unwrap_or(path)).with_context(cannot)?,
-    );
+    let sources: Vec<&Path> = args.hosts.iter().chain([&args.guest]).map(PathBuf::as_path).collect();
+    let mut out = BufWriter::with_capacity(1 << 20, store::create_output(path, &sources).with_context(cannot)?);
     let result = write(&mut out).and_then(|summary| out.flush().map_err(Error::Write).map(|()| summary));
     if result.is_err() {
         // What is in the buffer must not be written when it is dropped.
