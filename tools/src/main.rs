@@ -5,16 +5,17 @@
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser};
 use rftrace_read::Error;
 
 #[macro_use]
 mod say;
 
 mod commands;
+mod help;
 mod spelling;
 
-/// Records function traces, shows them, and brings them into other forms.
+/// Records, shows and converts function traces.
 #[derive(Parser)]
 #[command(name = "rftrace", version, after_help = EXAMPLES)]
 struct Cli {
@@ -24,9 +25,9 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  rftrace record -o mytrace -- target/release/app  records what an instrumented program does
+  rftrace record -P '*' -o mytrace -- ls -l        records any program
   rftrace replay --hints mytrace                   shows every call
-  rftrace top 4711                                 shows the hottest functions of a program that runs
+  rftrace top 4711                                 shows the hottest functions of a running program
   cargo rftrace run --release                      builds a Rust program, records it, and reports";
 
 fn main() -> ExitCode {
@@ -34,13 +35,15 @@ fn main() -> ExitCode {
     if let Some(code) = commands::cargo::main() {
         return code;
     }
-    let cli = Cli::try_parse().unwrap_or_else(|error| {
+    let mut program = help::arranged(Cli::command());
+    let matches = program.try_get_matches_from_mut(std::env::args_os());
+    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches)).unwrap_or_else(|error| {
         if cfg!(not(feature = "full")) && error.kind() == ErrorKind::InvalidSubcommand {
             say!("rftrace: this one was built with replay, report and info alone; all: cargo install --path tools");
         }
-        spelling::explain(error, &Cli::command(), std::env::args().nth(1).as_deref()).exit()
+        spelling::explain(error, &program, std::env::args().nth(1).as_deref()).exit()
     });
-    match cli.command.run(Cli::command()) {
+    match cli.command.run(program) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.downcast_ref().is_some_and(Error::is_closed_pipe) => ExitCode::SUCCESS,
         Err(error) => {

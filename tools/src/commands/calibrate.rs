@@ -13,11 +13,11 @@ use super::open::open;
 
 const EXAMPLES: &str = "\
 Example:
-  rftrace calibrate trace    once, behind a run of a program that has recorded itself into it";
+  rftrace calibrate trace    once, after the run of a program that records itself";
 
-/// Measures what recording takes of a call on this machine, for a trace that does not tell, as a program has recorded itself.
+/// Measures the overhead of a call and stores it in a trace.
 ///
-/// `rftrace record` does that by itself. `report`, `graph` and `tui` show sums of times less that from then on.
+/// `rftrace record` does it by itself. `report`, `graph` and `tui` then subtract the overhead from sums of times.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CalibrateArgs {
@@ -26,7 +26,7 @@ pub(crate) struct CalibrateArgs {
     /// The program's calls of the tracer were patched (`Config::patched`, `RFTRACE_PATCHED=1`).
     #[arg(long)]
     patched: bool,
-    /// Although the trace tells what it took, or is of a machine with another processor.
+    /// Measure even if the trace has an overhead, or is of a machine with another processor.
     #[arg(long)]
     force: bool,
 }

@@ -16,14 +16,19 @@ use super::common::Names;
 use super::open::open_named;
 use super::time::{decimal, parse_ns, with_unit};
 
+/// The groups of these options in `--help`, each with an example.
+const CALLS: &str = "Selected calls: -F 'app::*' -N '*::fmt' -D 5 -t 10us";
+const TIMES: &str = "Selected time: --from 1s --to 1.5s";
+const NAMES: &str = "Names and times: --demangle full --srcline";
+
 /// How functions are named, and what of a trace is shown.
 #[derive(Args)]
 pub(crate) struct ShownArgs {
-    /// How functions are named.
-    #[arg(long, value_enum, value_name = "TYPE", default_value = "simple")]
+    /// Form of function names.
+    #[arg(long, value_enum, value_name = "TYPE", default_value = "simple", help_heading = NAMES)]
     demangle: Names,
-    /// Merge calls of inlined functions into that of the function around them.
-    #[arg(long)]
+    /// Merge calls of inlined functions into the function around them.
+    #[arg(long, help_heading = NAMES)]
     fold_inlined: bool,
     #[command(flatten)]
     calls: CallsArgs,
@@ -67,8 +72,8 @@ impl ShownArgs {
 /// Whether times are shown without what recording took; for what shows sums of them.
 #[derive(Args)]
 pub(crate) struct CorrectionArg {
-    /// Show times as they were recorded, with what the tracer itself took. Otherwise that is subtracted, if it was measured.
-    #[arg(long)]
+    /// Show times as recorded. Otherwise the measured overhead of the tracer is subtracted.
+    #[arg(long, help_heading = NAMES)]
     no_correct: bool,
 }
 
@@ -82,12 +87,11 @@ impl CorrectionArg {
 /// Whether it is shown where functions are in the source; for what has a place for that.
 #[derive(Args)]
 pub(crate) struct SourcesArg {
-    /// Show where functions are in the source, by the trace's `.dbg` files or the debug information of the programs, if these are
-    /// here and unchanged.
-    #[arg(long)]
+    /// Show source lines, from the `.dbg` files of the trace or from debug information of unchanged programs.
+    #[arg(long, help_heading = NAMES)]
     srcline: bool,
-    /// Show too which functions the compiler has inlined into them, so that they have no calls of their own.
-    #[arg(long)]
+    /// Show the functions that the compiler inlined: they have no calls of their own.
+    #[arg(long, help_heading = NAMES)]
     inlined: bool,
 }
 
@@ -117,21 +121,20 @@ pub(crate) fn source_lines(_: &Mapping, _: bool) -> Option<Box<dyn BufRead>> {
 
 /// Which calls.
 #[derive(Args)]
-#[command(next_help_heading = "What is shown")]
 struct CallsArgs {
-    /// Show only this function and what it calls; a glob or `/regex/`. Can be given several times.
+    /// Show only this function and its callees: a name, a glob or `/regex/`. Can be given several times.
     #[arg(short = 'F', long, value_name = "FUNC")]
     filter: Vec<String>,
-    /// Do not show this function, nor what it calls; a glob or `/regex/`. Can be given several times.
-    #[arg(short = 'N', long, value_name = "FUNC")]
+    /// Leave out this function and its callees. Can be given several times.
+    #[arg(short = 'N', long, value_name = "FUNC", help_heading = CALLS)]
     notrace: Vec<String>,
-    /// How functions are named in all these.
-    #[arg(long = "match", value_enum, value_name = "TYPE", default_value = "glob")]
+    /// Syntax of function names in all these options.
+    #[arg(long = "match", value_enum, value_name = "TYPE", default_value = "glob", help_heading = CALLS)]
     matching: Match,
-    /// Show so many levels of calls, from the outermost functions on or, with --filter, from those.
-    #[arg(short = 'D', long, value_name = "LEVELS", value_parser = parse_levels)]
+    /// Show only this number of call levels, from the outermost function or from --filter on.
+    #[arg(short = 'D', long, value_name = "LEVELS", value_parser = parse_levels, help_heading = CALLS)]
     depth: Option<usize>,
-    /// Show only calls that took so long at least, such as `1.5us`; a number alone is nanoseconds.
+    /// Show only calls of at least this duration, such as `1.5us`; a plain number is nanoseconds.
     #[arg(short = 't', long, value_name = "TIME", value_parser = parse_ns)]
     time_filter: Option<u64>,
 }
@@ -172,19 +175,18 @@ impl Match {
 
 /// When, and of whom.
 #[derive(Args)]
-#[command(next_help_heading = "What is shown")]
 pub(crate) struct RangeArgs {
-    /// Leave out what is before. A number is a second of the trace's clock; with a unit (`ns`, `us`, `ms`, `s`, `m`, `h`) it is since the
-    /// trace's start.
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    /// Leave out the time before. A plain number is seconds of the trace's clock; with a unit (`ns`, `us`, `ms`, `s`, `m`, `h`) it
+    /// counts from the start of the trace.
+    #[arg(long, value_name = "TIME", value_parser = parse_time, help_heading = TIMES)]
     from: Option<Time>,
-    /// Leave out this time and what is after.
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    /// Leave out this time and all later time.
+    #[arg(long, value_name = "TIME", value_parser = parse_time, help_heading = TIMES)]
     to: Option<Time>,
-    /// Both, as uftrace has them; either may be missing.
-    #[arg(short = 'r', long, value_name = "FROM~TO", value_parser = parse_range, conflicts_with_all = ["from", "to"])]
+    /// Both, in uftrace's syntax; either may be missing.
+    #[arg(short = 'r', long, value_name = "FROM~TO", value_parser = parse_range, conflicts_with_all = ["from", "to"], help_heading = TIMES)]
     time_range: Option<(Option<Time>, Option<Time>)>,
-    /// Show only this task. Can be given several times, also with commas between.
+    /// Show only this task. Can be given several times, also with commas.
     #[arg(long, value_name = "TID", visible_alias = "task", value_delimiter = ',')]
     tid: Vec<u32>,
 }

@@ -25,7 +25,7 @@ Examples:
   rftrace man ~/.local/share/man/man1 && man rftrace-replay
   rftrace man . && man ./cargo-rftrace.1";
 
-/// Prints what makes a shell complete the arguments of `rftrace`, or of `cargo rftrace`.
+/// Prints completions for a shell.
 #[derive(Args)]
 #[command(after_help = COMPLETIONS_EXAMPLES)]
 pub(crate) struct CompletionsArgs {
@@ -95,7 +95,7 @@ const FISH_CARGO: &str = r#"
 complete -c cargo -n '__fish_seen_subcommand_from rftrace' -f -a '(complete -C (string replace -r "^.*?\srftrace\s" "cargo-rftrace " -- (commandline -cp)))'
 "#;
 
-/// Writes manual pages of `rftrace`, of its subcommands and of `cargo rftrace`.
+/// Writes manual pages.
 #[derive(Args)]
 #[command(after_help = MAN_EXAMPLES)]
 pub(crate) struct ManArgs {

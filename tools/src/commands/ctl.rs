@@ -19,27 +19,27 @@ use signal_hook::flag;
 const EXAMPLES: &str = "\
 Examples:
   rftrace record --disabled ./server &     records nothing yet
-  rftrace ctl 4711 on                      the program, or the recorder: then all that it records
-  rftrace ctl 4711 filter 'include=app::*; exclude=*::fmt'
-  rftrace ctl 4711 min 10us                only calls that last so long
-  rftrace ctl 4711 functions 'app::*'      which functions there are, + for those that are recorded
+  rftrace ctl 4711 on                      a program, or the recorder and all its programs
+  rftrace ctl 4711 min 10us                only calls of at least 10 us
   rftrace ctl 4711 dump 'before the restart'
+  rftrace ctl 4711 filter 'include=app::*; exclude=*::fmt'
+  rftrace ctl 4711 functions 'app::*'      functions of this name; + for recorded ones
   rftrace ctl 4711 set set_graph_function 'app::serve' '*::poll'
   rftrace ctl 4711 set set_ftrace_notrace '>>' '*::drop'
   rftrace ctl 4711 get tracing_on
   rftrace ctl 4711 pipe --rfs | ssh elsewhere rftrace recv --stdin -o traces
-  rftrace ctl 4711 --dir ftrace &          then: echo 0 > ftrace/tracing_on; cat ftrace/trace_pipe";
+  rftrace ctl 4711 --dir ftrace &          then: echo 0 > ftrace/tracing_on";
 
-/// Controls the recording of a program that runs: switches it, changes what is recorded, has dumps made.
+/// Controls a recording: switches, filters, dumps.
 ///
-/// The program has to be recorded by `rftrace record`, of this user. It is asked by a signal (--signal-control), and answers at once unless it
-/// blocks that, or by a thread that is borrowed, if it is attached to (-p); what it is asked is done as a whole or not at all.
+/// The recorder is `rftrace record` of the same user. A signal asks the program (--signal-control); it answers at once unless it blocks that
+/// signal. An attached program (-p) lends a thread. Each request is done as a whole or not at all.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CtlArgs {
-    /// The process that is recorded, or that of `rftrace record`: then it is for all that are.
+    /// The recorded process, or the process of `rftrace record` for all its programs.
     pid: u32,
-    /// Have ftrace's names as files in this folder, which is made, until Ctrl-C or the end of the program: what is written to one is set.
+    /// Make a folder with ftrace's files, until Ctrl-C or the end of the program: writing to a file sets its value.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -48,47 +48,51 @@ pub(crate) struct CtlArgs {
 
 #[derive(Subcommand)]
 enum Command {
-    /// What is recorded, and where it goes.
+    /// Show the state of the recording.
     Status,
     /// Switch recording on.
     On,
     /// Switch recording off.
     Off,
-    /// Record only what these rules let pass, as in the variable RFTRACE_FILTER; an empty text is for all. Without them: show those in force.
+    /// Set these rules, in the syntax of RFTRACE_FILTER, or show the present ones.
+    ///
+    /// An empty text removes all rules.
     Filter { rules: Option<String> },
-    /// Record so many levels of calls; 0 is all.
+    /// Record only this number of call levels; 0 is all.
     Depth { levels: Option<String> },
-    /// Record only calls that last so long: 10us; 0 is all.
+    /// Record only calls of at least this duration: 10us; 0 is all.
     Min { time: Option<String> },
-    /// Make jumps and NOPs of call sites: costs less.
+    /// Make jumps and NOPs of call sites: each call costs less.
     Patch,
-    /// Make them calls again.
+    /// Make calls of them again.
     Unpatch,
-    /// List the functions that can be recorded: a name, a glob, or a regex between slashes.
+    /// List recordable functions: a name, a glob, or a regex between slashes.
     Functions { pattern: Option<String> },
-    /// Make a trace of what was recorded so far.
+    /// Write a snapshot of the calls so far.
     Dump { reason: Option<String> },
-    /// Have dumps of a ring made on events.
+    /// Write snapshots of a ring at events.
     #[command(subcommand)]
     Trigger(Trigger),
-    /// Show a text at this moment in the trace.
+    /// Put a text into the trace at this moment.
     Mark { text: String },
-    /// Write what was recorded so far to the disk, but for what threads are filling.
+    /// Write full chunks to the disk.
     Flush,
-    /// End the recording for good. The program goes on; its trace is made when it ends.
+    /// End the recording for good; the program goes on, and its end makes the trace.
     Stop,
     /// Show calls as they come, until the program ends.
     Pipe {
-        /// Write what is recorded, from the beginning of each process, as the stream that `rftrace recv --stdin` makes a trace of.
+        /// Write the stream of each process from its beginning, for `rftrace recv --stdin`.
         #[arg(long)]
         rfs: bool,
     },
-    /// How large the memory for what is recorded is.
+    /// Show the size of the buffer.
     Buffer,
-    /// Show what ftrace has a file of this name for.
+    /// Show the value of this ftrace file.
     #[command(after_help = names_help())]
     Get { name: String },
-    /// Set it. Of several patterns each is a word; with `>>` before them those that are set stay.
+    /// Set the value of this ftrace file; `'>>'` in front appends.
+    ///
+    /// Each pattern is a word of its own.
     #[command(after_help = names_help())]
     Set {
         name: String,

@@ -14,36 +14,36 @@ use super::common::write_to;
 
 const EXAMPLES: &str = "\
 Examples:
-  rftrace functracer-postproc -l -c -s size allocs-4711.0.trace   what was not given back, by who took it
+  rftrace functracer-postproc -l -c -s size allocs-4711.0.trace   leaks by call stack
   rftrace functracer-postproc -l -r trace.txt                     with functions and source lines
   rftrace resources --text sp-rtrace DIR | rftrace functracer-postproc -l -R memory";
 
-/// Looks through a trace of `rftrace functracer`, functracer or sp-rtrace.
+/// Summarizes a text of functracer or sp-rtrace.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct PostprocArgs {
-    /// Only what was not given back. Of an id that was taken twice the last counts; where references are counted, how many are left.
+    /// Show leaks only. Of two blocks with one id the later one counts; of counted references, the remaining ones.
     #[arg(short, long)]
     leaks: bool,
-    /// Each backtrace once, with the calls that had it.
+    /// Show each backtrace once, with its calls.
     #[arg(short, long)]
     compress: bool,
-    /// With names of functions, and source lines, of the files that the trace names.
+    /// Show functions and source lines, from the files named in the trace.
     #[arg(short, long)]
     resolve: bool,
-    /// With -c: backtraces by their bytes, or their blocks.
+    /// With -c: order of backtraces, by bytes or by blocks.
     #[arg(short, long, value_name = "ORDER", value_enum, requires = "compress")]
     sort: Option<OrderArg>,
-    /// So many functions of a backtrace.
+    /// Highest number of functions in a backtrace.
     #[arg(short, long, value_name = "NUMBER")]
     backtrace_depth: Option<usize>,
-    /// Only these kinds of what is taken, as the trace names them.
+    /// Only these kinds of resources, as the trace names them.
     #[arg(short = 'R', long, value_name = "TYPES", value_delimiter = ',')]
     resource: Vec<String>,
-    /// Where to write to instead of stdout.
+    /// Output file [default: stdout].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The trace; without one, stdin.
+    /// Text file [default: stdin].
     #[arg(value_name = "FILE")]
     input: Option<PathBuf>,
 }

@@ -7,26 +7,28 @@ use clap::{Args, ValueEnum};
 use rftrace_views::{Graph, GraphField};
 
 use super::choice::{CorrectionArg, ShownArgs, SourcesArg};
-use super::common::{PlainArgs, default_dir, print, print_warnings};
+use super::common::{MORE, PlainArgs, default_dir, print, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
-  rftrace graph mytrace                    which functions call which, and how long that takes
-  rftrace graph mytrace app::work          who calls a function, and what it calls
-  rftrace graph -D 4 -t 1ms mytrace        the upper levels, calls of 1 ms at least";
+  rftrace graph mytrace                    the whole call graph, with times
+  rftrace graph mytrace app::work          callers and callees of one function
+  rftrace graph -D 4 -t 1ms mytrace        the upper levels, calls of at least 1 ms";
 
-/// Shows which functions call which: calls of one function from one place are one line.
+/// Shows the call graph: one line for all calls of a function from one place.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GraphArgs {
-    /// The trace directory [default: the current directory if it is one, else `uftrace.data`], and a function whose calls are shown, and
-    /// how it was called: a glob or `/regex/`. One alone is the directory if there is such, else the function.
+    /// Trace directory [default: the current directory if it is a trace, else `uftrace.data`], and a function: its callers and callees
+    /// are shown.
+    ///
+    /// The function is a name, a glob or `/regex/`. A single argument is the directory if there is such a directory, else the function.
     #[arg(value_names = ["DIR", "FUNC"], num_args = 0..=2)]
     subjects: Vec<String>,
-    /// The trace directory, as uftrace has it.
-    #[arg(short, long, value_name = "DIR")]
+    /// Trace directory, in uftrace's syntax.
+    #[arg(short, long, value_name = "DIR", help_heading = MORE)]
     data: Option<PathBuf>,
-    /// Columns to show, with commas between; or `none`.
+    /// Columns, with commas; or `none`.
     #[arg(
         short = 'f',
         long = "output-fields",

@@ -12,30 +12,28 @@ const EXAMPLES: &str = "\
 Examples:
   rftrace import trace.img --binary kernel.elf     to the directory `uftrace.data`
   rftrace import trace.img --binary kernel.elf -o mytrace && rftrace replay mytrace
-  rftrace import trace.raw --binary prog --tsc-hz 2400000000    from `dump_trace` of rftrace-frontend 0.3";
+  rftrace import trace.raw --binary prog --tsc-hz 2400000000    records of version 0.3";
 
-/// Makes a trace directory of what a kernel sent, or `dump_trace` wrote.
+/// Makes a trace directory from an image of a kernel or of `dump_trace`.
 ///
-/// An image is what the kernel's `rftrace_frontend::kernel::write_image` sent by a serial port or the like; what comes before
-/// and behind it in the file is skipped. Raw records are what `rftrace_frontend::dump_trace` wrote, also that of version 0.3.
-/// Which of both a file is, its content says.
+/// A kernel sends its image by `rftrace_frontend::kernel::write_image`, through a serial port or the like; other text before and behind it in
+/// the file is skipped. Raw records come from `rftrace_frontend::dump_trace`, also of version 0.3. The content of the file tells its kind.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ImportArgs {
-    /// The file with the image or the raw records.
+    /// File with the image or the raw records.
     #[arg(value_name = "RAW")]
     raw: PathBuf,
-    /// The ELF file of the kernel or program, for the names of its functions.
+    /// ELF file of the kernel or program, for names of functions.
     #[arg(long, value_name = "ELF")]
     binary: Option<PathBuf>,
-    /// Where to write to. A trace that is there is replaced.
+    /// Directory for the trace; an older trace there is replaced.
     #[arg(short, long, value_name = "DIR", default_value = "uftrace.data")]
     output: PathBuf,
-    /// Where its lowest loadable segment lay in memory, if the image tells it wrong. Raw records do not tell it; it is found by
-    /// the addresses in them.
+    /// Address of its lowest loadable segment in memory, if the image is wrong. For raw records the address is found by itself.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     load_address: Option<u64>,
-    /// Ticks per second of the time stamp counter, if the kernel did not know it, or for raw records of version 0.3.
+    /// Frequency of the time stamp counter, if the kernel did not know it, or for raw records of version 0.3.
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u64).range(1..))]
     tsc_hz: Option<u64>,
 }

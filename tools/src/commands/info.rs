@@ -18,7 +18,7 @@ Examples:
   rftrace info mytrace            the program, the machine, threads, losses, modules and the clock
   rftrace info mytrace | grep -i lost";
 
-/// Shows what a trace is of: program, machine, threads, losses, modules, clock.
+/// Describes a trace: program, machine, threads, losses, modules, clock.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct InfoArgs {

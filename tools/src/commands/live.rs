@@ -12,12 +12,12 @@ Examples:
   rftrace live ./program --its-options
   rftrace live -F 'app::parse*' -t 10us ./app | less
   rftrace live ./app 2>/dev/null | grep -m 1 connect
-  rftrace ctl 4711 pipe                  the same of a program that `rftrace record` runs";
+  rftrace ctl 4711 pipe                  the same for a program of `rftrace record`";
 
-/// Runs a program and shows its calls as they come. Nothing is kept.
+/// Runs a program and shows its calls as they come.
 ///
-/// The program does not wait for who reads: what he does not take in time is left out, and a line says how much. What the program itself writes
-/// to stdout comes between. The options are those of `rftrace record`, but for those of traces.
+/// Nothing is kept. The program does not wait for the reader: a line counts the calls that were left out. The program's own output comes between
+/// the calls. The options are those of `rftrace record`, except those about traces.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct LiveArgs {

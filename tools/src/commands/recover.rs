@@ -9,15 +9,14 @@ use super::common::DirArg;
 use super::record::summary;
 
 const EXAMPLES: &str = "\
-Example:
-  rftrace recover uftrace.data    a trace of what was saved before `rftrace record` was killed, or the machine stopped
-  rftrace recover uftrace.data    what `rftrace record --keep-stream` has recorded, as a trace";
+Examples:
+  rftrace recover uftrace.data    after a kill of `rftrace record`, or a full disk
+  rftrace recover uftrace.data    after `rftrace record --keep-stream`";
 
-/// Makes a trace of what an interrupted `rftrace record` has left, or of a stream that it has kept.
+/// Rebuilds a trace from an interrupted recording or a kept stream.
 ///
-/// Processes save what they have recorded when they end, or execute another program; `rftrace record` makes one trace of all
-/// when the last one has ended. If it is killed before, what was saved until then lies in the folder `.recording` of its
-/// directory. With `--keep-stream` it makes no trace at all.
+/// During a recording, records lie in the folder `.recording` of the trace directory; `rftrace record` makes a trace of them at the end. If it
+/// is killed before, or has the option `--keep-stream`, this command makes the trace.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RecoverArgs {

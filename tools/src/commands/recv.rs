@@ -27,64 +27,70 @@ use super::common::shell_word;
 use super::size::parse_size;
 use super::time::parse_timeout;
 
+/// A group in `--help`.
+const LIMITS: &str = "Limits: --max-size 1G --max-peers 4";
+
+/// A group in `--help`.
+const KERNELS: &str = "Kernels: --serial /dev/ttyS0 --binary kernel.elf";
+
 const EXAMPLES: &str = "\
 Examples:
   rftrace recv -o traces                          then, on the same machine:
-    rftrace record --to 127.0.0.1 ./program       while it runs
+    rftrace record --to 127.0.0.1 ./program       during the run
     rftrace send uftrace.data 127.0.0.1
     uftrace record --host 127.0.0.1 ./program
-  rftrace recv --once --listen 127.0.0.1:0        one trace, at a port that the system chooses and the first line tells
-  rftrace recv --unix /run/user/1000/traces       only this user reaches it
+  rftrace recv --once --listen 127.0.0.1:0        one trace, at a free port: see its first line
+  rftrace recv --unix /run/user/1000/traces       only for this user
   rftrace recv --serial /dev/ttyS0 --binary kernel.elf
-                                                  what a kernel sends while it runs
+                                                  a kernel, by a serial line
   rftrace recv --binary kernel.elf
     qemu-system-x86_64 -kernel kernel.elf -serial tcp:127.0.0.1:8091
-                                                  the same by a connection
+                                                  a kernel, by a connection
 
-Nothing is encrypted (no TLS). From other machines traces come by ssh, which has passwords and encryption:
-  ssh -N -L 8091:127.0.0.1:8091 RECEIVER          on the machine that sends; then as above
-In a network where nobody listens a token is enough, 32 bytes that both ends have:
+Nothing is encrypted (no TLS). Use ssh for traces from other machines:
+  ssh -N -L 8091:127.0.0.1:8091 RECEIVER          on the sender; then as above
+In a trusted network a token is enough, 32 bytes on both sides:
   head -c 32 /dev/urandom > token; chmod 600 token
   rftrace recv --listen 0.0.0.0 --token-file token
   rftrace record --to RECEIVER --token-file token ./program";
 
-/// Receives traces that `rftrace` or `uftrace` sends, a directory for each.
+/// Receives traces of `rftrace` or `uftrace`, each to its own directory.
 ///
-/// Nothing that a peer sends is believed: directories are new ones below DIR, files have names that a trace has, and a peer that
-/// sends nonsense or too much loses its connection, without harm to the others. A trace without its end has no file `info`, so that
-/// nobody takes it for complete; of a recording that breaks off what came becomes a trace that says so. Both protocols are known by
-/// their first bytes. Ends by Ctrl-C or SIGTERM.
+/// Peer input is untrusted: directories are new, file names are those of traces, and a peer with bad or too much input is disconnected
+/// without harm to the others. A trace without its end has no file `info`; a broken recording becomes a trace with a note. The first bytes
+/// tell the protocol. It ends at Ctrl-C or SIGTERM.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RecvArgs {
-    /// Where to listen, once or more: addresses of this machine alone, unless there is a token. Port 0 is one that the system chooses.
-    /// By default 127.0.0.1:8091 and, where nobody else does, uftrace's 127.0.0.1:8090.
+    /// Address to listen on; can be given several times [default: 127.0.0.1:8091, and uftrace's 127.0.0.1:8090 if it is free].
+    ///
+    /// Without a token only addresses of this machine are allowed. Port 0 is any free port.
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "unix")]
     listen: Vec<Address>,
     /// Listen on a socket in the file system instead.
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
-    /// Ask peers for the token in this file: 32 bytes that only its owner can read. Then others than this machine may reach the receiver.
-    /// uftrace has no token.
+    /// Ask peers for the token in this file: then other machines may connect.
+    ///
+    /// The file has 32 bytes, readable only by its owner. uftrace has no token.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Where traces go: each to a new directory below it, by the name that the peer tells, or a number.
+    /// Directory for traces: each gets a new directory below it, by the name of the sender, or a number.
     #[arg(short, long, value_name = "DIR", default_value = ".")]
     output: PathBuf,
-    /// The most that a peer may send. With K, M or G.
-    #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = parse_size)]
+    /// Size limit for one peer; with K, M or G.
+    #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = parse_size, help_heading = LIMITS)]
     max_size: usize,
-    /// The most peers at a time. Where there are as many, one that has not told what it sends gives way; the next one is told otherwise.
-    #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = parse_peers)]
+    /// Highest number of peers at a time. A new peer replaces one without a message so far; otherwise it is refused.
+    #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = parse_peers, help_heading = LIMITS)]
     max_peers: usize,
-    /// How long a peer may be silent within a message, and before its first one, and how long it may take for a message, beside a second for each
-    /// 16 KiB: 500ms, 30s, 5m.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_timeout)]
+    /// Longest silence before and within a message. A message may take this time and one second for each 16 KiB: 500ms, 30s, 5m.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_timeout, help_heading = LIMITS)]
     timeout: Duration,
-    /// How long uftrace may be silent between messages: it sends while the program runs, which may have nothing to tell.
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_timeout)]
+    /// Longest silence of uftrace between messages: it sends while its program runs.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_timeout, help_heading = LIMITS)]
     idle: Duration,
-    /// End when a complete trace has come.
+    /// End after one complete trace.
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -94,14 +100,14 @@ pub(crate) struct RecvArgs {
 /// What a kernel sends by a line: one trace, which is made when the line ends, or by Ctrl-C or SIGTERM.
 #[derive(Args)]
 struct KernelArgs {
-    /// Read what a kernel sends (`kernel::Stream`, `kernel::write_image`) from stdin, or what `rftrace ctl PID pipe --rfs` writes.
-    #[arg(long, conflicts_with_all = ["listen", "unix", "token_file", "once", "serial"])]
+    /// Read a kernel's records (`kernel::Stream`, `kernel::write_image`), or those of `rftrace ctl PID pipe --rfs`, from stdin.
+    #[arg(long, conflicts_with_all = ["listen", "unix", "token_file", "once", "serial"], help_heading = KERNELS)]
     stdin: bool,
-    /// Read it from a serial port or a named pipe. Set the port's speed with `stty`.
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["listen", "unix", "token_file", "once"])]
+    /// Read them from a serial port or a named pipe. Set the speed of the port with `stty`.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["listen", "unix", "token_file", "once"], help_heading = KERNELS)]
     serial: Option<PathBuf>,
-    /// The ELF file of kernels, for the names of their functions: of what comes by --stdin, --serial or a connection.
-    #[arg(long, value_name = "ELF")]
+    /// ELF file of the kernel, for the names of its functions.
+    #[arg(long, value_name = "ELF", help_heading = KERNELS)]
     binary: Option<PathBuf>,
 }
 

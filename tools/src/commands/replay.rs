@@ -15,46 +15,51 @@ use super::choice::{ShownArgs, SourcesArg};
 use super::common::{DirArg, find_program, losses, print, print_missing, print_warnings, shell_word};
 use super::pager::Pager;
 
+/// The group in `--help` of these options.
+const COLUMNS: &str = "Columns and terminal: --column-view --no-pager";
+
 const EXAMPLES: &str = "\
 Examples:
-  rftrace replay mytrace                         everything that was recorded in the directory `mytrace`
-  rftrace replay -F app::work -D 3 mytrace       the calls of a function, and two levels in them
-  rftrace replay --from 1.5s --to 1.6s mytrace   a tenth of a second of it
-  rftrace replay -f +elapsed,delta mytrace       when each call began, and how long after the one before
-  rftrace replay --uftrace mytrace               by uftrace, which shows arguments, and functions of the kernel, that it recorded";
+  rftrace replay mytrace                         every call in the directory `mytrace`
+  rftrace replay -F app::work -D 3 mytrace       calls of a function, and two levels in them
+  rftrace replay --from 1.5s --to 1.6s mytrace   a tenth of a second
+  rftrace replay -f +elapsed,delta mytrace       with times since the start and since the last line
+  rftrace replay --uftrace mytrace               shown by uftrace";
 
-/// Shows every call, in order of time.
+/// Shows every call in time order.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     dir: DirArg,
-    /// Let uftrace show it, which has to be installed.
-    #[arg(long, conflicts_with_all = ["fields", "flat", "column_view", "color", "fold_inlined", "demangle", "srcline", "inlined", "filter", "notrace", "depth", "time_filter", "from", "to", "time_range", "tid"])]
+    /// Let uftrace show the trace; it has to be installed.
+    #[arg(long, conflicts_with_all = ["fields", "flat", "column_view", "color", "fold_inlined", "demangle", "srcline", "inlined", "filter", "notrace", "depth", "time_filter", "from", "to", "time_range", "tid"], help_heading = COLUMNS)]
     uftrace: bool,
-    /// What is done without `--uftrace` anyway.
+    /// The default: rftrace shows the trace.
     #[arg(long, hide = true, conflicts_with = "uftrace")]
     builtin: bool,
-    /// The columns, with commas between: duration, tid, addr, time, delta (since the thread's line before), elapsed (since the trace's
-    /// start), task, module; with `+` before them beside the usual ones; or `all`, or `none` [default: duration,tid].
+    /// Columns, with commas [default: duration,tid].
+    ///
+    /// They are duration, tid, addr, time, delta (since the previous line of the thread), elapsed (since the start of the trace), task
+    /// and module; or `all`, or `none`. A `+` in front keeps the default columns.
     #[arg(short = 'f', long = "output-fields", visible_alias = "fields", value_name = "FIELD", value_parser = parse_fields)]
     fields: Option<Fields>,
-    /// A line for each record, with the times as they were recorded.
+    /// Show one line for each record, with times as recorded.
     #[arg(long, conflicts_with_all = ["fields", "column_view"])]
     flat: bool,
-    /// Show each thread further to the right than the one that began before it.
-    #[arg(long)]
+    /// Indent each thread further than the thread before.
+    #[arg(long, help_heading = COLUMNS)]
     column_view: bool,
-    /// So many levels further.
-    #[arg(long, value_name = "LEVELS", default_value = "8", requires = "column_view")]
+    /// Indentation of --column-view.
+    #[arg(long, value_name = "LEVELS", default_value = "8", requires = "column_view", help_heading = COLUMNS)]
     column_offset: usize,
-    /// Whether to use colours; `auto` does in a terminal, unless the variable NO_COLOR is set.
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    /// Colours; `auto` has them in a terminal, unless NO_COLOR is set.
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = COLUMNS)]
     color: Color,
-    /// Write to a terminal as it is, without `$PAGER`, or `less` where that is not set.
-    #[arg(long)]
+    /// Write straight to the terminal, without `$PAGER` or `less`.
+    #[arg(long, help_heading = COLUMNS)]
     no_pager: bool,
-    /// Say afterwards where the trace lies and what else can be done with it.
+    /// Show the trace's path and next commands at the end.
     #[arg(long)]
     hints: bool,
     #[command(flatten)]

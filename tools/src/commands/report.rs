@@ -17,43 +17,50 @@ use super::common::{DirArg, PlainArgs, print, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
-  rftrace report --sort self --limit 10 mytrace  the ten functions in which most time was spent
+  rftrace report --sort self --limit 10 mytrace  the ten functions with most self time
   rftrace report -f self,percent,call mytrace    other columns
-  rftrace report --by-value 'open_file@arg1'     a row for each first argument of a function
-  rftrace report before --diff after             what takes more or less time in another trace
-  rftrace report -F 'app::*' -t 10us mytrace     of calls of some functions and in them, those of 10 us at least
-  rftrace report --demangle full mytrace         C++ functions with their parameters: a row for each overload";
+  rftrace report --by-value 'open_file@arg1'     a row for each first argument
+  rftrace report before --diff after             differences between two traces
+  rftrace report -F 'app::*' -t 10us mytrace     calls of some functions, of at least 10 us
+  rftrace report --demangle full mytrace         C++ functions with parameters";
 
-/// Shows how much time each function took.
+/// The group in `--help` of these options.
+const COLUMNS: &str = "Columns and format: --avg-total --format csv";
+
+/// Shows the time of each function.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReportArgs {
     #[command(flatten)]
     dir: DirArg,
-    /// What to sort by, largest first: columns, with commas between [default: the first column].
+    /// Columns to sort by, largest first, with commas [default: the first column].
     #[arg(short, long, value_name = "FIELD", value_delimiter = ',')]
     sort: Vec<Field>,
-    /// The columns, with commas between: total, total-avg, total-min, total-max, total-p50, total-p99, self, self-avg, self-min, self-max,
-    /// percent (of all self time), call [default: total,self,call].
+    /// Columns, with commas [default: total,self,call].
+    ///
+    /// They are total, total-avg, total-min, total-max, total-p50, total-p99, self, self-avg, self-min, self-max, percent (of all self
+    /// time) and call.
     #[arg(short = 'f', long = "output-fields", visible_alias = "fields", value_name = "FIELD", value_delimiter = ',')]
     fields: Vec<Field>,
     /// The columns total-avg, total-min and total-max.
-    #[arg(long, conflicts_with = "fields")]
+    #[arg(long, conflicts_with = "fields", help_heading = COLUMNS)]
     avg_total: bool,
     /// The columns self-avg, self-min and self-max.
-    #[arg(long, conflicts_with_all = ["fields", "avg_total"])]
+    #[arg(long, conflicts_with_all = ["fields", "avg_total"], help_heading = COLUMNS)]
     avg_self: bool,
-    /// Show a row for each of the arguments that this function (a glob or `/regex/`) was called with, or of the values that stand behind an
-    /// `@`: `open@arg2`, `open@arg1,retval`. Can be given several times.
+    /// Show one row for each value of this function's arguments: `open@arg1`.
+    ///
+    /// The function is a glob or `/regex/`. Behind `@` are the values, such as `open@arg1,retval`; without it all arguments count. Can
+    /// be given several times.
     #[arg(long, value_name = "FUNC[@VALUES]")]
     by_value: Vec<ByValue>,
-    /// Show how much more each function has in another trace.
+    /// Show the differences to another trace.
     #[arg(long, value_name = "DIR", conflicts_with = "format")]
     diff: Option<PathBuf>,
-    /// How it is written. In csv and json, times are nanoseconds, and percents hundredths of them.
-    #[arg(long, value_enum, default_value = "table")]
+    /// Output format. In csv and json, times are nanoseconds, and percents hundredths.
+    #[arg(long, value_enum, default_value = "table", help_heading = COLUMNS)]
     format: Format,
-    /// Show no more than this many functions.
+    /// Highest number of rows.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     #[command(flatten)]

@@ -20,36 +20,43 @@ use super::choice::parse_pattern;
 use super::common::{DirArg, write_to};
 use super::time::parse_ns;
 
+/// A group in `--help`.
+const LEAKS: &str = "Leaks: --leaks --suppress 'app::cache::*'";
+
+/// A group in `--help`.
+const FORMATS: &str = "Formats: --text functracer --resolve";
+
 const EXAMPLES: &str = "\
 Examples:
-  rftrace record --resources memory -o mytrace ./app   records it; the program need not be built for it
-  rftrace resources mytrace                            who took what is still there at the end
-  rftrace resources --sort allocated -n 5 mytrace      who took most
-  rftrace resources --at 1.5s mytrace                  what was there then
-  rftrace resources --leaks mytrace                    for CI: exit status 1 if something was not given back
-  rftrace resources --kind file mytrace                files and sockets alone, of --resources memory,file
+  rftrace record --resources memory -o mytrace ./app   records any program
+  rftrace resources mytrace                            owners of memory at the end
+  rftrace resources --leaks mytrace                    for CI: exit status 1 for a leak
+  rftrace resources --at 1.5s mytrace                  owners of memory at 1.5 s
+  rftrace resources --sort allocated -n 5 mytrace      the five largest sums of allocations
+  rftrace resources --kind file mytrace                only files and sockets
   rftrace resources --flamegraph peak -o peak.svg mytrace
-  rftrace resources --diff newtrace mytrace            what was taken more there
-  rftrace resources --text functracer mytrace          a line for each call, for functracer's or sp-rtrace's own tools
+  rftrace resources --diff newtrace mytrace            growth in the other trace
+  rftrace resources --text functracer mytrace          text for functracer's or sp-rtrace's tools
   rftrace resources --heaptrack -o mytrace.heap mytrace && heaptrack_gui mytrace.heap";
 
-/// Shows who took memory, files or threads and did not give them back, as `rftrace record --resources memory,file,thread` records it.
+/// Shows leaks and owners of memory, files and threads.
+///
+/// The trace comes from `rftrace record --resources memory,file,thread`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct ResourcesArgs {
     #[command(flatten)]
     dir: DirArg,
-    /// Only these: memory, file, thread, library, or what a specification calls it.
+    /// Only these kinds: memory, file, thread, library, or those of a specification.
     #[arg(short, long, value_name = "KINDS", value_delimiter = ',')]
     kind: Vec<String>,
-    /// The order of stacks: by bytes or blocks that are still there, by all bytes that were taken, by blocks that were given back at
-    /// once.
+    /// Order of stacks: live bytes, live blocks, all allocated bytes, or blocks freed at once.
     #[arg(short, long, value_name = "ORDER", default_value = "bytes", value_enum)]
     sort: SortArg,
-    /// Show so many stacks; 0 for all.
+    /// Highest number of stacks; 0 for all.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 10)]
     limit: usize,
-    /// Show so many functions of each stack, the innermost ones; 0 for all.
+    /// Highest number of functions in a stack, from the innermost on; 0 for all.
     #[arg(
         short = 'D',
         long,
@@ -58,42 +65,45 @@ pub(crate) struct ResourcesArgs {
         default_value_if("text", ArgPredicate::IsPresent, "0")
     )]
     depth: usize,
-    /// What was there so long after the recording began: 500ms, 1.5s.
+    /// State at this time after the start: 500ms, 1.5s.
     #[arg(long, value_name = "TIME", value_parser = parse_ns)]
     at: Option<u64>,
-    /// Only what this process took.
+    /// Only this process.
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Show only what was not given back. The exit status is 1 if there is such. What C and C++ libraries and Rust's keep until the end
-    /// does not count, nor do descriptors 0 to 2.
+    /// Show leaks only; the exit status is 1 if there is one.
+    ///
+    /// Blocks that the C, C++ and Rust libraries keep until the end do not count, nor do descriptors 0 to 2.
     #[arg(long)]
     leaks: bool,
-    /// With --leaks: what has such a function or module in its stack does not count. A name, a glob, or a regex between slashes.
-    #[arg(long, value_name = "PATTERN", requires = "leaks", value_parser = parse_pattern)]
+    /// With --leaks: ignore stacks with this function or module: a name, a glob, or a regex between slashes.
+    #[arg(long, value_name = "PATTERN", requires = "leaks", value_parser = parse_pattern, help_heading = LEAKS)]
     suppress: Vec<Pattern>,
-    /// With --leaks: the same, of a file with a pattern on each line; what begins with # is none.
-    #[arg(long, value_name = "FILE", requires = "leaks")]
+    /// With --leaks: file of such patterns, one a line; # begins a comment.
+    #[arg(long, value_name = "FILE", requires = "leaks", help_heading = LEAKS)]
     suppressions: Vec<PathBuf>,
-    /// Draw a flame graph, of what is still there, was there at the peak, or was taken in all, or of how often something was given back at once: of memory, or what --kind says.
+    /// Draw a flame graph of live, peak, all allocated, or temporary blocks.
+    ///
+    /// It is about memory, or about the kind of --kind.
     #[arg(long, value_name = "OF", value_enum, conflicts_with_all = ["json", "leaks"])]
     flamegraph: Option<Flame>,
-    /// Show what another trace has more, or less, than this one.
+    /// Show the differences to another trace.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["flamegraph", "leaks", "pid", "heaptrack"])]
     diff: Option<PathBuf>,
-    /// Print it as JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Write the file that heaptrack_gui and heaptrack_print read, of all memory that was taken and given back.
-    #[arg(long, conflicts_with_all = ["json", "kind", "leaks", "flamegraph", "sort", "limit", "depth"])]
+    /// Write all allocations for heaptrack_gui and heaptrack_print.
+    #[arg(long, conflicts_with_all = ["json", "kind", "leaks", "flamegraph", "sort", "limit", "depth"], help_heading = FORMATS)]
     heaptrack: bool,
-    /// Write each call as the text of functracer, of one kind, or of sp-rtrace, of one process; unless -D says otherwise with all functions
-    /// of stacks.
-    #[arg(long, value_name = "OF", value_enum, conflicts_with_all = ["json", "leaks", "flamegraph", "diff", "heaptrack", "sort", "limit", "at"])]
+    /// Write one line for each call, as functracer does for one kind, or sp-rtrace for one process. Stacks are whole unless -D is
+    /// there.
+    #[arg(long, value_name = "OF", value_enum, conflicts_with_all = ["json", "leaks", "flamegraph", "diff", "heaptrack", "sort", "limit", "at"], help_heading = FORMATS)]
     text: Option<Text>,
-    /// With --text: with names of functions.
-    #[arg(long, requires = "text")]
+    /// With --text: names of functions.
+    #[arg(long, requires = "text", help_heading = FORMATS)]
     resolve: bool,
-    /// Where to write to instead of stdout.
+    /// Output file [default: stdout].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

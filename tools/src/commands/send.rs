@@ -16,7 +16,7 @@ Examples:
   rftrace send uftrace.data unix:/run/user/1/rx    to `rftrace recv --unix`
   rftrace send uftrace.data uftrace://desk         to `uftrace recv` on another machine
 
-Receivers of rftrace listen to their own machine alone, unless they ask for a token, and nothing is encrypted. To reach one by ssh:
+Nothing is encrypted. Without a token, receivers listen to their own machine alone; use ssh:
   ssh -N -L 8091:127.0.0.1:8091 desk &
   rftrace send uftrace.data 127.0.0.1";
 
@@ -26,16 +26,16 @@ Receivers of rftrace listen to their own machine alone, unless they ask for a to
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SendArgs {
-    /// The trace directory.
+    /// Trace directory.
     dir: PathBuf,
-    /// Where the receiver listens: HOST, HOST:PORT or unix:PATH, with `uftrace://` before it for uftrace's protocol. The port is 8091 if
-    /// it is left out, and 8090 for uftrace.
+    /// Address of the receiver: HOST, HOST:PORT or unix:PATH; with `uftrace://` in front for uftrace's protocol. The default port is
+    /// 8091, and 8090 for uftrace.
     #[arg(value_name = "HOST[:PORT]")]
     to: To,
-    /// A file with the token that the receiver asks for.
+    /// File with the receiver's token.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// How long the receiver may take for anything: 500ms, 30s, 5m.
+    /// Longest wait for the receiver: 500ms, 30s, 5m.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_timeout)]
     timeout: Duration,
 }

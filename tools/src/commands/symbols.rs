@@ -11,30 +11,29 @@ use super::common::parse_address;
 
 const EXAMPLES: &str = "\
 Examples:
-  rftrace symbols mytrace --binary kernel.elf        names for the functions of a kernel
+  rftrace symbols mytrace --binary kernel.elf        names of a kernel's functions
   rftrace symbols mytrace -b prog -b libwork.so      a trace from another machine
   rftrace symbols mytrace -b prog && rftrace replay --srcline mytrace";
 
-/// Adds the names and source lines of functions to a trace that has only addresses.
+/// Adds names and source lines of functions to a trace.
 ///
-/// For traces of kernels, and from machines that did not have the symbols. A binary is found in the trace by its build-id,
-/// its file name, or the addresses that were called. Names go to a `.sym` file in the directory, source lines to a `.dbg`
-/// file; those that are there are replaced.
+/// Use it for traces of kernels, and of machines without symbols. A binary is matched with the trace by its build-id, its file name, or the
+/// called addresses. Names go to a `.sym` file in the directory, source lines to a `.dbg` file; older ones are replaced.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SymbolsArgs {
-    /// The trace directory.
+    /// Trace directory.
     dir: PathBuf,
-    /// The ELF file of the kernel, program or library that was traced. Can be given several times.
+    /// ELF file of the traced kernel, program or library. Can be given several times.
     #[arg(short, long = "binary", value_name = "ELF", required = true)]
     binaries: Vec<PathBuf>,
-    /// Where the lowest loadable segment lay in memory, if the trace tells it wrong. For one binary.
+    /// Address of its lowest loadable segment in memory, if the trace is wrong. For one binary.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     load_address: Option<u64>,
     /// Leave out source lines.
     #[arg(long)]
     no_lines: bool,
-    /// Say nothing of what was written.
+    /// Print errors only.
     #[arg(short, long)]
     quiet: bool,
 }

@@ -29,73 +29,78 @@ use super::record::{DEFAULT_BUFFER, OnFullArg, check_rules, function_rules};
 use super::size::parse_size;
 use super::time::parse_timeout;
 
+/// The group in `--help` of these options.
+const SELECTION: &str = "Selection and buffer: -N 'log::*' --buffer 16M";
+
 const EXAMPLES: &str = "\
 Examples:
   rftrace top 4711                   the key ? lists keys
-  rftrace top -F 'parse*' 4711       only what is called within some functions: costs the program less
-  rftrace top --once 4711            one table, of a second
   rftrace top -P '*' 4711            any program: all its functions
-  rftrace top --libcalls 4711        any program: what it calls of libraries
+  rftrace top --libcalls 4711        any program: its calls of library functions
+  rftrace top --once 4711            one table, after a second
+  rftrace top -F 'parse*' 4711       some functions and their callees: costs less
   rftrace top -b -n 10 -e 5s 4711    ten tables, to stdout
 
-But for -P and --libcalls the program has to call the tracer, as for `rftrace record -p`:
-  RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --release --target x86_64-unknown-linux-gnu
+Without -P and --libcalls the program has to call the tracer:
+  RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --release \\
+      --target x86_64-unknown-linux-gnu
   gcc -pg …, g++ -pg …, clang -pg …";
 
-/// Shows the hottest functions of a program that runs, as they change: how often they were called in the last second, and how long they took.
+/// Shows the hottest functions of a running program, second by second.
 ///
-/// The program is attached to, and goes on without the tracer when this ends. It never waits: what finds no room is dropped, which is said.
-/// Nothing is written to a disk. Times are those of clocks, so waiting counts. A function is seen from its next call on: not those that were
-/// called before.
+/// rftrace attaches to the program and detaches at the end. The program never waits: at a full buffer records are dropped and counted. Nothing
+/// is written to a disk. Waits count as time of a function. A function appears at its next call.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct TopArgs {
     /// The process.
     pid: u32,
-    /// How long an interval is: 500ms, 2s.
+    /// Length of an interval: 500ms, 2s.
     #[arg(short, long, visible_short_alias = 'd', visible_alias = "delay", value_name = "TIME", default_value = "1s", value_parser = parse_timeout)]
     every: Duration,
-    /// Print tables, one below the other, as where stdout is no terminal.
+    /// Print tables one below the other, as in a pipe.
     #[arg(short, long)]
     batch: bool,
-    /// End after so many intervals.
+    /// End after this number of intervals.
     #[arg(short = 'n', long = "count", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
-    /// Print one table: as -b -n 1.
+    /// Print one table, as -b -n 1.
     #[arg(long, conflicts_with = "count")]
     once: bool,
-    /// What to sort by at first.
+    /// Column to sort by at first.
     #[arg(short, long, value_name = "COLUMN", value_enum, default_value = "self")]
     sort: ColumnArg,
-    /// Print no more than so many functions in a table.
+    /// Highest number of rows.
     #[arg(long, value_name = "N", default_value = "20")]
     limit: usize,
-    /// Record only these functions and what is called within them. A name, a glob, or a regex between slashes.
+    /// Record only these functions and their callees: a name, a glob, or a regex between slashes.
     #[arg(short = 'F', long, value_name = "PATTERN")]
     filter: Vec<String>,
-    /// Record neither these functions nor what is called within them.
-    #[arg(short = 'N', long, value_name = "PATTERN")]
+    /// Leave out these functions and their callees.
+    #[arg(short = 'N', long, value_name = "PATTERN", help_heading = SELECTION)]
     notrace: Vec<String>,
-    /// Record so many levels of calls.
-    #[arg(short = 'D', long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Record only this number of call levels.
+    #[arg(short = 'D', long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..), help_heading = SELECTION)]
     depth: Option<u32>,
-    /// Record calls of the program of functions of libraries too. It need not call the tracer then.
+    /// Record calls of library functions: it works with any program.
     #[arg(long, visible_alias = "libcall")]
     libcalls: bool,
-    /// Show these functions of the program though they do not call the tracer: a name, a glob or a regex; with `@` and a library behind it,
-    /// functions of that. All threads are stopped for some milliseconds at the beginning and the end.
+    /// Record these functions of a program that was not built for it.
+    ///
+    /// The pattern is a name, a glob or a regex; `@` and a library behind it select functions of that library. All threads are stopped
+    /// for some milliseconds at the beginning and at the end.
     #[arg(short = 'P', long = "patch", value_name = "PATTERN")]
     branches: Vec<String>,
-    /// Memory for what is recorded and was not read yet.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER)]
+    /// Memory for unread records.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER, help_heading = SELECTION)]
     buffer: usize,
-    /// What threads do when that is full. They wait for this process, or go on, and calls are not seen.
-    #[arg(long, value_name = "WHAT", default_value = "drop", value_enum)]
+    /// Action of threads at a full buffer: wait for rftrace, or go on and drop records.
+    #[arg(long, value_name = "WHAT", default_value = "drop", value_enum, help_heading = SELECTION)]
     on_full: OnFullArg,
-    /// End another rftrace that records the program; it saves what it has.
-    #[arg(long)]
+    /// End another rftrace that records the program; it saves its trace.
+    #[arg(long, help_heading = SELECTION)]
     take_over: bool,
-    /// Say nothing but errors.
+    /// Print errors only.
     #[arg(short, long)]
     quiet: bool,
 }

@@ -11,7 +11,7 @@ Examples:
   rftrace tui mytrace                       graph, report and calls; the key ? lists keys
   rftrace tui -F app::work -t 10us mytrace  a part of the trace";
 
-/// Lets you look around in a trace: which functions call which, how long each took, and the calls of a thread.
+/// Browses a trace in the terminal: call graph, functions, calls of a thread.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TuiArgs {

@@ -24,28 +24,28 @@ use super::site::{self, Site};
 
 const EXAMPLES: &str = "\
 Examples:
-  rftrace view mytrace                        opens it in the browser, until Ctrl-C
-  rftrace view --no-open --port 8000 mytrace  for another machine's browser, by ssh -L 8000:127.0.0.1:8000
-  rftrace view --from 1ms --to 2ms mytrace    a part of it
-  rftrace view --perfetto mytrace             in https://ui.perfetto.dev, which reads it from here
-  rftrace dump --html mytrace -o trace.html   the same as a file";
+  rftrace view mytrace                        opens the browser, until Ctrl-C
+  rftrace view --from 1ms --to 2ms mytrace    a part of the trace
+  rftrace view --perfetto mytrace             in https://ui.perfetto.dev
+  rftrace dump --html mytrace -o trace.html   as a file
+  rftrace view --no-open --port 8000 mytrace  for another machine: ssh -L 8000:127.0.0.1:8000";
 
-/// Shows a trace in the browser: its timeline, and a flame graph, call tree and functions of any range.
+/// Shows a trace in the browser: timeline, flame graph, call tree, functions.
 ///
-/// The page comes from this program, which listens to this machine alone, and needs no network. Who does not know its address gets
-/// nothing; the browser is started with a file that only this user reads. It ends by Ctrl-C. The whole trace is in the browser's memory, 24 bytes for each call; of a long one the browser asks for what is seen,
-/// by an index that is made at the first look and kept as `index-page` in its directory: some eight bytes for each call.
+/// The server listens to this machine alone, and its address has a random token; only the user can read the file with the address. It ends at
+/// Ctrl-C. The browser holds the whole trace, 24 bytes a call. Of a long trace it loads the visible part, by an index of eight bytes a call:
+/// `index-page` in the trace directory.
 ///
-/// With --perfetto and --firefox the page is from the network, and the trace still from here: the page reads it in the browser.
+/// With --perfetto and --firefox the page comes from the network and reads the trace from this server.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ViewArgs {
     #[command(flatten)]
     dir: DirArg,
-    /// The port to listen to [default: any that is free].
+    /// Port of the server [default: any free port].
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     port: u16,
-    /// Open https://ui.perfetto.dev instead, with the trace from this machine. That page reads from no other port than 9001.
+    /// Open https://ui.perfetto.dev instead, with the trace from this machine. Its page reads only from port 9001.
     #[arg(long, conflicts_with = "firefox")]
     perfetto: bool,
     /// Open https://profiler.firefox.com instead, with the trace from this machine.
@@ -54,7 +54,7 @@ pub(crate) struct ViewArgs {
     /// Start no browser.
     #[arg(long)]
     no_open: bool,
-    /// The most calls that the browser has in its memory. With more it asks for what is seen.
+    /// Highest number of calls in the browser's memory. Of larger traces it loads the visible part.
     #[arg(long, value_name = "CALLS", default_value_t = 10_000_000, conflicts_with_all = ["perfetto", "firefox"])]
     max_calls: u64,
     #[command(flatten)]

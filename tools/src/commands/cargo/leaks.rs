@@ -17,18 +17,23 @@ use crate::commands::choice::parse_pattern;
 use crate::commands::common::shell_word;
 use crate::commands::resources::suppressions;
 
+/// A group in `--help`.
+const LEAKS: &str = "Leaks, with test: --leaks --suppress 'app::cache::*'";
+
 /// What is asked for, before `test` or behind it: cargo has no such options.
 #[derive(clap::Args, Debug, Default)]
 pub(super) struct LeakOptions {
-    /// With `test`: record no calls, but who takes memory, files and threads, and tell which test did not give them back. The exit status is 1
-    /// if there is such a test. The program is compiled as without rftrace. What is made once for all, in a `LazyLock`, does not count.
+    /// With `test`: show the tests with leaks of memory, files and threads.
+    ///
+    /// No calls are recorded, and the program is compiled as usual. The exit status is 1 for a leak. Values of a `LazyLock` do not
+    /// count.
     #[arg(long, conflicts_with = "hooks")]
     pub(super) leaks: bool,
-    /// With --leaks: what has such a function or module in its stack does not count. A name, a glob, or a regex between slashes.
-    #[arg(long, value_name = "PATTERN")]
+    /// With --leaks: ignore stacks with this function or module: a name, a glob, or a regex between slashes.
+    #[arg(long, value_name = "PATTERN", help_heading = LEAKS)]
     suppress: Vec<String>,
-    /// With --leaks: the same, of a file with a pattern on each line; what begins with # is none.
-    #[arg(long, value_name = "FILE")]
+    /// With --leaks: file of such patterns, one a line; # begins a comment.
+    #[arg(long, value_name = "FILE", help_heading = LEAKS)]
     suppressions: Vec<PathBuf>,
 }
 

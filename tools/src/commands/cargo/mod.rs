@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use rftrace_record::Processor;
 
 mod arguments;
@@ -38,24 +38,29 @@ use status::status;
 use toolchain::Toolchain;
 
 use super::view;
+use crate::help;
+
+/// A group in `--help`.
+const BUILD: &str = "Build: --bootstrap";
 
 const EXAMPLES: &str = "\
 Examples:
-  cargo rftrace run --release -- --verbose file.txt   build, run, and see where the time went
-  cargo rftrace test parser                           record each test binary; results are as untraced
-  cargo rftrace test --leaks                          which test did not give back what it took
-  cargo rftrace -F 'app::parse*' run --example demo   only what is called within some functions
-  cargo rftrace -o trace run -p server --bin serverd  choose where the trace goes
-  cargo rftrace --hooks=entry test                    with any toolchain, as the program is compiled without rftrace
-  cargo rftrace --bootstrap bench                     without nightly: let a stable compiler take the flag
-  cargo rftrace build --release                       build only; says how to record the program
+  cargo rftrace run --release -- --verbose file.txt   builds, runs, and shows the hottest functions
+  cargo rftrace test parser                           records each test binary
+  cargo rftrace test --leaks                          shows the tests with leaks
+  cargo rftrace --hooks=entry test                    any toolchain, usual compiler flags
+  cargo rftrace -F 'app::parse*' run --example demo   some functions and their callees
+  cargo rftrace -o trace run -p server --bin serverd  to this directory
+  cargo rftrace --bootstrap bench                     with a stable compiler
+  cargo rftrace build --release                       builds only
 
-Options of rftrace go before `run`, options of cargo behind it, unchanged, those of the program behind `--`.
-All functions of the program and its dependencies are recorded, but for those of the precompiled standard library
-(instrument it with cargo's -Z build-std), and but for what the compiler has inlined. Build scripts and procedural macros
-are not instrumented. The target directory is `rftrace` within your own; traces lie there in `traces`.";
+Options of rftrace go before `run`, options of cargo behind it, those of the program behind `--`.
+All functions of the program and its dependencies are recorded, except inlined ones and those of the
+precompiled standard library (instrument it with cargo's -Z build-std). Build scripts and procedural
+macros are not instrumented. The target directory is `rftrace` within your own; traces lie there in
+`traces`.";
 
-/// Builds a Rust program with every function instrumented, runs it, records its calls, and shows where the time went.
+/// Builds a Rust program, records all its calls, and shows the hottest functions.
 #[derive(Parser)]
 #[command(name = "cargo-rftrace", bin_name = "cargo rftrace", version, after_help = EXAMPLES)]
 pub(crate) struct CargoCli {
@@ -67,22 +72,21 @@ pub(crate) struct CargoCli {
 
 #[derive(clap::Args)]
 struct Options {
-    /// Where to write the trace to; for tests and benchmarks, one directory for each binary in it
-    /// [default: target/rftrace/traces/NAME].
+    /// Directory for the trace; tests and benchmarks get one directory for each binary in it [default: target/rftrace/traces/NAME].
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// How calls are recorded [default: mcount, if the present toolchain is a nightly or rustup has one; else entry].
+    /// Kind of hooks [default: mcount with a nightly toolchain, else entry].
     #[arg(long, value_name = "HOW", value_enum, hide_default_value = true)]
     hooks: Option<Hooks>,
-    /// Use the present toolchain even if it is no nightly, with RUSTC_BOOTSTRAP=1. Build scripts that look for
-    /// unstable features will find them.
-    #[arg(long)]
+    /// Use the present stable toolchain, with RUSTC_BOOTSTRAP=1. Build scripts then find unstable features.
+    #[arg(long, help_heading = BUILD)]
     bootstrap: bool,
-    /// Show this many functions in the report.
+    /// Highest number of functions in the report.
     #[arg(long, value_name = "N", default_value_t = 10)]
     limit: usize,
-    /// Open the trace in the browser behind that, as `rftrace view` does, until Ctrl-C: that of the program that `run` runs, of test binaries
-    /// and benchmarks the largest one.
+    /// Open the trace in the browser at the end, until Ctrl-C.
+    ///
+    /// Of tests and benchmarks it is the largest trace.
     #[arg(long, conflicts_with = "leaks")]
     view: bool,
     /// No report, only errors.
@@ -99,13 +103,15 @@ enum CargoCommand {
     /// Run a binary or an example.
     #[command(visible_alias = "r", after_help = RUN_EXAMPLE)]
     Run(Rest),
-    /// Run the tests; each test binary has a trace of its own. Documentation tests run, and are not recorded.
+    /// Run the tests, with one trace for each binary.
+    ///
+    /// Documentation tests run, too; they are not recorded.
     #[command(visible_alias = "t", after_help = TEST_EXAMPLE)]
     Test(Rest),
-    /// Run the benchmarks; each binary has a trace of its own.
+    /// Run the benchmarks, with one trace for each binary.
     #[command(after_help = BENCH_EXAMPLE)]
     Bench(Rest),
-    /// Only build; says where the programs are, and how to record them.
+    /// Build only, and print the commands that record.
     #[command(visible_alias = "b", after_help = BUILD_EXAMPLE)]
     Build(Rest),
 }
@@ -114,7 +120,7 @@ const RUN_EXAMPLE: &str = "Example:\n  cargo rftrace run --release --example dem
 const TEST_EXAMPLE: &str = "\
 Examples:
   cargo rftrace test --lib parser -- --test-threads 1
-  cargo rftrace test --leaks              which test did not give back memory, files or threads; the exit status is 1 then
+  cargo rftrace test --leaks              the tests with leaks; exit status 1 for any
   cargo rftrace test --leaks --suppress 'app::cache::*'";
 const BENCH_EXAMPLE: &str = "Example:\n  cargo rftrace bench --bench throughput";
 const BUILD_EXAMPLE: &str = "Example:\n  cargo rftrace build --release --bins";
@@ -137,9 +143,9 @@ impl CargoCommand {
     }
 }
 
-/// The command line, for manual pages.
+/// The command line.
 pub(crate) fn command() -> clap::Command {
-    CargoCli::command()
+    help::arranged(CargoCli::command())
 }
 
 /// Does what is asked for if this process is `cargo rftrace`, or what cargo runs programs with.
@@ -158,7 +164,8 @@ pub(crate) fn main() -> Option<ExitCode> {
         Some(pos) => head.split_off(pos),
         None => Vec::new(),
     };
-    let cli = CargoCli::parse_from(std::iter::once("cargo-rftrace".into()).chain(head));
+    let matches = command().get_matches_from(std::iter::once("cargo-rftrace".into()).chain(head));
+    let cli = CargoCli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command()).exit());
     Some(exit_code(run(cli, tail)))
 }
 

@@ -7,8 +7,21 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::commands::record::RecordArgs;
 
-/// Those that `cargo rftrace` has itself, decides, or has no use for: it reads what was recorded. No other option may name one of them.
-const OWN: [&str; 8] = ["output", "live", "view", "quiet", "command", "to", "no_local", "token_file"];
+/// Those that `cargo rftrace` has itself, decides, or has no use for: it begins programs. No other option may name one of them.
+const OWN: [&str; 12] = [
+    "output",
+    "live",
+    "view",
+    "quiet",
+    "command",
+    "to",
+    "no_local",
+    "token_file",
+    "pid",
+    "duration",
+    "leave",
+    "take_over",
+];
 
 /// What was given of them, as arguments.
 #[derive(Debug, Default)]
@@ -28,7 +41,7 @@ impl RecordOptions {
 fn options() -> Vec<Arg> {
     let command = RecordArgs::augment_args(Command::new("record"));
     let passed_on = command.get_arguments().filter(|arg| !OWN.contains(&arg.get_id().as_str()));
-    passed_on.map(|arg| arg.clone().help_heading("Options of rftrace record")).collect()
+    passed_on.cloned().collect()
 }
 
 impl Args for RecordOptions {
@@ -83,6 +96,6 @@ mod tests {
         let command = RecordOptions::augment_args(Command::new("test"));
         let given = ["test", "-F", "app::*", "--ring", "--filter=x", "-b", "1M"];
         let options = RecordOptions::from_arg_matches(&command.get_matches_from(given)).unwrap();
-        assert_eq!(options.into_args(), ["--buffer=1M", "--ring", "--filter=app::*", "--filter=x"]);
+        assert_eq!(options.into_args(), ["--filter=app::*", "--filter=x", "--ring", "--buffer=1M"]);
     }
 }

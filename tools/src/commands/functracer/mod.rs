@@ -38,14 +38,15 @@ use sections::{Place, Sections};
 
 const EXAMPLES: &str = "\
 Examples:
-  rftrace functracer -s ./program           what it takes of memory and gives back, on stdout, when it has ended
-  rftrace functracer -f -l /tmp ./program   and `kill -USR1 PID` begins, and ends, /tmp/allocs-PID.0.trace
+  rftrace functracer -s ./program           on stdout, at the end
+  rftrace functracer -s -p 4711             a running program, until Ctrl-C
+  rftrace functracer -f -l /tmp ./program   `kill -USR1 PID` begins and ends /tmp/allocs-PID.0.trace
   rftrace functracer -s -r -e file ./program
-  rftrace functracer -s -p 4711             what a program that runs takes and gives back, until Ctrl-C
   rftrace functracer -s -a 'getenv;str*dup;@names' ./program
   rftrace functracer-postproc -l -c allocs-4711.0.trace
 
-The plugins are memory, file, thread-resource, memtransfer, gobject and, with -a, audit; besides mmap, shmposix and shmsysv. docs/resources.md tells what is otherwise than with functracer.";
+Plugins are memory, file, thread-resource, memtransfer, gobject, audit (with -a), mmap, shmposix
+and shmsysv. docs/resources.md lists the differences to functracer.";
 
 /// The most backtraces that functracer has on x86.
 const MAX_DEPTH: usize = 64;
@@ -54,23 +55,22 @@ const MAX_PIDS: usize = 20;
 /// What is kept of calls on the disk at the most.
 const MOST_BYTES: u64 = 4 << 30;
 
-/// Runs PROGRAM and tracks functions that take something and give it back, with the options and the text of functracer.
+/// Tracks resources of a program, with the options and the text of functracer.
 ///
 /// SIGUSR1 to the program, which does not get it, begins and ends a trace. The exit status is that of the program.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, version = concat!("functracer 0.18, by rftrace ", env!("CARGO_PKG_VERSION")))]
 pub(crate) struct FunctracerArgs {
-    /// Track these functions (the plugin audit): names with semicolons between them, as fnmatch compares them; @FILE has one on each line.
+    /// Track these functions (the plugin audit): names for fnmatch, with semicolons; @FILE has one a line.
     #[arg(short = 'a', long, value_name = "SYMBOLS", value_parser = audit, overrides_with = "audit")]
     audit: Option<Kind>,
-    /// Enable backtraces for functions that give something back.
+    /// Enable backtraces for freeing functions.
     #[arg(short = 'b', long, action = clap::ArgAction::Count)]
     free_backtraces: u8,
-    /// Tell on stderr what happens to the program.
+    /// Print the events of the program on stderr.
     #[arg(short, long, action = clap::ArgAction::Count)]
     debug: u8,
-    /// Which set of functions to track: memory, file, thread-resource, memtransfer, gobject, mmap, shmposix, shmsysv; also as the path of
-    /// functracer's plugin; or FILE.toml, which specifies others.
+    /// Set of functions to track: a plugin's name or path, or FILE.toml.
     #[arg(short = 'e', long, value_name = "PLUGIN", default_value = "memory", value_parser = plugin, overrides_with = "track")]
     track: Kind,
     /// Save to a file instead of stdout.
@@ -82,7 +82,7 @@ pub(crate) struct FunctracerArgs {
     /// With -f: save to this directory instead of the home directory.
     #[arg(short = 'l', long, value_name = "DIR", value_parser = directory, overrides_with = "path")]
     path: Option<PathBuf>,
-    /// Track a program that runs: its process, or several with commas between them.
+    /// Track running processes, with commas.
     #[arg(short, long, value_name = "PID", value_delimiter = ',')]
     pid: Vec<u32>,
     /// Resolve names of functions.
@@ -91,10 +91,10 @@ pub(crate) struct FunctracerArgs {
     /// Track from the beginning.
     #[arg(short, long, action = clap::ArgAction::Count)]
     start: u8,
-    /// The most functions of a backtrace.
+    /// Highest number of functions in a backtrace.
     #[arg(short = 't', long, value_name = "NUMBER", default_value_t = MAX_DEPTH, value_parser = depth, overrides_with = "depth")]
     depth: usize,
-    /// Say when a trace begins and ends.
+    /// Print the beginning and the end of a trace.
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Give a short usage message.

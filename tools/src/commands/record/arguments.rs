@@ -22,214 +22,249 @@ use crate::commands::time::parse_ns;
 const EXAMPLES: &str = "\
 Examples:
   rftrace record -- ./program --its-options     to the directory `uftrace.data`
-  rftrace record --ring --buffer 16M ./server   the end of what happens, in memory until it ends or is killed
-  rftrace record --ring --dump-on 'slow:serve>5ms' ./server
-                                                and that of calls that took long
-  rftrace record -F 'app::parse*' -t 10us ./app only what is called within some functions, and lasts
-  rftrace record -A 'open@arg1/s' -R open ./app with arguments and results of some functions
-  rftrace record -a ./app                       with those of all, by the debug information of the program
   rftrace record -P '*' /usr/bin/git log        a program that was not built for it
-  rftrace record --libcalls /usr/bin/git log    what it calls of libraries
-  sudo rftrace record --kernel ./app            with its system calls, and the kernel's functions in them
-  rftrace record -p 4711 --for 10s              a program that runs, for ten seconds
-  rftrace record -p $(pgrep -d, -x app)         all programs of that name, in one trace
-  rftrace record -p 4711 -P '*'                 all functions of any program that runs
-  rftrace record -p 4711 --libcalls             what any program calls of libraries
-  rftrace record --resources memory ./app       who takes memory and does not give it back
-  rftrace record --resources file,thread ./app  who leaves files open, and threads that nobody joins
-  rftrace record --live ./app | less            show the calls when it has ended
-  rftrace record --to 127.0.0.1 ./app           to `rftrace recv` while it runs; `rftrace help send` tells of other machines
+  rftrace record -p 4711 -P '*' --for 10s       a running program, for ten seconds
+  rftrace record --resources memory ./app       leaks of memory, for `rftrace resources`
+  rftrace record --libcalls /usr/bin/git log    its calls of library functions
+  rftrace record -a ./app                       with arguments and results of all functions
+  rftrace record --ring --buffer 16M ./server   the last 16 MiB, even if the server is killed
+  rftrace record --ring --dump-on 'slow:serve>5ms' ./server
+                                                one snapshot for each slow call of `serve`
+  rftrace record -p $(pgrep -d, -x app)         all processes of one name, in one trace
+  rftrace record --resources file,thread ./app  open files and threads without a join
+  sudo rftrace record --kernel ./app            with system calls and kernel functions
+  rftrace record --live ./app | less            the call tree, after the end
+  rftrace record --to 127.0.0.1 ./app           to `rftrace recv`, during the run
 
 Programs call the tracer if they were built for it:
-  RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --release --target x86_64-unknown-linux-gnu
+  RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --release \\
+      --target x86_64-unknown-linux-gnu
   gcc -pg …, g++ -pg …, clang -pg …
 
 While the program runs:
-  kill -USR1 PID   writes a trace of what was recorded so far to `snapshot-…` in the directory
+  kill -USR1 PID   writes the calls so far to a directory `snapshot-…` in the trace
   kill -USR2 PID   switches recording off and on";
+
+/// The groups of options in `--help`, each with an example. Options without a group are those of `-h`.
+const SELECTION: &str = "Selection: -N 'log::*' -D 5";
+const VALUES: &str = "Values: -A 'open@arg1/s' -R open";
+const BRANCHES: &str = "Functions of any program: -P '*' -P 'mem*@libc'";
+const RESOURCES: &str = "Resources: --resources memory --backtraces shadow";
+const ATTACH: &str = "Running programs: -p 4711 --take-over";
+const AMOUNT: &str = "Size: --buffer 16M --max-size 1G --on-full drop";
+const RINGS: &str = "Rings and snapshots: --ring --dump-on 'slow:serve>5ms,last=50ms'";
+const SWITCHES: &str = "Switches: --disabled -T 'serve@trace_on'";
+const SYSTEM: &str = "Operating system: --kernel='vfs_*' --events sched";
+const RESULT: &str = "Result: --srcline --live";
+const NETWORK: &str = "Network: --to collector.example:7300 --token-file token";
 
 /// Runs a program and records every call of its functions.
 ///
-/// The program is not changed: a library that is preloaded records what its calls of `mcount` or `__fentry__` tell. Children
-/// are recorded too, but for those of programs that are linked statically, or with musl. The exit status is that of the program,
-/// or 128 plus the number of the signal that killed it.
+/// The program file stays as it is: a preloaded library records the calls of `mcount` or `__fentry__`. Children are recorded too, except
+/// for static and musl programs. The exit status is the program's, or 128 plus the number of the signal at its end.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct RecordArgs {
-    /// Where to write to. A trace that is there gets the suffix `.old`.
+    /// Directory for the trace; an older trace there gets the suffix `.old`.
     #[arg(short, long, visible_short_alias = 'd', value_name = "DIR")]
     pub(super) output: Option<PathBuf>,
-    /// Record a program that runs, or several: they go on when the recording ends, by Ctrl-C or --for. They have to call the tracer, as below,
-    /// but with -P, --libcalls and --resources.
-    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["stop", "schedule", "kernel", "events", "force"])]
-    pub(super) pid: Vec<u32>,
-    /// With -p: record so long: 500ms, 10s.
-    #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]
-    pub(super) duration: Option<u64>,
-    /// With -p: only take the tracer out that a recorder which was killed has left in the program.
-    #[arg(long, requires = "pid", conflicts_with = "duration")]
-    pub(super) leave: bool,
-    /// With -p: end another rftrace that records the program; it saves what it has.
-    #[arg(long, requires = "pid")]
-    pub(super) take_over: bool,
-    /// Memory for what is recorded, in each process: 16 bytes for each entry and exit. With K, M or G. 256M with --ring and --stop.
-    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER, default_value_ifs([("ring", ArgPredicate::IsPresent, KEPT_BUFFER), ("stop", ArgPredicate::IsPresent, KEPT_BUFFER)]))]
-    pub(super) buffer: usize,
-    /// Write no more records than this, in all processes together: what is recorded after that is not saved. With --ring and --stop at
-    /// least a whole buffer can be saved.
-    #[arg(long, value_name = "SIZE", default_value = DEFAULT_MOST, value_parser = parse_size)]
-    pub(super) max_size: usize,
-    /// Take what is recorded out of the program while it runs: it goes to the disk, so that no buffer fills up, and nothing of it is
-    /// lost however the program ends. This is the default.
-    #[arg(long, conflicts_with_all = ["ring", "stop"])]
-    pub(super) stream: bool,
-    /// Keep what is recorded as it reaches the disk, in an eighth of the room, instead of making a trace of it at the end. All commands
-    /// read it, unpacking it each time; `rftrace recover DIR` makes a trace of it, which uftrace reads too.
-    #[arg(long, conflicts_with_all = ["ring", "stop", "pid", "srcline", "kernel", "events", "resources", "arguments", "auto_args", "results"])]
-    pub(super) keep_stream: bool,
-    /// What threads do when the buffer is full. They wait for the recorder, or go on, and calls are not recorded.
-    #[arg(long, value_name = "WHAT", default_value = "wait", value_enum, conflicts_with_all = ["ring", "stop"])]
-    pub(super) on_full: OnFullArg,
-    /// Keep what is recorded in memory and, when the buffer is full, forget the oldest: the trace is the end of what happens, however
-    /// the program ends.
-    #[arg(long, conflicts_with = "stop")]
-    pub(super) ring: bool,
-    /// With --ring: write a trace of what is in memory to `snapshot-…` in the directory when something happens: `signal:NAME`, `fatal`
-    /// (a process is killed, or the program's exit status is not 0), `panic`, `throw`, `stall:2s` (nothing was recorded for so long),
-    /// `every:10s`, `call:FUNCTION`, `call:FUNCTION#100` (the hundredth call), `slow:FUNCTION>5ms`, `slow:FUNCTION>max` (longer than any
-    /// call of it before). Behind it: `,last=50ms` (only so much), `,thread` (only that thread), `,after=10ms` (and what comes then),
-    /// `,burst` (more than one a second). The program goes on meanwhile. With -p not `signal`, `fatal`, `panic` and `throw`.
-    #[arg(long, value_name = "SPEC", value_parser = dump_on::parse, requires = "ring")]
-    pub(super) dump_on: Vec<DumpOn>,
-    /// With --dump-on: so many dumps are there at the most, but for those that signals ask for; with -p, of each process.
-    #[arg(long, value_name = "N", default_value = "10", requires = "dump_on")]
-    pub(super) dumps: usize,
-    /// With --dump-on: which of more dumps are there: the first, as no more are made then; the last, or those of the calls that lasted
-    /// longest, as others are removed.
-    #[arg(long, value_name = "WHICH", default_value = "first", value_enum, requires = "dump_on")]
-    pub(super) dumps_keep: KeepArg,
-    /// With --dump-on: no more dumps than hold so much memory of rings together. As --max-size where nothing is said.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "dump_on")]
-    pub(super) dumps_size: Option<usize>,
-    /// Keep what is recorded in the program's memory and, when the buffer is full, stop recording: the trace is the beginning of what
-    /// happens. Nothing is on the disk before the program ends.
-    #[arg(long)]
-    pub(super) stop: bool,
-    /// Record only these functions and what is called within them. A name, a glob, or a regex between slashes.
-    #[arg(short = 'F', long, value_name = "PATTERN")]
-    pub(super) filter: Vec<String>,
-    /// Record neither these functions nor what is called within them.
-    #[arg(short = 'N', long, value_name = "PATTERN")]
-    pub(super) notrace: Vec<String>,
-    /// Record so many levels of calls.
-    #[arg(short = 'D', long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) depth: Option<u32>,
-    /// Record only calls that last so long, and those around them: 500ns, 10us, 1ms, 2s.
-    #[arg(short = 't', long, value_name = "TIME", value_parser = parse_ns)]
-    pub(super) time_filter: Option<u64>,
-    /// Further rules, as in the variable RFTRACE_FILTER: `include=app::*; exclude=*::fmt; size=64`.
-    #[arg(long, value_name = "RULES")]
-    pub(super) rules: Vec<String>,
-    /// Record arguments of these functions: a name, a glob, or a regex between slashes. They are those that the program's debug
-    /// information tells of, or behind `@` those that are wanted: `open@arg1/s,arg2/i32`, with uftrace's letters: i, u and x with 8 to 64,
-    /// s for strings, c, p, and fparg1 for floating-point numbers.
-    #[arg(short = 'A', long = "argument", value_name = "PATTERN[@SPECS]")]
-    pub(super) arguments: Vec<String>,
-    /// Record arguments and results of all functions of the program, as its debug information tells of them; with --libcalls also of
-    /// well-known functions of the C library.
-    #[arg(short = 'a', long)]
-    pub(super) auto_args: bool,
-    /// Record results of these functions, as for -A: `strlen@retval/u64`. Without specs and debug information a result is a number.
-    #[arg(short = 'R', long = "retval", value_name = "PATTERN[@SPEC]")]
-    pub(super) results: Vec<String>,
-    /// Record these functions of the program though they do not call the tracer: each gets a branch at its beginning. A name, a glob or
-    /// a regex; with `@` and a library behind it, functions of that: `-P '*' -P 'mem*@libc'`. What can get none is listed in
-    /// `entry-branches.txt` of the trace.
+    /// Record these functions of a program that was not built for it.
+    ///
+    /// Each function gets a branch at its beginning. The pattern is a name, a glob or a regex; `@` and a library behind it select functions
+    /// of that library. Functions without room for a branch are listed in `entry-branches.txt` of the trace.
     #[arg(short = 'P', long = "patch", value_name = "PATTERN")]
     pub(super) branches: Vec<String>,
-    /// With -P: how ends of functions are seen. `exits` leaves return addresses as they are: on x86-64, in programs that are started; others
-    /// have `returns`. `auto` is `exits` for programs whose runtime reads return addresses, such as node and those of OCaml.
-    #[arg(long, value_name = "HOW", requires = "branches", value_enum, default_value = "auto")]
-    pub(super) ends: Ends,
-    /// With -P: no function with a symbol that stands in this file, one a line as `nm` prints them.
-    #[arg(long, value_name = "FILE", requires = "branches")]
-    pub(super) patch_except: Option<PathBuf>,
-    /// With -P: only in programs below this directory. Others are recorded if they call the tracer.
-    #[arg(long, value_name = "DIR", requires = "branches")]
-    pub(super) patch_within: Option<PathBuf>,
-    /// Record calls of the program of functions of libraries too: `malloc`, `write`. The program need not be built for it.
+    /// Record calls of library functions: `malloc`, `write`.
+    ///
+    /// It works with any program.
     #[arg(long, visible_alias = "libcall")]
     pub(super) libcalls: bool,
-    /// Record who takes something and does not give it back, for `rftrace resources`: memory, file, thread, library; gobject, memtransfer,
-    /// mmap, shmposix, shmsysv; audit:SYMBOL;SYMBOL for calls of functions of libraries; or what a file of your own specifies, FILE.toml. The program need not be built for it.
+    /// Record only these functions and their callees: a name, a glob or /regex/.
+    #[arg(short = 'F', long, value_name = "PATTERN")]
+    pub(super) filter: Vec<String>,
+    /// Record only calls of at least this duration: 500ns, 10us, 1ms.
+    ///
+    /// Their callers are recorded too.
+    #[arg(short = 't', long, value_name = "TIME", value_parser = parse_ns)]
+    pub(super) time_filter: Option<u64>,
+    /// Record arguments and results of all functions with debug information.
+    ///
+    /// With --libcalls also those of well-known functions of the C library.
+    #[arg(short = 'a', long)]
+    pub(super) auto_args: bool,
+    /// Record leaks, for `rftrace resources`: memory, file, thread, library, …
+    ///
+    /// The kinds are memory, file, thread, library, gobject, memtransfer, mmap, shmposix and shmsysv; audit:SYMBOL;SYMBOL for
+    /// calls of library functions; and FILE.toml for kinds of your own. It works with any program.
     #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = resources::parse)]
     pub(super) resources: Vec<resources::Kind>,
-    /// With --resources: how it is found who has called.
-    #[arg(long, value_name = "HOW", default_value = "cfi", requires = "resources", value_enum)]
-    pub(super) backtraces: resources::Backtraces,
-    /// Make NOPs of call sites that are not recorded, and (on x86-64) jumps of the others: costs less.
-    #[arg(long)]
-    pub(super) patched: bool,
-    /// Begin with recording switched off. A signal switches it on.
-    #[arg(long)]
-    pub(super) disabled: bool,
-    /// Do something when a function is called, as uftrace does: `f@trace_off` (nothing is recorded from that call on), `f@trace_on` (it is
-    /// again), `f@finish` (recording ends), `f@depth=2`, `f@filter`, `f@notrace`; several with commas. A FUNCTION alone: begin to
-    /// record when it is first called.
-    #[arg(short = 'T', long, value_name = "FUNCTION[@ACTION]")]
-    pub(super) trigger: Vec<String>,
-    /// End recording when the program gets a signal, as uftrace does: `USR1@finish`. It goes on.
-    #[arg(long = "signal", value_name = "SIGNAL@finish", default_value = "0", hide_default_value = true, value_parser = triggers::parse_finish)]
-    pub(super) signal_finish: i32,
-    /// The signal that has a snapshot written, a name or a number; `none` for none.
-    #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = run::parse_signal)]
-    pub(super) signal_snapshot: i32,
-    /// The signal that switches recording off and on.
-    #[arg(long, value_name = "SIGNAL", default_value = "USR2", value_parser = run::parse_signal)]
-    pub(super) signal_toggle: i32,
-    /// The signal by which the program is asked when `rftrace ctl` wants something of it.
-    #[arg(long, value_name = "SIGNAL", default_value = "RTMIN+7", value_parser = run::parse_signal)]
-    pub(super) signal_control: i32,
-    /// Fail if context switches cannot be recorded: when threads wait, and how long (`linux:schedule`). By default they are
-    /// recorded where the kernel permits its perf events.
-    #[arg(long, overrides_with = "no_schedule")]
-    pub(super) schedule: bool,
-    /// Record no context switches: waiting counts as time of the functions that wait.
-    #[arg(long, overrides_with = "schedule")]
-    pub(super) no_schedule: bool,
-    /// Write where functions are in the source, so that `--srcline` of other commands shows it without the programs, and uftrace too.
-    /// It takes debug information.
-    #[arg(long)]
-    pub(super) srcline: bool,
-    /// Record what the program does in the kernel too: system calls, and functions, where the kernel can trace them, or those of
-    /// them with such names: `--kernel='vfs_*,ext4_*'`. For root.
-    #[arg(long, value_name = "GLOBS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    pub(super) kernel: Option<String>,
-    /// Record events of the kernel too: sched, syscalls, irq. For root.
-    #[arg(long, value_name = "GROUPS", value_delimiter = ',')]
-    pub(super) events: Vec<Events>,
-    /// Send what is recorded to `rftrace recv` while the program runs (HOST, HOST:PORT, unix:PATH; with --stop and --pid at the end), or the
-    /// trace to `uftrace recv` at the end (uftrace://HOST). It is written here too. The program never waits for a receiver.
-    #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "keep_stream")]
-    pub(super) to: Option<To>,
-    /// A file with the token that the receiver asks for.
-    #[arg(long, value_name = "FILE", requires = "to")]
-    pub(super) token_file: Option<PathBuf>,
-    /// Keep no trace here that was sent.
-    #[arg(long, requires = "to")]
-    pub(super) no_local: bool,
-    /// Show the calls when the program has ended. Without -o the trace is not kept.
-    #[arg(long, conflicts_with = "keep_stream")]
-    pub(super) live: bool,
-    /// Run the program even if it seems not to call the tracer: a script, or a program that loads libraries which do.
-    #[arg(long)]
-    pub(super) force: bool,
-    /// Open the trace in the browser when it is there, as `rftrace view` does, until Ctrl-C.
+    /// Record running programs. They go on after the recording: at Ctrl-C, or after --for.
+    ///
+    /// The programs have to call the tracer, unless -P, --libcalls or --resources is there.
+    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["stop", "keep_stream", "schedule", "kernel", "events", "force"])]
+    pub(super) pid: Vec<u32>,
+    /// With -p: the duration of the recording: 500ms, 10s.
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]
+    pub(super) duration: Option<u64>,
+    /// Keep only the last calls, in memory: for long runs and for crashes.
+    ///
+    /// The size of this memory is --buffer. The trace is written at the end, even if the program is killed.
+    #[arg(long, conflicts_with = "stop")]
+    pub(super) ring: bool,
+    /// Open the finished trace in the browser, until Ctrl-C.
     #[arg(long, conflicts_with_all = ["live", "keep_stream", "no_local", "leave"])]
     pub(super) view: bool,
-    /// Say nothing but errors.
+    /// Print errors only.
     #[arg(short, long)]
     pub(super) quiet: bool,
+
+    /// Leave out these functions and their callees.
+    #[arg(short = 'N', long, value_name = "PATTERN", help_heading = SELECTION)]
+    pub(super) notrace: Vec<String>,
+    /// Record only this number of call levels.
+    #[arg(short = 'D', long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..), help_heading = SELECTION)]
+    pub(super) depth: Option<u32>,
+    /// More rules, in the syntax of RFTRACE_FILTER: `include=app::*; exclude=*::fmt; size=64`.
+    #[arg(long, value_name = "RULES", help_heading = SELECTION)]
+    pub(super) rules: Vec<String>,
+
+    /// Record arguments of these functions: a name, a glob, or a regex between slashes.
+    ///
+    /// Types come from debug information, or from specs behind `@`, with uftrace's letters: `open@arg1/s,arg2/i32`. There are i, u and x with
+    /// 8 to 64 bits, s for strings, c for characters, p for pointers, and fparg1 for floating-point numbers.
+    #[arg(short = 'A', long = "argument", value_name = "PATTERN[@SPECS]", help_heading = VALUES)]
+    pub(super) arguments: Vec<String>,
+    /// Record results of these functions, in the syntax of -A: `strlen@retval/u64`.
+    ///
+    /// Without specs and debug information a result is a number.
+    #[arg(short = 'R', long = "retval", value_name = "PATTERN[@SPEC]", help_heading = VALUES)]
+    pub(super) results: Vec<String>,
+
+    /// With -P: the way to see the ends of functions.
+    ///
+    /// `exits` keeps return addresses as they are: on x86-64, in programs started by rftrace; all others have `returns`. `auto` is `exits` for
+    /// programs with a runtime that reads return addresses: node, OCaml.
+    #[arg(long, value_name = "HOW", requires = "branches", value_enum, default_value = "auto", help_heading = BRANCHES)]
+    pub(super) ends: Ends,
+    /// With -P: leave out the symbols in this file, one a line, as `nm` prints them.
+    #[arg(long, value_name = "FILE", requires = "branches", help_heading = BRANCHES)]
+    pub(super) patch_except: Option<PathBuf>,
+    /// With -P: only programs below this directory get branches. Other programs are recorded if they call the tracer.
+    #[arg(long, value_name = "DIR", requires = "branches", help_heading = BRANCHES)]
+    pub(super) patch_within: Option<PathBuf>,
+    /// Make NOPs of unrecorded call sites and, on x86-64, jumps of the others: each call costs less.
+    #[arg(long, help_heading = BRANCHES)]
+    pub(super) patched: bool,
+
+    /// With --resources: the way to find the callers.
+    #[arg(long, value_name = "HOW", default_value = "cfi", requires = "resources", value_enum, help_heading = RESOURCES)]
+    pub(super) backtraces: resources::Backtraces,
+
+    /// With -p: only remove a tracer that a killed recorder left in the program.
+    #[arg(long, requires = "pid", conflicts_with = "duration", help_heading = ATTACH)]
+    pub(super) leave: bool,
+    /// With -p: end another rftrace that records the program; it saves its trace.
+    #[arg(long, requires = "pid", help_heading = ATTACH)]
+    pub(super) take_over: bool,
+
+    /// Memory for records in each process: 16 bytes for each entry and exit; with K, M or G. 256M with --ring and --stop.
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER, default_value_ifs([("ring", ArgPredicate::IsPresent, KEPT_BUFFER), ("stop", ArgPredicate::IsPresent, KEPT_BUFFER)]), help_heading = AMOUNT)]
+    pub(super) buffer: usize,
+    /// Size limit of the trace, for all processes together. Later records are dropped. --ring and --stop save at least one whole
+    /// buffer.
+    #[arg(long, value_name = "SIZE", default_value = DEFAULT_MOST, value_parser = parse_size, help_heading = AMOUNT)]
+    pub(super) max_size: usize,
+    /// Action of threads at a full buffer: wait for the recorder, or go on and drop records.
+    #[arg(long, value_name = "WHAT", default_value = "wait", value_enum, conflicts_with_all = ["ring", "stop"], help_heading = AMOUNT)]
+    pub(super) on_full: OnFullArg,
+    /// Write records to the disk during the run, so that no buffer fills up. This is the default.
+    #[arg(long, conflicts_with_all = ["ring", "stop"], help_heading = AMOUNT)]
+    pub(super) stream: bool,
+    /// Keep the compact stream, an eighth of the size, without making a trace of it.
+    ///
+    /// All commands read it and unpack it each time. `rftrace recover DIR` makes a trace for uftrace too.
+    #[arg(long, conflicts_with_all = ["ring", "stop", "srcline", "kernel", "events", "resources", "arguments", "auto_args", "results"], help_heading = AMOUNT)]
+    pub(super) keep_stream: bool,
+    /// Keep the first calls in the program's memory and stop at a full buffer. Nothing is on the disk before the end.
+    #[arg(long, help_heading = AMOUNT)]
+    pub(super) stop: bool,
+
+    /// With --ring: write a snapshot of the ring to `snapshot-…` at an event. The program goes on.
+    ///
+    /// Events are `signal:NAME`, `fatal` (a process is killed, or the exit status is not 0), `panic`, `throw`, `stall:2s` (no record for this
+    /// time), `every:10s`, `call:FUNCTION`, `call:FUNCTION#100` (the hundredth call), `slow:FUNCTION>5ms` and `slow:FUNCTION>max` (longer than
+    /// every call before). Suffixes are `,last=50ms` (only this time), `,thread` (only this thread), `,after=10ms` (also the time after)
+    /// and `,burst` (several a second). With -p there is no `signal`, `fatal`, `panic` or `throw`.
+    #[arg(long, value_name = "SPEC", value_parser = dump_on::parse, requires = "ring", help_heading = RINGS)]
+    pub(super) dump_on: Vec<DumpOn>,
+    /// With --dump-on: the highest number of snapshots, not counting those by signals; with -p, of each process.
+    #[arg(long, value_name = "N", default_value = "10", requires = "dump_on", help_heading = RINGS)]
+    pub(super) dumps: usize,
+    /// With --dump-on: the snapshots to keep: the first ones, the last ones, or those of the longest calls.
+    #[arg(long, value_name = "WHICH", default_value = "first", value_enum, requires = "dump_on", help_heading = RINGS)]
+    pub(super) dumps_keep: KeepArg,
+    /// With --dump-on: size limit of all snapshots together, in memory of rings [default: --max-size].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "dump_on", help_heading = RINGS)]
+    pub(super) dumps_size: Option<usize>,
+    /// Signal for a snapshot, a name or a number; `none` for none.
+    #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = run::parse_signal, help_heading = RINGS)]
+    pub(super) signal_snapshot: i32,
+
+    /// Begin with recording switched off. A signal or a trigger switches it on.
+    #[arg(long, help_heading = SWITCHES)]
+    pub(super) disabled: bool,
+    /// Act on a call of this function, as uftrace does. Without an action, recording begins at its first call.
+    ///
+    /// Actions are `f@trace_off` (recording is off from this call on), `f@trace_on`, `f@finish` (recording ends), `f@depth=2`, `f@filter` and
+    /// `f@notrace`; commas separate several.
+    #[arg(short = 'T', long, value_name = "FUNCTION[@ACTION]", help_heading = SWITCHES)]
+    pub(super) trigger: Vec<String>,
+    /// End recording at a signal, as uftrace does: `USR1@finish`. The program goes on.
+    #[arg(long = "signal", value_name = "SIGNAL@finish", default_value = "0", hide_default_value = true, value_parser = triggers::parse_finish, help_heading = SWITCHES)]
+    pub(super) signal_finish: i32,
+    /// Signal to switch recording off and on.
+    #[arg(long, value_name = "SIGNAL", default_value = "USR2", value_parser = run::parse_signal, help_heading = SWITCHES)]
+    pub(super) signal_toggle: i32,
+    /// Signal for requests of `rftrace ctl`.
+    #[arg(long, value_name = "SIGNAL", default_value = "RTMIN+7", value_parser = run::parse_signal, help_heading = SWITCHES)]
+    pub(super) signal_control: i32,
+
+    /// Fail without context switches. They show waits as `linux:schedule`; by default they are recorded if the kernel permits it.
+    #[arg(long, overrides_with = "no_schedule", help_heading = SYSTEM)]
+    pub(super) schedule: bool,
+    /// Record no context switches: a wait counts as time of the waiting function.
+    #[arg(long, overrides_with = "schedule", help_heading = SYSTEM)]
+    pub(super) no_schedule: bool,
+    /// Record system calls, and kernel functions where the kernel can trace them; or only functions of these names:
+    /// `--kernel='vfs_*,ext4_*'`. Only for root.
+    #[arg(long, value_name = "GLOBS", num_args = 0..=1, require_equals = true, default_missing_value = "", help_heading = SYSTEM)]
+    pub(super) kernel: Option<String>,
+    /// Record kernel events: sched, syscalls, irq. Only for root.
+    #[arg(long, value_name = "GROUPS", value_delimiter = ',', help_heading = SYSTEM)]
+    pub(super) events: Vec<Events>,
+
+    /// Save source lines of functions, for `--srcline` on other machines and for uftrace. It takes debug information.
+    #[arg(long, help_heading = RESULT)]
+    pub(super) srcline: bool,
+    /// Show the call tree after the end. Without -o the trace is not kept.
+    #[arg(long, conflicts_with = "keep_stream", help_heading = RESULT)]
+    pub(super) live: bool,
+    /// Run the program even if it seems not to call the tracer: a script, or a program with instrumented libraries.
+    #[arg(long, help_heading = RESULT)]
+    pub(super) force: bool,
+
+    /// Send records to `rftrace recv` during the run: HOST, HOST:PORT or unix:PATH; with --stop and -p at the end.
+    ///
+    /// uftrace://HOST sends the trace to `uftrace recv` at the end. A copy is written here. The program never waits for a receiver.
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "keep_stream", help_heading = NETWORK)]
+    pub(super) to: Option<To>,
+    /// File with the receiver's token.
+    #[arg(long, value_name = "FILE", requires = "to", help_heading = NETWORK)]
+    pub(super) token_file: Option<PathBuf>,
+    /// Keep no copy here.
+    #[arg(long, requires = "to", help_heading = NETWORK)]
+    pub(super) no_local: bool,
+
     /// Show calls as they come, and keep nothing.
     #[arg(skip)]
     pub(super) is_piped: bool,

@@ -14,33 +14,33 @@ use clap::Args;
 use self::feed::{Feed, Stop};
 use self::python::Python;
 use super::choice::ShownArgs;
-use super::common::{PlainArgs, default_dir, print_warnings, shell_word};
+use super::common::{MORE, PlainArgs, default_dir, print_warnings, shell_word};
 
 const EXAMPLES: &str = "\
 Examples:
-  rftrace script count.py mytrace              calls the script's uftrace_entry, uftrace_exit and so on for all that was recorded
-  rftrace script count.py -F app::work -t 1ms  for a part of it
-  rftrace script -S count.py -d mytrace        the same, spelled as uftrace has it
+  rftrace script count.py mytrace              calls uftrace_entry, uftrace_exit, … of the script
+  rftrace script count.py -F app::work -t 1ms  for a part of the trace
+  rftrace script -S count.py -d mytrace        the same in uftrace's syntax
   rftrace script count.py mytrace -- 10 json   with arguments, in ctx[\"cmds\"] and sys.argv";
 
 /// Runs a Python script on a trace, as `uftrace script` does.
 ///
-/// What the script may define: uftrace_begin(ctx), uftrace_entry(ctx), uftrace_exit(ctx), uftrace_event(ctx), uftrace_end(), and
-/// UFTRACE_FUNCS, a list of names or regular expressions of the functions that it is called for. Entries in ctx: tid, depth, timestamp,
-/// address, name, of entries args and of exits retval where values were recorded, of exits also duration, of events args; uftrace_begin has record, version and cmds.
+/// A script may define uftrace_begin(ctx), uftrace_entry(ctx), uftrace_exit(ctx), uftrace_event(ctx) and uftrace_end(); the list UFTRACE_FUNCS
+/// of names or regular expressions selects functions. Entries of ctx are tid, depth, timestamp, address and name; args at entries, retval and
+/// duration at exits, args at events; record, version and cmds in uftrace_begin.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, override_usage = "rftrace script [OPTIONS] FILE.py [DIR] [-- ARGS...]")]
 pub(crate) struct ScriptArgs {
-    /// The script, and the trace directory [default: the current directory if it is one, else `uftrace.data`].
+    /// Script, and trace directory [default: the current directory if it is a trace, else `uftrace.data`].
     #[arg(value_names = ["FILE.py", "DIR"], num_args = 0..=2)]
     paths: Vec<PathBuf>,
-    /// The script, as uftrace has it.
-    #[arg(short = 'S', long, value_name = "FILE.py")]
+    /// Script, in uftrace's syntax.
+    #[arg(short = 'S', long, value_name = "FILE.py", help_heading = MORE)]
     script: Option<PathBuf>,
-    /// The trace directory, as uftrace has it.
-    #[arg(short, long, value_name = "DIR")]
+    /// Trace directory, in uftrace's syntax.
+    #[arg(short, long, value_name = "DIR", help_heading = MORE)]
     data: Option<PathBuf>,
-    /// The script's arguments.
+    /// Arguments of the script.
     #[arg(last = true)]
     args: Vec<String>,
     #[command(flatten)]

@@ -1,0 +1,89 @@
+//! The two helps of a command: `-h` fits a screen, `--help` has all options in groups, and all examples.
+
+use clap::Command;
+
+/// No line is longer, however wide the terminal is.
+const WIDTH: usize = 100;
+/// Lines of examples in `-h`, with their title.
+const EXAMPLES: usize = 5;
+
+/// Options that belong to a group are left to `--help`, in all commands.
+pub(crate) fn arranged(command: Command) -> Command {
+    let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let command = command
+        .max_term_width(WIDTH)
+        .mut_args(|arg| {
+            let is_grouped = arg.get_help_heading().is_some();
+            arg.hide_short_help(is_grouped)
+        })
+        .mut_subcommands(arranged);
+    if examples.lines().count() <= EXAMPLES {
+        return command;
+    }
+    let first: Vec<&str> = examples.lines().take(EXAMPLES).collect();
+    let short = first.join("\n");
+    command.after_help(format!("{}\n\nMore options and examples: --help", short.trim_end())).after_long_help(examples)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// A command, and all below it.
+    fn with_subcommands(command: &Command) -> Vec<Command> {
+        let below = command.get_subcommands().filter(|below| below.get_name() != "help").flat_map(with_subcommands);
+        [command.clone()].into_iter().chain(below).collect()
+    }
+
+    /// `rftrace`, and `cargo rftrace`, with their subcommands.
+    fn all() -> Vec<Command> {
+        let mut programs = vec![arranged(crate::Cli::command())];
+        #[cfg(all(feature = "full", target_os = "linux"))]
+        programs.push(crate::commands::cargo::command());
+        programs.iter_mut().for_each(Command::build);
+        programs.iter().flat_map(with_subcommands).collect()
+    }
+
+    #[test]
+    fn short_help_fits_a_screen() {
+        const LINES: usize = 40;
+
+        for mut command in all() {
+            let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
+            let short = command.render_help().to_string();
+            let long = command.render_long_help().to_string();
+            assert!(short.lines().count() <= LINES, "{name} -h has {} lines:\n{short}", short.lines().count());
+            for examples in [command.get_after_help(), command.get_after_long_help()].into_iter().flatten() {
+                let wide = examples.to_string().lines().any(|line| line.chars().count() > WIDTH);
+                assert!(!wide, "{name}: {examples}");
+            }
+            for arg in command.get_arguments() {
+                let Some(option) = arg.get_long().filter(|_| !arg.is_hide_set()) else { continue };
+                assert!(long.contains(&format!("--{option}")), "{name} --help has no --{option}");
+            }
+        }
+    }
+
+    /// The page of all options is their help. `UPDATE=1` writes it.
+    #[test]
+    #[cfg(all(feature = "full", attaching))]
+    fn page_of_options_is_the_help() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/book/src/options.md");
+        let mut page =
+            "# Options\n\n`rftrace COMMAND --help` prints the same text, and `-h` only the everyday options.\n"
+                .to_owned();
+        for mut command in all() {
+            let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
+            let help = command.render_long_help().to_string();
+            let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+            page += &format!("\n## {name}\n\n```text\n{}\n```\n", lines.join("\n"));
+        }
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(path, &page).unwrap();
+        }
+        let is = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(is == page, "{path} is not the present help: UPDATE=1 cargo test -p rftrace-tools page_of_options");
+    }
+}
