@@ -22,6 +22,7 @@ use super::numbers::{Mapping, folder_of, own_number, parent, start_ticks};
 use super::open::OpenFunctions;
 use super::pace::Fill;
 use super::spool::{Folder, Spool};
+use super::stuck::Occupied;
 use super::told::Told;
 use super::world::Seen;
 use crate::backend::{Chunk, exit_word};
@@ -57,7 +58,7 @@ pub struct Banks {
     pub(super) layout: Layout,
     /// Where spools are written.
     pub(super) folder: Folder,
-    wait_ticks: u64,
+    patience: Duration,
     pub(super) most_bytes: u64,
     pub(super) is_ring: bool,
     /// How fast the counter runs, if somebody says so exactly.
@@ -151,6 +152,7 @@ pub(super) struct Watched {
     pub(super) described: Option<u64>,
     /// Since when a chunk is full and not written, by its index.
     waiting: HashMap<u64, Instant>,
+    occupied: Occupied,
 }
 
 /// How often the system is asked about a process: for libraries that it loads, and names of threads.
@@ -183,7 +185,7 @@ impl Banks {
             memory,
             layout,
             folder: Folder::open(folder)?,
-            wait_ticks: ticks_in(options.patience),
+            patience: options.patience,
             most_bytes: options.most_bytes,
             is_ring: options.is_ring,
             rate: host::exact_rate().map(|(hz, source)| Rate { hz, source: source.name().to_owned() }),
@@ -260,6 +262,9 @@ impl Banks {
             self.pass_on(number, &watched, false);
             if !self.is_ring {
                 n_taken = n_taken.max(self.drain(number, &mut watched, false));
+                if !watched.spool.is_too_large {
+                    self.end_vain_waits(number, &mut watched.occupied);
+                }
             }
             // First: what it does between the look and the answer is taken at its end.
             let is_over = self.is_gone(number) || is_over(watched.pid) || self.is_followed(number);
@@ -368,7 +373,7 @@ impl Banks {
     fn prepare(&self, number: usize) {
         let bank = &self.slot(number).bank;
         bank.beat.store(1, Relaxed);
-        bank.wait_ticks.store(self.wait_ticks, Relaxed);
+        bank.wait_ticks.store(ticks_in(self.patience), Relaxed);
     }
 
     /// Begins to watch a process.
@@ -403,6 +408,7 @@ impl Banks {
             told: Told::default(),
             described: None,
             waiting: HashMap::new(),
+            occupied: Occupied::default(),
         }
     }
 
@@ -462,6 +468,15 @@ impl Banks {
             }
         }
         found
+    }
+
+    /// Ends the waits of a process whose threads have all chunks, while they do.
+    pub(super) fn end_vain_waits(&self, number: usize, occupied: &mut Occupied) {
+        let leases = (0..self.layout.n_chunks()).map(|place| self.chunk(number, place).header.lease.load(Acquire));
+        if let Some(is_stuck) = occupied.look(leases) {
+            let patience = if is_stuck { Duration::ZERO } else { self.patience };
+            self.slot(number).bank.wait_ticks.store(ticks_in(patience), Relaxed);
+        }
     }
 
     /// A chunk of a slot.
@@ -532,6 +547,7 @@ impl Banks {
             program_nanos: slot.program_nanos.load(Relaxed),
             fork: (parent != 0).then(|| (parent, slot.forked_nanos.load(Relaxed))),
             n_dropped: slot.bank.n_lost.load(Relaxed),
+            has_many_threads: watched.occupied.was_stuck,
             failed: None,
             is_too_large: watched.spool.is_too_large,
             dump: None,

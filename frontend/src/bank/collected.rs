@@ -25,6 +25,8 @@ pub struct Collected {
     pub fork: Option<(u32, u64)>,
     /// Calls and returns that were not recorded because no chunk was free.
     pub n_dropped: u64,
+    /// Threads had all chunks at a time, and others waited in vain.
+    pub has_many_threads: bool,
     /// Why not all was written, if it was not.
     pub failed: Option<io::Error>,
     /// As much was written as may be.

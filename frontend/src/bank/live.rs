@@ -25,6 +25,7 @@ use super::file::THREADS_AT;
 use super::handover::{self, slot_state};
 use super::open::OpenFunctions;
 use super::pace::Fill;
+use super::stuck::Occupied;
 use crate::backend::Chunk;
 use crate::clock::ClockPair;
 use crate::decode::order_times;
@@ -54,6 +55,7 @@ pub struct Moment {
 pub struct Live {
     banks: Banks,
     reader: Reader,
+    occupied: Occupied,
 }
 
 /// How far the bank of a process was read.
@@ -120,7 +122,7 @@ impl Live {
         let options = Options { buffer_bytes, n_slots: 1, patience, most_bytes: 0, is_ring: false, dumped_bytes: 0 };
         // Nothing is written there.
         let banks = Banks::new(file, Path::new("/"), options)?;
-        Ok(Self { banks, reader: Reader::default() })
+        Ok(Self { banks, reader: Reader::default(), occupied: Occupied::default() })
     }
 
     /// As [`Banks::set_pid_here`].
@@ -186,6 +188,7 @@ impl Live {
         if slot.state.load(Acquire) == slot_state::IN_USE {
             slot.bank.beat.fetch_add(1, Relaxed);
             n_taken = self.reader.read(&self.banks, SLOT, what, true, to);
+            self.banks.end_vain_waits(SLOT, &mut self.occupied);
         }
         Fill { n_taken, n_chunks: self.banks.layout.n_chunks() }
     }

@@ -1,7 +1,7 @@
 //! Banks: memory that a recorder owns and that recorded processes write to, so that what is recorded outlives them however they end.
 //!
 //! `file` is the layout, `handover` how both sides hand over what lies there, `journal` what is told of libraries in it, `history` which modules a process has had, `told` what that is, `own` what a recorded process does with its bank, `described` what the recorder does of that for one that has no library in it, `child` what the child of a fork does, `collect` what the recorder does with all of them
-//! while programs run, `pace` how often, `numbers` what those in containers call themselves, `tap` what of it is shown at once, `collected` what that leaves, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes, `about` what is beside that, `facts` what is kept of the program, and where it is sent `whole`, which says all, of the machine too (`world`), `save` how what it collected of a process becomes a directory; `live`
+//! while programs run, `pace` how often, `stuck` whether threads wait in vain, `numbers` what those in containers call themselves, `tap` what of it is shown at once, `collected` what that leaves, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes, `about` what is beside that, `facts` what is kept of the program, and where it is sent `whole`, which says all, of the machine too (`world`), `save` how what it collected of a process becomes a directory; `live`
 //! how a recorder looks at what is recorded at once, and writes nothing, with `names` for it; `writer` is a recorder in the program itself. docs/banks.md tells of the whole.
 //!
 //! Not here: how a hook waits for a free chunk (the tracer), and what the recorder says to its user (`rftrace-record`).
@@ -49,6 +49,8 @@ mod request;
 pub(crate) mod save;
 #[cfg(target_os = "linux")]
 mod spool;
+#[cfg(target_os = "linux")]
+mod stuck;
 #[cfg(target_os = "linux")]
 mod tap;
 #[cfg(target_os = "linux")]

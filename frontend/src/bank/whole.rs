@@ -301,6 +301,7 @@ impl Parsed {
             program_nanos: self.number("program")?,
             fork: self.pair("fork"),
             n_dropped: self.number("dropped")?,
+            has_many_threads: false,
             failed: Some(self.text("failed")).filter(|text| !text.is_empty()).map(io::Error::other),
             is_too_large: self.number("too_large") == Some(1),
             dump: None,

@@ -183,3 +183,20 @@ fn a_full_disk_with(options: &[&str]) {
     let n_calls = n_calls.unwrap();
     assert!(n_calls > 10_000, "{n_calls}: {}", run.stderr);
 }
+
+#[test]
+fn more_threads_than_chunks() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let many = CProgram::new(&["many_threads.c"]).without_library().with(&["-O1", "-lpthread"]).build();
+    // There are 64 chunks, of which each thread keeps one.
+    let run = record(&["--buffer", "1M"], &many.path, &["100"]);
+    assert_eq!((run.status.code(), &*run.stdout), (Some(6), "100 threads\n"), "{}", run.stderr);
+    let reason = "it has more threads than its bank has chunks: --buffer makes it larger";
+    assert!(run.stderr.contains(reason), "{}", run.stderr);
+    let run = record(&["--buffer", "8M"], &many.path, &["100"]);
+    assert_eq!((run.status.code(), &*run.stdout), (Some(6), "100 threads\n"), "{}", run.stderr);
+    assert!(!run.stderr.contains("not recorded"), "{}", run.stderr);
+    assert_eq!(calls(&run)["leaf"], 100_100, "{}", run.stderr);
+}

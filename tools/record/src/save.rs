@@ -126,6 +126,9 @@ pub(crate) fn missing(collected: &Collected, on_full: OnFull) -> Option<String> 
     let why = match &collected.failed {
         Some(error) => format!("{} could not be written: {error}", collected.shown_spool().display()),
         None if collected.is_too_large => "the trace has its --max-size then".to_owned(),
+        None if n_dropped > 0 && collected.has_many_threads => {
+            "it has more threads than its bank has chunks: --buffer makes it larger".to_owned()
+        }
         None if n_dropped > 0 && on_full == OnFull::Wait => {
             "the recorder did not get to its bank for a second".to_owned()
         }
