@@ -330,6 +330,8 @@ pub enum EntriesLine<'a> {
     },
     /// A function that is not recorded: module, address, name and why, with tabs between them.
     LeftOut(&'a str),
+    /// Return addresses stay in this program, as its runtime reads them.
+    ReadsReturns(&'a str),
 }
 
 impl<'a> EntriesLine<'a> {
@@ -344,6 +346,7 @@ impl<'a> EntriesLine<'a> {
                 Some(Self::Program { name: words.next()?, functions, library_calls })
             }
             ("left", rest) => Some(Self::LeftOut(rest)),
+            ("reads", rest) => Some(Self::ReadsReturns(rest)),
             _ => None,
         }
     }
@@ -357,6 +360,7 @@ impl fmt::Display for EntriesLine<'_> {
                 writeln!(f, "program {}/{} {}/{} {name}", functions.done, functions.of, calls.done, calls.of)
             }
             Self::LeftOut(line) => writeln!(f, "left {}", line.replace('\n', " ")),
+            Self::ReadsReturns(name) => writeln!(f, "reads {}", name.replace('\n', " ")),
         }
     }
 }

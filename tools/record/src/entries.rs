@@ -25,6 +25,8 @@ pub struct Told {
     pub library_calls: Share,
     /// What is not recorded, one a line.
     pub left_out: Vec<String>,
+    /// Programs whose return addresses stay, as their runtimes read them.
+    pub readers: Vec<String>,
 }
 
 impl Entries {
@@ -85,11 +87,10 @@ impl Told {
                     }
                 }
                 EntriesLine::LeftOut(line) => told.left_out.push(line.to_owned()),
+                EntriesLine::ReadsReturns(name) => told.readers.push(name.to_owned()),
             }
         }
-        told.left_out.sort();
-        told.left_out.dedup();
-        told
+        told.with(Self::default())
     }
 
     /// With what others say.
@@ -98,8 +99,11 @@ impl Told {
         self.functions += other.functions;
         self.library_calls += other.library_calls;
         self.left_out.extend(other.left_out);
-        self.left_out.sort();
-        self.left_out.dedup();
+        self.readers.extend(other.readers);
+        for lines in [&mut self.left_out, &mut self.readers] {
+            lines.sort();
+            lines.dedup();
+        }
         self
     }
 
@@ -126,8 +130,9 @@ mod tests {
         for _ in 0..2 {
             let mut file = entries.passed().unwrap().open(File::options().append(true)).unwrap();
             write!(file, "{}", EntriesLine::Program { name: "/bin/an app", functions, library_calls }).unwrap();
-            write!(file, "{}", EntriesLine::LeftOut(&short)).unwrap();
+            write!(file, "{}{}", EntriesLine::LeftOut(&short), EntriesLine::ReadsReturns("/bin/an app")).unwrap();
         }
-        assert_eq!(entries.read().unwrap(), Told { functions, library_calls, left_out: vec![short] });
+        let (left_out, readers) = (vec![short], vec!["/bin/an app".to_owned()]);
+        assert_eq!(entries.read().unwrap(), Told { functions, library_calls, left_out, readers });
     }
 }

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use rftrace_format::passed::Passed;
+use rftrace_format::recording::EntriesLine;
 use rftrace_format::setting::Settings;
 use rftrace_frontend::bank::Bank;
 use rftrace_frontend::{Config, Ends, Tracer, patchable_entries};
@@ -20,6 +21,8 @@ pub(crate) struct Branches {
     patterns: Vec<String>,
     /// How ends of these functions are seen.
     ends: Ends,
+    /// They are seen so because the program needs it.
+    reads_returns: bool,
     /// A file with symbols of functions that get none, one a line; empty for none.
     exceptions: PathBuf,
     /// Whether the functions are recorded that compilers have left room in, if this program has such.
@@ -33,14 +36,17 @@ impl Branches {
     pub(crate) fn of(settings: &Settings) -> Self {
         let is_within = settings.branches_within.as_os_str().is_empty() || is_below(&settings.branches_within);
         let patterns: Vec<String> = settings.branches.iter().filter(|_| is_within).cloned().collect();
+        let is_own = !matches!(&*settings.ends, "exits" | "returns");
+        let reads_returns = is_own && !patterns.is_empty() && reads_return_addresses();
         Self {
             is_patchable: settings.is_patchable && patchable_entries("/proc/self/exe".as_ref()) > 0,
             ends: match &*settings.ends {
                 "exits" => Ends::Exits,
                 "returns" => Ends::Returns,
-                _ if !patterns.is_empty() && reads_return_addresses() => Ends::Exits,
+                _ if reads_returns => Ends::Exits,
                 _ => Ends::Returns,
             },
+            reads_returns,
             patterns,
             exceptions: settings.branch_exceptions.clone(),
             has_library_calls: settings.has_library_calls,
@@ -70,7 +76,10 @@ impl Branches {
         if self.is_empty() {
             return;
         }
-        let text = told(tracer);
+        let mut text = told(tracer);
+        if self.reads_returns && cfg!(target_arch = "x86_64") {
+            text += &EntriesLine::ReadsReturns(&program().to_string_lossy()).to_string();
+        }
         // In one piece: others write there too.
         let file = told_at.and_then(|told| told.open(File::options().append(true)).ok());
         let _ = file.map(|mut file| file.write_all(text.as_bytes()));
@@ -80,10 +89,13 @@ impl Branches {
 
 /// What became of functions that were to be hooked, as `rftrace record` reads it.
 pub(super) fn told(tracer: &Tracer) -> String {
+    tracer.entry_branches().lines(&program().to_string_lossy())
+}
+
+/// The path of this program.
+fn program() -> PathBuf {
     // When the main thread has ended, the process as a whole has no program any more.
-    let program =
-        fs::read_link("/proc/self/exe").or_else(|_| fs::read_link("/proc/thread-self/exe")).unwrap_or_default();
-    tracer.entry_branches().lines(&program.to_string_lossy())
+    fs::read_link("/proc/self/exe").or_else(|_| fs::read_link("/proc/thread-self/exe")).unwrap_or_default()
 }
 
 /// Whether the program has a runtime that walks stacks by return addresses: it would take replaced ones for addresses of its own.

@@ -181,6 +181,12 @@ pub(crate) fn tell_of_branches(
         };
         say!("rftrace: {} of {} {what}{left_out}", HumanCount(share.done), HumanCount(share.of));
     }
+    for program in &told.readers {
+        let name = Path::new(program).file_name().unwrap_or(program.as_ref()).to_string_lossy();
+        say!(
+            "rftrace: the runtime of {name} reads return addresses: they stay, and branches record the ends of functions"
+        );
+    }
     // Such as an interpreter that only calls its library.
     if has_branches && (1..FEW).contains(&told.functions.of) {
         say!("rftrace: functions of a library have them when it is named: -P '*@libNAME'");
