@@ -80,6 +80,7 @@ mod tests {
             let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
             page += &format!("\n## {name}\n\n```text\n{}\n```\n", lines.join("\n"));
         }
+        page += &crate::spelling::page();
         if std::env::var_os("UPDATE").is_some() {
             std::fs::write(path, &page).unwrap();
         }

@@ -201,7 +201,9 @@ fn other_spellings() {
         ("replay", "-S", "`rftrace script FILE.py DIR`"),
         ("info", "--match=regex", "`rftrace replay` has `--match`"),
         ("script", "--no-args", "`uftrace script --no-args` has it"),
-        ("graph", "--libname", "`uftrace graph --libname` has it"),
+        ("graph", "--libname", "`rftrace replay -f +module`"),
+        ("replay", "--argument=f", "`rftrace record` has `--argument`"),
+        ("replay", "-b", "`rftrace record` has `-b`"),
         ("replay", "--outputfields=tid", "a similar argument exists: '--output-fields'"),
         ("replay", "--dept", "a similar argument exists: '--depth'"),
         ("report", "--data-dir", "a similar argument exists: '--data'"),
@@ -210,6 +212,26 @@ fn other_spellings() {
         assert_eq!(code, Some(2), "{command} {option}");
         assert!(message.contains(tip), "{command} {option}: {message}");
         assert!(!message.contains("as a value"), "{command} {option}: {message}");
+    }
+}
+
+/// uftrace's options of `record` that have another name here, or none.
+#[test]
+#[cfg(target_os = "linux")]
+fn other_spellings_of_recordings() {
+    for (option, tip) in [
+        ("--max-stack=3", "`-D`, `--depth`"),
+        ("--host=desk", "`--to HOST:PORT`"),
+        ("-l", "`--libcalls` records"),
+        ("-e", "--ends exits` leaves"),
+        ("-S", "`rftrace script FILE.py DIR`"),
+        ("--column-view", "`rftrace replay` has `--column-view`"),
+        ("--flame-graph", "`rftrace dump` has `--flame-graph`"),
+        ("--keep-pid", "`-p PID` records a running process"),
+    ] {
+        let (code, _, message) = run(&["record", option, "true"]);
+        assert_eq!(code, Some(2), "{option}");
+        assert!(message.contains(tip) && !message.contains("as a value"), "{option}: {message}");
     }
 }
 

@@ -66,7 +66,7 @@ const NETWORK: &str = "Network: --to collector.example:7300 --token-file token";
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct RecordArgs {
     /// Directory for the trace; an older trace there gets the suffix `.old`.
-    #[arg(short, long, visible_short_alias = 'd', value_name = "DIR")]
+    #[arg(short, long, alias = "data", visible_short_alias = 'd', value_name = "DIR")]
     pub(super) output: Option<PathBuf>,
     /// Record these functions of a program that was not built for it.
     ///
@@ -211,7 +211,7 @@ pub(crate) struct RecordArgs {
     pub(super) signal_snapshot: i32,
 
     /// Begin with recording switched off. A signal or a trigger switches it on.
-    #[arg(long, help_heading = SWITCHES)]
+    #[arg(long, alias = "disable", help_heading = SWITCHES)]
     pub(super) disabled: bool,
     /// Act on a call of this function, as uftrace does. Without an action, recording begins at its first call.
     ///
@@ -233,11 +233,11 @@ pub(crate) struct RecordArgs {
     #[arg(long, overrides_with = "no_schedule", help_heading = SYSTEM)]
     pub(super) schedule: bool,
     /// Record no context switches: a wait counts as time of the waiting function.
-    #[arg(long, overrides_with = "schedule", help_heading = SYSTEM)]
+    #[arg(long, aliases = ["no-sched", "no-event"], overrides_with = "schedule", help_heading = SYSTEM)]
     pub(super) no_schedule: bool,
     /// Record system calls, and kernel functions where the kernel can trace them; or only functions of these names:
     /// `--kernel='vfs_*,ext4_*'`. Only for root.
-    #[arg(long, value_name = "GLOBS", num_args = 0..=1, require_equals = true, default_missing_value = "", help_heading = SYSTEM)]
+    #[arg(short, long, value_name = "GLOBS", num_args = 0..=1, require_equals = true, default_missing_value = "", help_heading = SYSTEM)]
     pub(super) kernel: Option<String>,
     /// Record kernel events: sched, syscalls, irq. Only for root.
     #[arg(long, value_name = "GROUPS", value_delimiter = ',', help_heading = SYSTEM)]
