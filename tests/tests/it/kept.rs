@@ -1,5 +1,5 @@
 //! Programs whose losses are known, in C, C++ and Rust: `rftrace resources` tells them to the byte, valgrind the same ones with the same paths,
-//! heaptrack the same totals. The table of that is in docs/resources.md.
+//! heaptrack the same totals.
 
 use std::collections::BTreeMap;
 use std::fs;
