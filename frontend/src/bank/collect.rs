@@ -54,6 +54,8 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Banks {
     memory: MmapRaw,
+    /// Slots that are ready for a process.
+    n_prepared: usize,
     file: File,
     pub(super) layout: Layout,
     /// Where spools are written.
@@ -176,13 +178,16 @@ impl Banks {
         head.n_slots.store(options.n_slots as u64, Relaxed);
         head.buffer_bytes.store(options.buffer_bytes as u64, Relaxed);
         head.is_ring.store(options.is_ring.into(), Relaxed);
+        // Where there is one slot, it may be taken from outside.
+        head.n_seen.store(1, Relaxed);
         head.owner_pid.store(std::process::id().into(), Relaxed);
         head.owner_started.store(start_ticks(std::process::id()).unwrap_or(0), Relaxed);
         head.version.store(VERSION, Relaxed);
         head.magic.store(MAGIC, Release);
         let slots = (0..options.n_slots).map(|_| None).collect();
-        let banks = Self {
+        let mut banks = Self {
             memory,
+            n_prepared: 0,
             layout,
             folder: Folder::open(folder)?,
             patience: options.patience,
@@ -208,9 +213,7 @@ impl Banks {
             collected: Vec::new(),
             snapshots: Vec::new(),
         };
-        for number in 0..options.n_slots {
-            banks.prepare(number);
-        }
+        banks.prepare_ahead();
         Ok(banks)
     }
 
@@ -229,7 +232,9 @@ impl Banks {
     /// Takes what is there to be taken. `is_over` tells whether a process has ended. Returns how much was in the fullest bank.
     pub fn poll(&mut self, mut is_over: impl FnMut(u32) -> bool) -> Fill {
         let mut n_taken = 0;
-        for number in 0..self.slots.len() {
+        self.prepare_ahead();
+        let programs = self.programs();
+        for number in 0..self.n_seen() {
             let slot = self.slot(number);
             match slot.state.load(Acquire) {
                 slot_state::IN_USE => self.find_out(number),
@@ -250,7 +255,7 @@ impl Banks {
             }
             if self.layout.n_chunks() == 0 {
                 // It is only asked there.
-                if self.is_gone(number) || is_over(self.pid_in(number)) || self.is_followed(number) {
+                if self.is_gone(number) || is_over(self.pid_in(number)) || self.is_followed(number, &programs) {
                     self.give_back(number);
                 }
                 continue;
@@ -267,7 +272,7 @@ impl Banks {
                 }
             }
             // First: what it does between the look and the answer is taken at its end.
-            let is_over = self.is_gone(number) || is_over(watched.pid) || self.is_followed(number);
+            let is_over = self.is_gone(number) || is_over(watched.pid) || self.is_followed(number, &programs);
             self.take_snapshot(number, &mut watched);
             // A dump is due then.
             if is_over && !self.is_held(number, watched.pid) {
@@ -302,7 +307,7 @@ impl Banks {
 
     /// Takes all that is left, whatever the processes are at. Returns it, and who has ended since [`ended`](Self::ended) was asked.
     pub fn finish_all(mut self) -> Vec<Collected> {
-        for number in 0..self.slots.len() {
+        for number in 0..self.n_seen() {
             if self.layout.n_chunks() > 0 && self.slot(number).state.load(Acquire) == slot_state::IN_USE {
                 self.find_out(number);
                 let watched = self.slots[number].take().unwrap_or_else(|| self.begin(number));
@@ -313,14 +318,32 @@ impl Banks {
     }
 
     /// Whether this program's process runs another one by now, which is recorded too.
-    fn is_followed(&self, number: usize) -> bool {
-        let (pid, since) = (self.pid_in(number), self.slot(number).program_nanos.load(Relaxed));
-        (0..self.slots.len()).filter(|&other| other != number).any(|other| {
-            let slot = self.slot(other);
-            slot.state.load(Acquire) == slot_state::IN_USE
-                && self.pid_in(other) == pid
-                && slot.program_nanos.load(Relaxed) > since
-        })
+    fn is_followed(&self, number: usize, programs: &HashMap<u32, u64>) -> bool {
+        let since = self.slot(number).program_nanos.load(Relaxed);
+        programs.get(&self.pid_in(number)).is_some_and(|&newest| newest > since)
+    }
+
+    /// When the newest program of each process began.
+    fn programs(&self) -> HashMap<u32, u64> {
+        let mut programs = HashMap::new();
+        for number in 0..self.n_seen() {
+            let slot = self.slot(number);
+            if slot.state.load(Acquire) == slot_state::IN_USE {
+                let newest = programs.entry(self.pid_in(number)).or_default();
+                *newest = slot.program_nanos.load(Relaxed).max(*newest);
+            }
+        }
+        programs
+    }
+
+    /// Slots that anybody has taken so far are below.
+    pub(super) fn n_seen(&self) -> usize {
+        (self.head().n_seen.load(Acquire) as usize).min(self.layout.n_slots)
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: the mapping begins with it; it consists of atomics.
+        unsafe { &*self.memory.as_ptr().cast::<Head>() }
     }
 
     /// Finds out what the process in a slot is called here, once. The system tells it, not the process: that may have a number in a space of its own,
@@ -368,6 +391,17 @@ impl Banks {
 
     pub(super) fn at(&self, number: usize, offset: usize) -> *mut u8 {
         self.memory.as_mut_ptr().wrapping_add(self.layout.slot_at(number) + offset)
+    }
+
+    /// Prepares more slots than processes can take until the next look.
+    fn prepare_ahead(&mut self) {
+        const AHEAD: usize = 256;
+
+        let n_wanted = (self.n_seen() + AHEAD).min(self.layout.n_slots);
+        for number in self.n_prepared..n_wanted {
+            self.prepare(number);
+        }
+        self.n_prepared = self.n_prepared.max(n_wanted);
     }
 
     fn prepare(&self, number: usize) {
@@ -595,6 +629,7 @@ impl Banks {
         let punched = unsafe { libc::fallocate(self.file.as_raw_fd(), mode, start as i64, bytes as i64) } == 0;
         if punched {
             self.prepare(number);
+            self.head().next_slot.fetch_min(number as u64, Relaxed);
         } else {
             // Nobody takes it again.
             slot.pid.store(0, Relaxed);
@@ -630,7 +665,9 @@ impl Banks {
     fn death(&self, number: usize) -> Option<Death> {
         let slot = self.slot(number);
         match slot.killed_by.load(Relaxed) {
-            0 if slot.end_tsc.load(Relaxed) == 0 && !self.is_followed(number) => Some(Death::WithoutWord),
+            0 if slot.end_tsc.load(Relaxed) == 0 && !self.is_followed(number, &self.programs()) => {
+                Some(Death::WithoutWord)
+            }
             0 => None,
             signal => Some(Death::Signal(signal)),
         }

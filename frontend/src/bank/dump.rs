@@ -77,7 +77,7 @@ impl Banks {
                 && dump.tsc.is_none_or(|tsc| began(&number) <= tsc)
         };
         // Of several programs that the process has run the one that ran then.
-        let found = (0..self.slots.len()).filter(is_it).max_by_key(began);
+        let found = (0..self.n_seen()).filter(is_it).max_by_key(began);
         let number = found.ok_or(NoDump::NoProcess)?;
         let mut watched = self.slots[number].take().unwrap_or_else(|| self.watch(number));
         let now = ClockPair::now().tsc;
@@ -122,7 +122,7 @@ impl Banks {
     /// What was noticed in processes since this was asked before, one call in each. A process that has ended is not given up before.
     pub fn notices(&mut self) -> Vec<Notice> {
         let mut notices = Vec::new();
-        for number in (0..self.slots.len()).filter(|&number| self.is_noticed(number)) {
+        for number in (0..self.n_seen()).filter(|&number| self.is_noticed(number)) {
             let slot = self.slot(number);
             let noticed = &slot.noticed;
             notices.push(Notice {
@@ -145,7 +145,7 @@ impl Banks {
             let is_in_use = self.is_ring && slot.state.load(Acquire) == slot_state::IN_USE;
             if is_in_use && slot.noticed.tsc.load(Acquire) == 0 { slot.noticed.n_more.swap(0, Relaxed) } else { 0 }
         };
-        (0..self.slots.len()).map(rest).sum()
+        (0..self.n_seen()).map(rest).sum()
     }
 
     /// Whether something was noticed in a process.
@@ -164,7 +164,7 @@ impl Banks {
     /// For how long nothing was recorded in each process that has begun, by what was seen when this was asked before.
     pub fn quiet_for(&mut self) -> Vec<(u32, Duration)> {
         let mut quiet = Vec::new();
-        for number in 0..self.slots.len() {
+        for number in 0..self.n_seen() {
             let Some(mut watched) = self.slots[number].take() else { continue };
             let progress = self.progress(number);
             let since = match watched.progress {

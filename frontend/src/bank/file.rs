@@ -13,6 +13,7 @@
 //! Memory is taken where something is written. Whatever a process writes there, the recorder believes none of it.
 
 use std::mem::offset_of;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 use rftrace::abi::{self, Bank, MAX_CHUNK_BYTES, Noticed};
@@ -24,7 +25,7 @@ use crate::host::linux::thread_table;
 /// Tells a file of banks: `\x93RFB\r\n\x1a\n`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFB\r\n\x1a\n");
 /// This layout, and that of chunks.
-pub(crate) const VERSION: u64 = 9 << 32 | abi::VERSION as u64;
+pub(crate) const VERSION: u64 = 10 << 32 | abi::VERSION as u64;
 
 /// What the file begins with.
 #[derive(Debug)]
@@ -41,6 +42,10 @@ pub(crate) struct Head {
     pub(crate) owner_pid: AtomicU64,
     /// When that was started, as the system tells it.
     pub(crate) owner_started: AtomicU64,
+    /// No slot from this number on was ever taken.
+    pub(crate) n_seen: AtomicU64,
+    /// The slot that is tried first: one of the lowest that may be free.
+    pub(crate) next_slot: AtomicU64,
 }
 
 /// The process that records another one, `recorded` as that calls itself, by the first bank of the file that this has mapped: `read` reads a word there, at
@@ -156,6 +161,12 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
+    /// The numbers of all slots, in the order in which somebody who wants one tries them.
+    pub(crate) fn tried(self, head: &Head) -> impl Iterator<Item = usize> {
+        let first = (head.next_slot.load(Relaxed) as usize).min(self.n_slots);
+        (first..self.n_slots).chain(0..first)
+    }
+
     pub(crate) const fn slot_bytes(self) -> usize {
         CHUNKS_AT + self.buffer_bytes.next_multiple_of(MAX_CHUNK_BYTES)
     }

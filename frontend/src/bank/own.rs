@@ -313,7 +313,7 @@ impl Bank {
             if turn > 0 {
                 thread::sleep(PAUSE);
             }
-            (0..self.layout.n_slots).find(|&number| {
+            self.layout.tried(self.head()).find(|&number| {
                 let state = &self.slot_of(number).state;
                 let is_taken = number != except && handover::take_slot(state);
                 let is_own = is_taken && self.show_chunks(number).is_ok();
@@ -325,6 +325,9 @@ impl Bank {
         };
         let taken = (0..n_tries).find_map(free);
         if let Some(number) = taken {
+            // The recorder looks no further.
+            self.head().n_seen.fetch_max(number as u64 + 1, Release);
+            self.head().next_slot.store(number as u64 + 1, Relaxed);
             let slot = self.slot_of(number);
             slot.pid_in_proc.store(number_in_proc().unwrap_or(0), Relaxed);
             // The recorder waits for this one.
@@ -332,6 +335,11 @@ impl Bank {
         }
         self.slot.store(taken.unwrap_or(NO_SLOT), Relaxed);
         taken.is_some()
+    }
+
+    fn head(&self) -> &'static Head {
+        // SAFETY: the mapping begins with it, and stays; it consists of atomics.
+        unsafe { &*self.start.cast::<Head>() }
     }
 
     pub(super) fn own_slot(&self) -> Option<&'static Slot> {

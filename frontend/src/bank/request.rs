@@ -259,14 +259,14 @@ impl Banks {
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         let is_in_use = |&number: &usize| self.slot(number).state.load(Acquire) == slot_state::IN_USE;
-        (0..self.slots.len()).filter(is_in_use).map(|number| self.pid_in(number)).collect()
+        (0..self.n_seen()).filter(is_in_use).map(|number| self.pid_in(number)).collect()
     }
 
     /// The slot of a process; of several programs that ran in it that of the last one.
     pub(super) fn slot_of(&self, pid: u32) -> Option<usize> {
         let is_it =
             |&number: &usize| self.slot(number).state.load(Acquire) == slot_state::IN_USE && self.pid_in(number) == pid;
-        (0..self.slots.len()).filter(is_it).max_by_key(|&number| self.slot(number).program_nanos.load(Relaxed))
+        (0..self.n_seen()).filter(is_it).max_by_key(|&number| self.slot(number).program_nanos.load(Relaxed))
     }
 
     /// Asks something of a process; `send` is to send it a signal.

@@ -200,3 +200,15 @@ fn more_threads_than_chunks() {
     assert!(!run.stderr.contains("not recorded"), "{}", run.stderr);
     assert_eq!(calls(&run)["leaf"], 100_100, "{}", run.stderr);
 }
+
+#[test]
+fn hundreds_of_living_children() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["living_children.c"]).without_library().with(&["-O1"]).build();
+    let run = record(&["--no-schedule"], &program.path, &["300"]);
+    assert_eq!((run.status.code(), &*run.stdout), (Some(0), "300 children\n"), "{}", run.stderr);
+    assert!(!run.stderr.contains("not recorded"), "{}", run.stderr);
+    assert_eq!(calls(&run)["leaf"], 300, "{}", run.stderr);
+}

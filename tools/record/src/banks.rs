@@ -51,7 +51,9 @@ pub struct Plan {
 }
 
 /// Address space for all banks: as many processes as have room there can be recorded at the same time.
-const ADDRESS_BYTES: usize = 32 << 30;
+const ADDRESS_BYTES: usize = 128 << 30;
+/// More processes than these are not.
+const MOST_PROCESSES: usize = 1024;
 
 /// Between two looks at a ring, for dumps.
 const RING_PAUSE: Duration = Duration::from_millis(4);
@@ -97,7 +99,7 @@ impl BankRecorder {
     ///
     /// There is no memory or no thread for it.
     pub fn begin(work: &Path, plan: Plan, tell: impl FnMut(Written) + Send + 'static) -> Result<Self> {
-        let n_slots = (ADDRESS_BYTES / plan.buffer_bytes.max(64 << 20)).clamp(8, 256);
+        let n_slots = (ADDRESS_BYTES / plan.buffer_bytes.max(64 << 20)).clamp(8, MOST_PROCESSES);
         Self::begin_in(memory()?, n_slots, work, plan, tell)
     }
 
@@ -116,12 +118,10 @@ impl BankRecorder {
     ///
     /// As of [`begin`](Self::begin).
     pub fn for_requests(work: &Path) -> Result<Self> {
-        const SLOTS: usize = 64;
-
         let dumps = dumps::Options::default();
         let plan =
             Plan { buffer_bytes: 0, on_full: OnFull::Drop, most_bytes: 0, is_ring: false, dumps, is_sent: false };
-        Self::begin_in(memory()?, SLOTS, work, plan, |_| ())
+        Self::begin_in(memory()?, MOST_PROCESSES, work, plan, |_| ())
     }
 
     /// As [`begin`](Self::begin), with `n_slots` banks in empty memory, which a process that is to be recorded has made.

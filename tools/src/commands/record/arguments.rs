@@ -5,7 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
 use rftrace_net::{Protocol, To};
 use rftrace_record::banks::{OnFull, Plan};
@@ -168,7 +167,7 @@ pub(crate) struct RecordArgs {
     pub(super) take_over: bool,
 
     /// Memory for records in each process: 16 bytes for each entry and exit; with K, M or G. 256M with --ring and --stop.
-    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER, default_value_ifs([("ring", ArgPredicate::IsPresent, KEPT_BUFFER), ("stop", ArgPredicate::IsPresent, KEPT_BUFFER)]), help_heading = AMOUNT)]
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER, default_value_ifs([("ring", "true", KEPT_BUFFER), ("stop", "true", KEPT_BUFFER)]), help_heading = AMOUNT)]
     pub(super) buffer: usize,
     /// Size limit of the trace, for all processes together. Later records are dropped. --ring and --stop save at least one whole
     /// buffer.
@@ -459,5 +458,28 @@ impl RecordArgs {
     /// Bytes that may be written. A buffer that is saved at the end is saved as a whole.
     pub(super) fn most_bytes(&self) -> usize {
         if self.is_streamed() { self.max_size } else { self.max_size.max(self.buffer) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, FromArgMatches};
+
+    use super::*;
+
+    #[test]
+    fn buffers() {
+        for (options, mebibytes) in [
+            (&[][..], 64),
+            (&["--ring"], 256),
+            (&["--stop"], 256),
+            (&["--ring", "--buffer", "3M"], 3),
+            (&["-b", "4M"], 4),
+        ] {
+            let command = RecordArgs::augment_args(Command::new("record"));
+            let words = ["record"].iter().chain(options).chain(&["true"]);
+            let args = RecordArgs::from_arg_matches(&command.get_matches_from(words)).unwrap();
+            assert_eq!(args.buffer, mebibytes << 20, "{options:?}");
+        }
     }
 }
