@@ -113,6 +113,9 @@ pub use elf::names::readable_name;
 #[cfg(all(feature = "import", target_os = "linux"))]
 #[doc(hidden)]
 pub use elf::patchable::patchable_entries;
+#[cfg(all(feature = "import", target_os = "linux"))]
+#[doc(hidden)]
+pub use elf::separate::places_of_debug_link;
 #[cfg(feature = "import")]
 pub use error::Error;
 #[cfg(feature = "std")]

@@ -1,5 +1,5 @@
 //! What is known of ELF files: the functions in one (`table`), their names, those of others that it calls (`imports`), where
-//! calls are (`code`), and where there is room for some (`patchable`, `sleds`); `binary` is the API.
+//! calls are (`code`), where there is room for some (`patchable`, `sleds`), and which file has the symbols of a stripped one (`separate`); `binary` is the API.
 //!
 //! All is read from the file. Not here: what of it is mapped in this process (`host::linux::modules`), and what lies in
 //! memory (`patch`).
@@ -12,6 +12,7 @@ pub(crate) mod file;
 pub(crate) mod imports;
 pub(crate) mod names;
 pub(crate) mod patchable;
+pub(crate) mod separate;
 pub(crate) mod sleds;
 pub(crate) mod table;
 #[cfg(test)]

@@ -19,11 +19,14 @@ use rftrace_format::text;
 use super::file::{ENDIAN, Header, find_build_id, invalid, map_file, page_size};
 use super::imports::{SLOT_BYTES, imports_of};
 use super::names::{NAME_MAX_BYTES, append_readable, append_with_parameters};
+use super::separate;
 
 /// The functions of one file, by address, one per address.
 #[derive(Clone, Debug)]
 pub(crate) struct SymbolTable {
     symbols: Vec<Symbol>,
+    /// The file itself; that with the names may be another one.
+    file: Option<Arc<Mmap>>,
     names: Names,
     /// Names that are not among the file's own of functions; see [`add_hooked`](SymbolTable::add_hooked).
     made_names: Vec<u8>,
@@ -129,10 +132,7 @@ impl SymbolTable {
     /// slots by which functions of other modules are called, and functions that are known by their addresses.
     pub(crate) fn add_hooked(&mut self, hooked: impl Iterator<Item = (u64, u64)>) {
         let hooked: Vec<(u64, u64)> = hooked.filter(|&(address, _)| self.lookup(address).is_none()).collect();
-        let file = match &self.names {
-            Names::Mapped(file, _) if !hooked.is_empty() => Some(Arc::clone(file)),
-            _ => None,
-        };
+        let file = self.file.clone().filter(|_| !hooked.is_empty());
         let imports = file.iter().flat_map(|file| imports_of(file));
         let imports: HashMap<u64, &[u8]> = imports.map(|import| (import.address, import.name)).collect();
         for (address, size) in hooked {
@@ -157,15 +157,9 @@ impl SymbolTable {
 
     /// Adds all slots by which functions of other modules are called.
     pub(crate) fn add_imports(&mut self) {
-        let slots: Vec<(u64, u64)> = match &self.names {
-            Names::Mapped(file, _) => {
-                let imports = imports_of(file).into_iter();
-                imports.map(|import| (import.address.saturating_sub(self.link_address), SLOT_BYTES)).collect()
-            }
-            Names::None => Vec::new(),
-            #[cfg(test)]
-            Names::Owned(_) => Vec::new(),
-        };
+        let imports = self.file.iter().flat_map(|file| imports_of(file));
+        let slots: Vec<(u64, u64)> =
+            imports.map(|import| (import.address.saturating_sub(self.link_address), SLOT_BYTES)).collect();
         self.add_hooked(slots.into_iter());
     }
 
@@ -248,7 +242,7 @@ impl SymbolTable {
         symbols.sort_by_key(|symbol| symbol.address);
         symbols.dedup_by_key(|symbol| symbol.address);
         let build_id = Head::parse(text).build_id.filter(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        Self { symbols, names: Names::None, made_names, build_id, link_address: 0 }
+        Self { symbols, file: None, names: Names::None, made_names, build_id, link_address: 0 }
     }
 
     /// Returns a table of global functions with these addresses, sizes and names.
@@ -270,11 +264,11 @@ impl SymbolTable {
             strings.push(0);
         }
         let build_id = build_id.map(str::to_owned);
-        Self { symbols, names: Names::Owned(strings), made_names: Vec::new(), build_id, link_address: 0 }
+        Self { symbols, file: None, names: Names::Owned(strings), made_names: Vec::new(), build_id, link_address: 0 }
     }
 }
 
-/// Reads the functions of the ELF file at `path`, from `.symtab` or, in a stripped file, from `.dynsym`.
+/// Reads the functions of the ELF file at `path`, from `.symtab`. A stripped file may have it in a separate one; otherwise `.dynsym` counts.
 ///
 /// A file without any symbols gives an empty table.
 ///
@@ -286,13 +280,23 @@ pub(crate) fn read_symbols(path: &Path) -> io::Result<SymbolTable> {
     symbols_of(map_file(path)?, path)
 }
 
-/// Like [`read_symbols`], from a file that [`map_file`] has mapped. `path` is for messages.
+/// Like [`read_symbols`], from a file that [`map_file`] has mapped.
 ///
 /// # Errors
 /// As for [`read_symbols`].
 pub(crate) fn symbols_of(file: Arc<Mmap>, path: &Path) -> io::Result<SymbolTable> {
-    let Parsed { symbols, names, build_id, link_address } = parse(&file).map_err(|error| invalid(path, error))?;
-    Ok(SymbolTable { symbols, names: Names::Mapped(file, names), made_names: Vec::new(), build_id, link_address })
+    let mut parsed = parse(&file).map_err(|error| invalid(path, error))?;
+    let mut named = Arc::clone(&file);
+    if let Some(separate) = separate::file_with_symbols(&file, path)
+        && let Ok(found) = parse(&separate)
+        && !found.symbols.is_empty()
+        && found.link_address == parsed.link_address
+    {
+        (parsed, named) = (found, separate);
+    }
+    let Parsed { symbols, names, build_id, link_address } = parsed;
+    let names = Names::Mapped(named, names);
+    Ok(SymbolTable { symbols, file: Some(file), names, made_names: Vec::new(), build_id, link_address })
 }
 
 /// What a file holds.
@@ -704,6 +708,7 @@ int main() { return ns::user({}); }
         if let Ok(Parsed { symbols, names, link_address, .. }) = parse(file) {
             let strings = file.get(names).unwrap_or_default().to_vec();
             let table = SymbolTable {
+                file: None,
                 symbols,
                 names: Names::Owned(strings),
                 made_names: Vec::new(),

@@ -332,6 +332,10 @@ fn values_by_separate_debug_information() {
     tools::run(Command::new("objcopy").current_dir(folder).arg("--add-gnu-debuglink=typed.debug").arg("typed"));
     assert_eq!(check(&stripped, &[], ""), expected);
     assert!(replay(&record(&["--srcline"], &stripped, &[])).contains("i32()"));
+    // Names too.
+    tools::run(Command::new("objcopy").current_dir(folder).args(["--strip-all", "typed", "bare"]));
+    tools::run(Command::new("objcopy").current_dir(folder).arg("--add-gnu-debuglink=typed.debug").arg("bare"));
+    assert_eq!(check(&folder.join("bare"), &[], ""), expected);
 
     if require(&["dwz"]) {
         let pair = ["one", "two"].map(|name| folder.join(name));

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use object::Object;
 use object::read::elf::ElfFile64;
+use rftrace_frontend::places_of_debug_link;
 
 /// Where distributions have separate files.
 const ROOT: &str = "/usr/lib/debug";
@@ -54,15 +55,12 @@ fn separate_file(path: &Path, root: &Path) -> Option<PathBuf> {
     let by_id = build_id.and_then(|id| by_build_id(id, root)).filter(|path| is_with_units(path, build_id));
     by_id.or_else(|| {
         let (name, checksum) = elf.gnu_debuglink().ok()??;
-        let (name, folder) = (OsStr::from_bytes(name), path.parent()?);
-        let below_root = root.join(folder.strip_prefix("/").unwrap_or(folder));
-        let places = [folder.join(name), folder.join(".debug").join(name), below_root.join(name)];
         let is_it = |candidate: &PathBuf| {
             candidate != path
                 && is_with_units(candidate, build_id)
                 && (build_id.is_some() || fs::read(candidate).is_ok_and(|bytes| crc32fast::hash(&bytes) == checksum))
         };
-        places.into_iter().find(is_it)
+        places_of_debug_link(path, name, root).into_iter().find(is_it)
     })
 }
 
