@@ -37,13 +37,22 @@ mod tests {
         [command.clone()].into_iter().chain(below).collect()
     }
 
+    /// Whatever terminal the test has.
+    fn of_full_width(command: Command) -> Command {
+        command.term_width(WIDTH).mut_subcommands(of_full_width)
+    }
+
     /// `rftrace`, and `cargo rftrace`, with their subcommands.
     fn all() -> Vec<Command> {
         let mut programs = vec![arranged(crate::Cli::command())];
         #[cfg(all(feature = "full", target_os = "linux"))]
         programs.push(crate::commands::cargo::command());
-        programs.iter_mut().for_each(Command::build);
-        programs.iter().flat_map(with_subcommands).collect()
+        let programs = programs.into_iter().map(|program| {
+            let mut program = of_full_width(program);
+            program.build();
+            program
+        });
+        programs.flat_map(|program| with_subcommands(&program)).collect()
     }
 
     #[test]
