@@ -14,13 +14,13 @@ use std::process::{Command, ExitCode};
 /// Everything that the tracer is made of, relative to the package.
 const SOURCES: [&str; 2] = ["staticlib", "src/abi"];
 
-/// What the tracer of Hermit programs is built for, whose kernel may be traced too: its code uses no vector registers. Rustup
+/// The target of the tracer for Hermit programs, whose kernel may be traced too: its code uses no vector registers. Rustup
 /// has no library for Hermit itself.
 fn kernel_target(hermit: &str) -> &'static str {
     if hermit.starts_with("aarch64") { "aarch64-unknown-none-softfloat" } else { "x86_64-unknown-none" }
 }
 
-/// What changes the tracer's code.
+/// Features that change the tracer's code.
 const TRACER_FEATURES: [&str; 2] = ["interruptsafe", "threadhook"];
 
 fn main() -> ExitCode {
@@ -60,7 +60,7 @@ fn cargo_var(name: &str) -> OsString {
     env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"))
 }
 
-/// What is built, and where.
+/// The built package, and its place.
 struct Backend {
     package: PathBuf,
     /// Holds the generated package, its target folder, the object and the archive.
@@ -253,7 +253,7 @@ fn isolated_cargo(out: &Path, build_core: bool) -> Result<Command, String> {
     Ok(cargo)
 }
 
-/// Whether a variable tells cargo or rustc how to build. Where rustup keeps its things is none of these.
+/// True if a variable tells cargo or rustc how to build. The variables with rustup's folders are none of these.
 fn is_build_setting(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let kept = ["RUSTUP_HOME", "RUSTUP_TOOLCHAIN"].contains(&&*name);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 const TRACER: &str = "rftrace-preload";
 const RESOURCES: &str = "rftrace-preload-resources";
 
-/// What the tracer exports: the functions of the C library, and one of the unwinder, that it takes the place of.
+/// Exports of the tracer: the functions of the C library, and one of the unwinder, that it takes the place of.
 const OF_TRACER: [&str; 27] = [
     "__monstartup",
     "_mcleanup",
@@ -56,7 +56,7 @@ const ON_X86_64: [&str; 12] = [
 ];
 const ON_AARCH64: [&str; 1] = ["_mcount"];
 
-/// What the library for `--resources` exports: the functions that give out something and take it back, and those that forbid system calls.
+/// Exports of the library for `--resources`: functions that give out something and take it back, and those that forbid system calls.
 const OF_RESOURCES: [&str; 93] = [
     "rftrace_resources_attach",
     "rftrace_resources_begin",
@@ -159,7 +159,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Which of the two are libraries.
     println!("cargo::rustc-check-cfg=cfg(library, values(\"{TRACER}\", \"{RESOURCES}\"))");
     println!("cargo::rustc-check-cfg=cfg(attaching)");
-    // What has to do with programs that run already, see rftrace-attach.
+    // Attaching to running programs, see rftrace-attach.
     if [target("OS"), target("ARCH")] == ["linux", "x86_64"] {
         println!("cargo::rustc-cfg=attaching");
     }
@@ -174,7 +174,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Has a program linked as a library. Who runs it as a program is told what it is.
+/// Has a program linked as a library. If run as a program, it says what it is.
 fn link(name: &str, entry: &str, exports: &[&str]) -> Result<(), Box<dyn Error>> {
     println!("cargo::rustc-cfg=library=\"{name}\"");
     // All else stays inside: no program is to find the standard library's functions here.

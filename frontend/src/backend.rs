@@ -1,6 +1,6 @@
 //! The tracer, as the rest of this crate sees it: safe functions over its symbols and its memory.
 //!
-//! What reads the tracer's symbols is inlined or generic: a program that only imports images links without the tracer.
+//! Functions that read the tracer's symbols are inlined or generic: a program that only imports images links without the tracer.
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -45,7 +45,7 @@ unsafe extern "C" {
 ///
 /// # Safety
 ///
-/// What `args` names is all zero, is used by nobody else and stays mapped for the rest of the program; `thread_start`
+/// The memory that `args` names is all zero, is used by nobody else and stays mapped for the rest of the program; `thread_start`
 /// may be called on any thread.
 #[inline]
 pub(crate) unsafe fn initialize(args: &InitArgs) -> u32 {
@@ -82,7 +82,7 @@ pub(crate) fn disable() {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stopping(u32);
 
-/// Marks that recording is about to be stopped. Who wants it from now on takes the mark away; who wanted it before, the caller finds out.
+/// Marks that recording is about to be stopped. A later start takes the mark away; the caller has to find out about an earlier one.
 #[cfg(feature = "std")]
 #[inline(always)]
 pub(crate) fn begin_disable() -> Stopping {
@@ -154,7 +154,7 @@ pub(crate) fn unrecorded_as<T>(work: impl FnOnce(Option<u32>) -> T) -> T {
     work(block(resume.0).map(|block| block.tid.load(Relaxed)))
 }
 
-/// What stands for a thread, if it is traced: one that is not has 1 in place of an address.
+/// Returns the block of a thread if it is traced. An untraced thread has 1 in place of an address.
 #[inline(always)]
 fn block(block: *mut ThreadBlock) -> Option<&'static ThreadBlock> {
     // SAFETY: blocks stay mapped, and consist of atomics.
@@ -170,13 +170,13 @@ pub(crate) fn own_thread() -> Option<&'static ThreadBlock> {
     block(own)
 }
 
-/// Whether recording is on.
+/// Returns true while recording is on.
 #[inline(always)]
 pub(crate) fn is_enabled() -> bool {
     switch().state(Relaxed) != abi::enabled::OFF
 }
 
-/// What the hooks look at first.
+/// The switch, which the hooks read first.
 #[inline(always)]
 pub(crate) fn switch() -> &'static Switch {
     // SAFETY: the function returns the address of a static variable that consists of atomics.

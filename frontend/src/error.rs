@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of this crate.
 
 use std::fmt;
 use std::io;
@@ -12,14 +12,14 @@ use crate::PatchedSites;
 /// Its `Debug` output is the message too: it is what `expect` and a `main` that returns it show.
 #[non_exhaustive]
 pub enum Error {
-    /// What is recorded cannot go to a stream, see `Config::stream`, or does not any more.
+    /// The records cannot go to a stream (any more), see `Config::stream`.
     NoStream {
         /// Why, and what to do about it.
         problem: String,
     },
-    /// Nobody can be listened to who wants to control the program, see `Config::control`.
+    /// The program cannot listen to `rftrace ctl`, see `Config::control`.
     NoControl {
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
     /// The tracer has a buffer already; without Linux it takes one in the life of a program.
@@ -35,27 +35,27 @@ pub enum Error {
     Replaced,
     /// The buffer holds too few records.
     BufferTooSmall {
-        /// What was asked for, in bytes.
+        /// Requested size in bytes.
         bytes: usize,
-        /// What is needed at least, in bytes.
+        /// Least size in bytes.
         minimum: usize,
     },
     /// The size in records does not fit into the address space.
     BufferTooLarge {
-        /// What was asked for, in records.
+        /// Requested size in records.
         records: usize,
     },
     /// The memory for the buffer is not to be had.
     OutOfMemory {
-        /// What was asked for, in bytes.
+        /// Requested size in bytes.
         bytes: usize,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// No call site could be patched, as `Config::patched` asks for. Nothing was changed.
     #[cfg(feature = "std")]
     CannotPatch {
-        /// What is left as it is, and why.
+        /// Counts of the sites that stay as they are, by reason.
         sites: PatchedSites,
     },
     /// An environment variable has a value that is none of those it may have.
@@ -73,7 +73,7 @@ pub enum Error {
     BadFilter {
         /// The rule, and where it is.
         place: String,
-        /// What is wrong with it, and what to write instead.
+        /// Fault of the rule, and a correct one instead.
         problem: String,
     },
     /// A rule that chooses functions, or modules, matches none: nothing would be recorded because of it.
@@ -92,14 +92,14 @@ pub enum Error {
     },
     /// Nothing was recorded.
     NoEvents {
-        /// Whether any instrumented function was called while tracing was on, since the program began.
+        /// True if any instrumented function was called while tracing was on, since the program began.
         hook_called: bool,
     },
     /// A file could not be read: an image, or the binary that it is of.
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said, or what is wrong with the file.
+        /// Error of the system, or fault of the file.
         source: io::Error,
     },
     /// A file holds no image, or a damaged one.
@@ -108,20 +108,20 @@ pub enum Error {
         path: PathBuf,
         /// Where, in bytes from its beginning.
         offset: u64,
-        /// What is wrong there, and what to do about it.
+        /// Fault at that place, and the remedy.
         problem: String,
     },
-    /// A file of the trace could not be written. What was recorded is kept: it can be saved elsewhere.
+    /// A file of the trace could not be written. The records are kept: they can be saved elsewhere.
     Write {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// What went wrong, and what the user of a program can do about it that cannot save once more.
+    /// Returns the message, with a remedy for the user of a program that cannot save once more.
     #[must_use]
     pub fn with_remedy(&self) -> String {
         /// `EMFILE`, which has no kind.

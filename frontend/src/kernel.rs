@@ -26,7 +26,7 @@
 //!
 //! # What the kernel has to care for
 //!
-//! The line must pass all 256 values of a byte: no translation of line ends. What comes before the image on it is
+//! The line must pass all 256 values of a byte: no translation of line ends. Anything on it before the image is
 //! skipped, so log text may go first; text within the image destroys it.
 //!
 //! # Where thread blocks lie
@@ -65,9 +65,9 @@ pub enum InstallError {
     ShadowStack,
     /// The buffer holds too few chunks.
     BufferTooSmall {
-        /// What was given, in bytes.
+        /// Given size in bytes.
         bytes: usize,
-        /// What is enough, in bytes.
+        /// Sufficient size in bytes.
         minimum: usize,
     },
 }
@@ -170,7 +170,7 @@ fn install_for(
 const MINIMUM_BYTES: usize = backend::minimum_bytes()
     + if BLOCKS_IN_BUFFER { 2 * size_of::<ThreadBlock>() + align_of::<ThreadBlock>() } else { 0 };
 
-/// Whether the tracer needs memory for thread blocks.
+/// True if the tracer needs memory for thread blocks.
 const BLOCKS_IN_BUFFER: bool = !cfg!(target_os = "none");
 
 /// Takes the memory for thread blocks, if it is needed, from the buffer.
@@ -217,7 +217,7 @@ pub fn end_thread() {
     backend::end_thread();
 }
 
-/// Whether recording is on.
+/// Returns true while recording is on.
 #[inline(always)]
 #[must_use]
 pub fn is_enabled() -> bool {

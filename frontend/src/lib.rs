@@ -75,7 +75,7 @@ mod image;
 pub mod kernel;
 mod mode;
 
-// What writes uftrace directories.
+// Writing of uftrace directories.
 #[cfg(feature = "import")]
 mod decode;
 #[cfg(all(feature = "import", target_os = "linux"))]
@@ -89,7 +89,7 @@ mod host;
 #[cfg(feature = "import")]
 mod uftrace;
 
-// What traces the program that it is in.
+// Tracing of the program itself.
 #[cfg(feature = "std")]
 #[doc(hidden)]
 pub mod bank;

@@ -1,6 +1,6 @@
-//! What happens when the buffer is used up.
+//! Behaviour when the buffer is used up.
 
-/// What happens when the buffer is used up.
+/// Behaviour when the buffer is used up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {

@@ -40,15 +40,15 @@ impl Look {
         })
     }
 
-    /// Whether the chunk has been the same since, so that what was read of it is right.
+    /// Returns true if the chunk is the same as before, so that reads of it are right.
     pub(crate) fn is_still(&self, chunk: &Chunk<'_>) -> bool {
-        // What was read of the chunk was read before.
+        // The reads of the chunk come before this.
         fence(Acquire);
         Self::at(self.place, chunk) == Some(*self)
     }
 }
 
-/// What was copied of a ring.
+/// Outcome of a copy of a ring.
 #[derive(Debug, Default)]
 pub(crate) struct Copied {
     /// When the oldest chunk of each thread was taken, by the tracer's numbers.
@@ -57,7 +57,7 @@ pub(crate) struct Copied {
     pub(crate) newest_index: u64,
 }
 
-/// What became of a chunk.
+/// Outcome for a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     Copied,
@@ -93,14 +93,14 @@ pub(crate) fn copy(mut looks: Vec<Look>, mut take: impl FnMut(&Look) -> Taken) -
 /// Of each thread's chunks those that lead up to its newest one without a gap. They come newest first.
 #[derive(Debug, Default)]
 struct Linked {
-    /// What each thread had before the oldest of them.
+    /// By thread: the index of the chunk before the oldest one here.
     before: HashMap<u32, u64>,
     indices: HashSet<u64>,
 }
 
 impl Linked {
-    /// Whether what the next newer chunk of the thread goes on from is this one, or one that is there, of another thread that had left it, or
-    /// one that is still to come.
+    /// Returns true if the next newer chunk of the thread goes on from this one, or from one that is there, of another thread that had left it,
+    /// or from one that is still to come.
     fn takes(&self, look: &Look) -> bool {
         self.before.get(&look.tid).is_none_or(|before| *before <= look.index || self.indices.contains(before))
     }

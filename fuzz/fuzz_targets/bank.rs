@@ -1,4 +1,4 @@
-//! What a process may have written into its bank: the recorder believes none of it, and nothing of the spool that it finds later.
+//! Contents that a process may have written into its bank: untrusted by the recorder, like the spool that it finds later.
 
 #![no_main]
 

@@ -37,7 +37,7 @@ fuzz_target!(|input: Input<'_>| {
     });
     if let Ok(true) = used {
         for task in trace.tasks() {
-            // What is open where the time begins, which the index claims, comes beside what is there.
+            // The index may claim functions that are open where the time begins: they come on top of the records.
             let limit = n_bytes + (1 << 22);
             assert!(trace.records(task).take(limit + 1).count() <= limit);
         }

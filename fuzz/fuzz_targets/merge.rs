@@ -1,4 +1,4 @@
-//! What is merged with a guest's trace: KVM's events, perf's counters and context switches, the directory's `clock.txt`.
+//! Inputs that are merged with a guest's trace: KVM's events, perf's counters and context switches, the directory's `clock.txt`.
 
 #![no_main]
 

@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use rftrace_net::protocol::{Event, MAX_FILE_NAME_BYTES, MAX_INFO_BYTES, Malformed, Part, Reader};
 
-/// What is read of pieces, with contents put together.
+/// Reads pieces and joins their contents.
 fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Event<'static>>, Vec<u8>, Option<Malformed>) {
     let (mut reader, mut events, mut contents) = (Reader::new(), Vec::new(), Vec::new());
     let mut announced = 0;

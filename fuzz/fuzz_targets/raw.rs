@@ -1,4 +1,4 @@
-//! Files of records, as `dump_trace` writes them. What is imported is read as a directory.
+//! Files of records, as `dump_trace` writes them. The import is read as a directory.
 
 #![no_main]
 

@@ -17,7 +17,7 @@ struct Input<'a> {
     bytes: &'a [u8],
     /// Sections behind a right beginning, with right lengths and checksums.
     sections: Vec<(u8, Vec<u64>)>,
-    /// Lines of what is known of a process, instead of others or besides.
+    /// Lines about a process, instead of others or besides.
     lines: Vec<(u8, &'a [u8])>,
     chunks: &'a [u8],
     symbols: &'a [u8],
@@ -25,7 +25,7 @@ struct Input<'a> {
 
 const TAGS: [&[u8; 4]; 9] = [b"PROC", b"ABOU", b"CHNZ", b"CHNK", b"SYMS", b"BEAT", b"END\n", b"FILE", b"EVIL"];
 
-/// What is known of a process, without its last line.
+/// Lines about a process, without the last one.
 const LINES: &str = "rftrace spool 1\nlast=200 200\npid=7\nprogram=1\nrecords=2\ndropped=0\noverwritten=0\nuntraced_threads=0\nchunk_bytes=1024\n\
 first=100 100\nutc_offset_nanos=0\nmin_ticks=0\nend_tsc=0\nexe=/a\ncommand_line=a\nthread=1 7 a\nmodule=1000 2000 1 ab /a\nopened=150 3000 4000 0 - /b\n";
 

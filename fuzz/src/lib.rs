@@ -1,4 +1,4 @@
-//! What the targets share.
+//! Shared code of the targets.
 
 use std::fs;
 use std::path::{Path, PathBuf};

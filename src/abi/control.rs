@@ -1,5 +1,5 @@
-//! What all threads share: whether recording is on, the control block, who empties the buffer; and the memory that a frontend
-//! gives. What is kept for one thread is in `thread.rs`.
+//! State shared by all threads: the switch of recording, the control block, the bank of the process that empties the buffer; and the memory
+//! that a frontend gives. Data of one thread is in `thread.rs`.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::{self, Relaxed, SeqCst};
@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize}
 use super::filter::FilterControl;
 use super::thread::{LeftCell, ThreadBlock};
 
-/// Whether recording is on: the lowest byte of [`Switch::enabled`].
+/// States of recording: the lowest byte of [`Switch::enabled`].
 pub mod enabled {
     /// Not recording.
     pub const OFF: u8 = 0;
@@ -21,11 +21,11 @@ pub mod enabled {
     pub const MASK: u32 = 0xff;
     /// Somebody is about to stop recording, and nobody has started it since.
     pub const STOPPING: u32 = 1 << 8;
-    /// What each who is about to adds to the bits above: none has the word of another one.
+    /// The number that each one about to stop adds to the bits above: no two have the same word.
     pub const ONE_STOP: u32 = 1 << 9;
 }
 
-/// What the hooks look at first. It has a page of its own, all zero at first: a frontend may have the system clear it in each
+/// The switch that the hooks look at first. It has a page of its own, all zero at first: a frontend may have the system clear it in each
 /// child of a fork (`MADV_WIPEONFORK`).
 #[derive(Debug)]
 #[cfg_attr(target_os = "none", repr(C, align(64)))]
@@ -36,7 +36,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Whether recording is on: one of [`enabled`].
+    /// The state of recording: one of [`enabled`].
     #[must_use]
     #[inline(always)]
     pub fn state(&self, order: Ordering) -> u8 {
@@ -44,8 +44,8 @@ impl Switch {
     }
 }
 
-/// What a tracer shares with who empties its buffer while it is filled, maybe in another process: takes the records of chunks
-/// that are FULL, or WAITING and written, and makes those FREE.
+/// Data shared by a tracer and the one that empties its buffer while it is filled, maybe in another process: that one takes the records of
+/// chunks that are FULL, or WAITING and written, and makes those FREE.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Bank {
@@ -97,15 +97,15 @@ pub struct Control {
     pub n_untraced_threads: AtomicU32,
     /// Calls that could not be recorded because every chunk was being written to by a thread (ring mode).
     pub n_lost_no_chunk: AtomicU64,
-    /// Who empties the buffer; null for nobody.
+    /// The bank of the one that empties the buffer; null for none.
     pub bank: AtomicPtr<Bank>,
     /// The [`Bank::beat`] at which a thread has waited in vain.
     pub beat_given_up: AtomicU64,
     /// Until then nobody looks for a chunk, as there was none.
     pub none_until_tsc: AtomicU64,
-    /// What is recorded while recording is filtered.
+    /// The filter.
     pub filter: FilterControl,
-    /// What changes often has a cache line of its own.
+    /// Fields that change often: they have a cache line of their own.
     pub shared: ControlShared,
 }
 
@@ -148,7 +148,7 @@ pub struct ControlShared {
 }
 
 impl ControlShared {
-    /// Whether no thread is taking a chunk.
+    /// True if no thread is taking a chunk.
     #[must_use]
     #[inline(always)]
     pub fn is_quiet(&self) -> bool {
@@ -199,7 +199,7 @@ pub struct InitArgs {
     pub thread_start_key: u32,
 }
 
-/// What `rftrace_backend_init_v10` returns.
+/// Results of `rftrace_backend_init_v10`.
 pub mod init {
     /// The memory was taken.
     pub const OK: u32 = 0;

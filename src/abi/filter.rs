@@ -1,4 +1,4 @@
-//! What is recorded while recording is filtered: actions of functions, what they pass on to what they call, and the table. How a
+//! Filters: actions of functions, the state that these pass on to their calls, and the table. How a
 //! frontend comes to the actions is its own.
 
 use core::ptr;
@@ -25,7 +25,7 @@ pub mod state {
     pub const MASK: u64 = 0xfff8;
 }
 
-/// What to do with a function while recording is filtered.
+/// Actions for functions while recording is filtered.
 pub mod action {
     /// It is not recorded; what it calls may be.
     pub const SKIP: u8 = 1;
@@ -43,7 +43,7 @@ pub mod action {
     pub const INTO_VALUES: u8 = 7;
 }
 
-/// What is recorded while recording is filtered. The frontend writes it, also while threads are recording: calls at that
+/// The filter. The frontend writes it, also while threads are recording: calls at that
 /// moment may be filtered by some of the old and some of the new.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -60,7 +60,7 @@ pub struct FilterControl {
     /// Bits of [`state`] that decide whether what a function calls is recorded: OUT, and IN if only what lies within chosen
     /// functions is.
     pub decisive: AtomicU32,
-    /// What these bits must be: 0 or IN.
+    /// The required value of these bits: 0 or IN.
     pub wanted: AtomicU32,
     /// Calls within so many recorded functions are not recorded, times [`state::DEPTH_ONE`]; [`state::DEPTH_MASK`] at the
     /// most, for no limit.
@@ -73,7 +73,7 @@ pub struct FilterControl {
     pub values: AtomicPtr<ValueTable>,
     /// Not 0: the program may be killed for a system call of the tracer (seccomp). What cannot be read without is shown by its address.
     pub confined: AtomicU8,
-    /// What `depth_limit` is while nothing is [`paused`](Self::paused).
+    /// The value of `depth_limit` while nothing is [`paused`](Self::paused).
     pub depth: AtomicU32,
     /// Not 0: no call that begins is recorded, until one with [`watch::ON`](super::watch::ON) is; `depth_limit` is 0.
     pub paused: AtomicU8,

@@ -1,4 +1,4 @@
-//! What the tracer and its frontends share: records, chunks, per-thread blocks and the control block.
+//! Interface of the tracer and its frontends: records, chunks, per-thread blocks and the control block.
 //!
 //! This folder is compiled into both sides and is the only definition. **A change of any layout or meaning in it
 //! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v10`,
@@ -7,12 +7,12 @@
 //! Here are the symbols and the version; the rest is in files of their own, whose names are all passed on here:
 //!
 //! - `record.rs`: one event.
-//! - `chunk.rs`: chunks of records, who has them, and how a region is cut into them.
-//! - `thread.rs`: what is kept for a thread: its return stack, and frames that it has left.
+//! - `chunk.rs`: chunks of records, their owners, and how a region is cut into them.
+//! - `thread.rs`: the data of a thread: its return stack, and frames that it has left.
 //! - `values.rs`: arguments and results: their codes, and tables that tell which are recorded; calls that are watched.
-//! - `filter.rs`: what is recorded while recording is filtered.
+//! - `filter.rs`: filters.
 //! - `control.rs`: the state that all threads share, and the memory that a frontend gives.
-//! - `outside.rs`: what else the tracer and who puts it into a process from outside tell each other.
+//! - `outside.rs`: further data shared with a process that puts the tracer into another one.
 //!
 //! # Symbols of the backend
 //!

@@ -1,5 +1,5 @@
-//! What the tracer that is put into a process from outside shares with who does that: the feature `outside`, on x86-64 Linux. It is a symbol of the
-//! tracer, `rftrace_outside`, all of which is zero where nothing else is said.
+//! Data shared by a tracer put into a process from outside and the process that put it there: the feature `outside`, on x86-64 Linux. It is
+//! a symbol of the tracer, `rftrace_outside`, all of which is zero where nothing else is said.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
@@ -40,7 +40,7 @@ pub struct Outside {
     pub table_stride: AtomicUsize,
     /// How many there are.
     pub table_entries: AtomicUsize,
-    /// What the last init has returned, plus 1.
+    /// The result of the last init, plus 1.
     pub status: AtomicU32,
     /// Not 0: the program's unwinder was told of the tracer's code.
     pub is_registered: AtomicU32,

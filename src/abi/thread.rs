@@ -1,4 +1,4 @@
-//! What the tracer keeps for one thread, and the frames that threads have left. What all threads share is in `control.rs`.
+//! The tracer's data for one thread, and the frames that threads have left. Data shared by all threads is in `control.rs`.
 
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
@@ -19,8 +19,8 @@ pub const RETURN_STACK_ENTRIES: usize = if cfg!(miri) { 63 } else { 1023 };
 pub struct ReturnEntry {
     /// The return address (`parent_ip`) that the trampoline's address replaced; or with [`UNHOOKED`] that which is still in its place.
     pub parent_ip: AtomicUsize,
-    /// What names the function's frame: on x86-64 the address of its return address (`parent_loc`), on aarch64 the CFA. 0 in an entry that is free
-    /// or half-written, odd in one that another thread claims.
+    /// The name of the function's frame: on x86-64 the address of its return address (`parent_loc`), on aarch64 the CFA. 0 in an entry that
+    /// is free or half-written, odd in one that another thread claims.
     pub frame: AtomicUsize,
     /// The word of the exit record to come.
     pub exit_word: AtomicU64,
@@ -53,7 +53,7 @@ pub const LEFT_BUCKET_BYTES: usize = LEFT_BUCKET_CELLS * size_of::<LeftCell>();
 #[derive(Debug)]
 #[repr(C)]
 pub struct LeftCell {
-    /// Who has the cell: a stamp, and a state in its low three bits.
+    /// The owner of the cell: a stamp, and a state in its low three bits.
     pub tag: AtomicU64,
     /// Always 0, no slot, where the CFI expression looks for one.
     pub no_slot: AtomicUsize,
@@ -130,7 +130,7 @@ pub struct ThreadBlock {
     pub late: AtomicUsize,
 }
 
-/// What a kernel with the feature `threadhook` keeps for each of its tasks: all zero at first, at a place that does not change
+/// The data of a kernel with the feature `threadhook` for each of its tasks: all zero at first, at a place that does not change
 /// as long as the task lives.
 #[derive(Debug)]
 #[repr(C, align(64))]

@@ -1,13 +1,14 @@
-//! Arguments and results: how they are written, and whose are recorded. The records that they are cut into are
-//! [`kind::VALUES`](super::kind::VALUES). And whose calls are watched.
+//! Arguments and results: their form, and the functions that they are recorded of. They are cut into records of
+//! [`kind::VALUES`](super::kind::VALUES). And the functions whose calls are watched.
 
 use core::sync::atomic::AtomicU64;
 
 /// Arguments and results.
 ///
-/// What is recorded of a call are its *items*, one behind the other, and of its return one: each is the value's code, two bytes, and then
-/// the value, little-endian, as long as the code says; of a string the number of bytes, in two bytes, and the bytes. So whoever reads
-/// them needs no table. A value that has fields is several items: one with [`COMPOSITE`](self::value::COMPOSITE), and its parts. They are cut into pieces of [`UNIT_BYTES`](self::value::UNIT_BYTES) for [`kind::VALUES`](super::kind::VALUES).
+/// Recorded of a call are its *items*, one behind the other, and of its return one: each is the value's code, two bytes, and then
+/// the value, little-endian, as long as the code says; of a string the number of bytes, in two bytes, and the bytes. So readers
+/// need no table. A value that has fields is several items: one with [`COMPOSITE`](self::value::COMPOSITE), and its parts. They are cut
+/// into pieces of [`UNIT_BYTES`](self::value::UNIT_BYTES) for [`kind::VALUES`](super::kind::VALUES).
 pub mod value {
     /// The bits of a code that tell where the value is.
     pub const PLACE_MASK: u16 = 3;
@@ -66,7 +67,7 @@ pub mod value {
     pub const UNIT_BYTES: usize = 6;
     /// The longest string; of longer ones the last three bytes that are recorded are dots. uftrace has the same.
     pub const STRING_BYTES: usize = 98;
-    /// What the items of a call take at the most. A frontend asks for no more.
+    /// The most bytes of a call's items. A frontend asks for no more.
     pub const MAX_BYTES: usize = 1024;
     /// The length that stands for the null pointer, where a string was wanted; no bytes follow.
     pub const NULL: u16 = u16::MAX;
@@ -76,7 +77,7 @@ pub mod value {
 #[derive(Debug)]
 #[repr(C)]
 pub struct ValueSite {
-    /// What hooks know the function by.
+    /// The address by which hooks know the function.
     pub child_ip: usize,
     /// The codes of its arguments.
     pub arguments: *const u16,
@@ -86,7 +87,7 @@ pub struct ValueSite {
     pub result: *const u16,
     /// How many; 0 for none.
     pub n_result: usize,
-    /// What is looked for in its calls.
+    /// The watches on its calls.
     pub watches: *const Watch,
     /// How many.
     pub n_watches: usize,
@@ -94,7 +95,7 @@ pub struct ValueSite {
     pub levels: u32,
 }
 
-/// What a [`Watch`] has done.
+/// Actions of a [`Watch`].
 pub mod watch {
     /// Somebody is told.
     pub const TELL: u8 = 0;
@@ -110,7 +111,7 @@ pub mod watch {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Watch {
-    /// What he knows it by.
+    /// Its number for the receiver of notices.
     pub number: u64,
     /// One of [`watch`]. All but TELL are for calls that begin, each of them.
     pub action: u8,

@@ -205,7 +205,7 @@ pub(crate) fn open_frames(block: &ThreadBlock) -> usize {
     open
 }
 
-/// Whether the exit of an open function is still to be recorded.
+/// True if the exit of an open function is still to be recorded.
 pub(crate) fn has_exit_to_come(exit_word: u64) -> bool {
     exit_word & (kind::LEFT | state::HIDDEN) == 0
 }
@@ -290,7 +290,7 @@ fn change_buffer(block: &ThreadBlock) {
     stay_excluded(block);
 }
 
-/// Whether nothing of this thread is recorded.
+/// True if nothing of this thread is recorded.
 pub(crate) fn is_excluded(block: &ThreadBlock) -> bool {
     block.excluded_tsc.load(Relaxed) != 0
 }

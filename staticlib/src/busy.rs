@@ -1,7 +1,7 @@
-//! Whether a hook has interrupted a slow path on its own thread.
+//! Detection of hooks that have interrupted a slow path on their own thread.
 //!
 //! While a slow path is at work, hooks of signal handlers only push and pop, so that it finds all below as it was. A handler
-//! may also jump out of it. That is known as soon as something happens that no handler can do: a function returns, or
+//! may also jump out of it. That becomes known with the first event that no handler can cause: a function returns, or
 //! is gone, that was open all the time; or it calls another one above the frame that the slow path was for.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};

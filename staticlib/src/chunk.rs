@@ -100,7 +100,7 @@ impl Chunk {
         self.0.lease.compare_exchange(lease, next, AcqRel, Relaxed).is_ok()
     }
 
-    /// Whether no hook will write into a full chunk any more.
+    /// True if no hook will write into a full chunk any more.
     fn is_written(self) -> bool {
         let n_records = records_per_chunk(CONTROL.chunk_bytes.load(Relaxed));
         let taken_tsc = self.0.taken_tsc.load(Relaxed);
@@ -145,12 +145,12 @@ impl Place {
         self.cursor
     }
 
-    /// Whether another cursor points into the same chunk, or to its end.
+    /// True if another cursor points into the same chunk, or to its end.
     pub(crate) fn is_in_same_chunk(self, cursor: usize) -> bool {
         (self.cursor.wrapping_sub(1) ^ cursor.wrapping_sub(1)) & !self.mask == 0
     }
 
-    /// Whether a record has room there.
+    /// True if a record has room there.
     pub(crate) fn has_room(self) -> bool {
         self.cursor & self.mask != 0
     }
@@ -180,7 +180,7 @@ pub(crate) struct Owned {
 }
 
 impl Owned {
-    /// What the calling thread's cursor stands for, which it gives up by this.
+    /// The chunk of the calling thread's cursor, which the thread gives up by this.
     pub(crate) fn of_cursor(cursor: Place) -> Self {
         let chunk = cursor.chunk();
         Self { chunk, index: lease::index(chunk.0.lease.load(Relaxed)) }
@@ -202,7 +202,7 @@ impl Owned {
             let own = taken.wrapping_add(1);
             let chunk = Chunk::of_index(own);
             let before = chunk.0.lease.load(Relaxed);
-            // What was used lately is in memory, and in the processor's cache: more of the buffer is for when that is not enough.
+            // Recently used chunks are in memory, and in the processor's cache: more of the buffer is for when that is not enough.
             if is_emptied
                 && before == 0
                 && let Some(place) = Chunk::first_free(taken.checked_rem(n_chunks).unwrap_or(0))
@@ -230,14 +230,14 @@ impl Owned {
             if state != chunk_state::FREE {
                 CONTROL.shared.n_overwritten.fetch_add(1, Relaxed);
             }
-            // Who finds a field of the header that is written from here on finds the new lease too.
+            // A reader of a header field written from here on finds the new lease too.
             fence(Release);
             return Some(Self { chunk, index: own });
         }
         None
     }
 
-    /// Whether there may be one that an ended thread has left.
+    /// True if an ended thread may have left one.
     pub(crate) fn may_adopt() -> bool {
         CONTROL.shared.partial.iter().any(|slot| slot.load(Relaxed) != 0)
     }
@@ -311,7 +311,7 @@ impl Owned {
 pub(crate) struct Kept(u64);
 
 impl Kept {
-    /// What a block holds; 0 for none.
+    /// The chunk in a thread's block; 0 for none.
     pub(crate) fn of_block(index: u64) -> Option<Self> {
         (index != 0).then_some(Self(index))
     }
@@ -343,7 +343,7 @@ fn offer(number: u64) {
     }
 }
 
-/// Whether somebody empties the buffer while it is filled.
+/// True if somebody empties the buffer while it is filled.
 fn is_emptied() -> bool {
     !CONTROL.bank.load(Relaxed).is_null()
 }

@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn rftrace_backend_init_v10(args: *const InitArgs) 
     buffer::replace(&region, || if is_first() { take_other_memory(args) } else { send_to_new_buffer() }, begin_cycle)
 }
 
-/// Whether the tracer has had no buffer yet.
+/// True if the tracer has had no buffer yet.
 fn is_first() -> bool {
     CONTROL.chunk_bytes.load(Relaxed) == 0
 }

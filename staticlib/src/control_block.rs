@@ -1,4 +1,4 @@
-//! What all threads share.
+//! State shared by all threads.
 
 use core::ptr;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};

@@ -59,7 +59,7 @@ pub(crate) extern "C" fn entry_slow_at_sled(
     enter(parent_loc, child_ip, stack_pointer, (frame_pointer, further), registers, Hook::Sled);
 }
 
-/// What all do. `on_return` is how the function returns if no interrupt has called it.
+/// The common part of all hooks. `on_return` is how the function returns if no interrupt has called it.
 #[inline(always)]
 fn enter(
     parent_loc: usize,
@@ -79,7 +79,7 @@ fn enter(
     let Some(block) = thread::current_block().filter(|block| !buffer::is_excluded(block)) else {
         return;
     };
-    // What has happened to the stack is looked at when a call is recorded again. A filter has to know all that is open.
+    // Changes of the stack are looked at when a call is recorded again. A filter has to know all open functions.
     if SWITCH.state(Relaxed) == enabled::ON && buffer::loses_call(block) {
         return;
     }
@@ -196,7 +196,7 @@ enum Hook {
 }
 
 impl Hook {
-    /// What the function is to return to, if that is changed.
+    /// The address that the function is to return to, if that is changed.
     fn trampoline(self) -> Option<usize> {
         match self {
             Self::Return => Some(arch::trampoline()),
@@ -217,7 +217,7 @@ impl Hook {
         }
     }
 
-    /// What tells its entry from others.
+    /// A number that distinguishes its entry from others.
     fn sequence(self, frame: usize, now: u64) -> u64 {
         match self {
             Self::Return => arch::sequence(now),

@@ -42,7 +42,7 @@ pub(crate) extern "C" fn exit_at_sled(frame: usize, _: usize, _: usize, frame_po
     if thread::existing_block().is_none() {
         return;
     }
-    // What returns by T to T was called by a jump, and may have a sled.
+    // A function that returns by T to T was called by a jump, and may have a sled.
     let is_own = |open: &Open| open.is_unhooked() || open.is_tail_call();
     if let Some(ended) = try_look_up(frame, |_| true).filter(is_own) {
         begin(frame);
@@ -194,7 +194,7 @@ pub(crate) fn close_all(block: &ThreadBlock) -> bool {
     moves::leave_above(stack, None)
 }
 
-/// Whether the function returns by T.
+/// True if the function returns by T.
 fn is_hooked(open: &Open) -> bool {
     !open.is_unhooked()
 }

@@ -1,6 +1,6 @@
-//! What is recorded while recording is filtered. The assembly has the same for calls that are nested and chosen simply.
+//! The decision to record a call while recording is filtered. The assembly has the same for calls that are nested and chosen simply.
 //!
-//! A function that was entered tells by the [`state`] in its return-stack entry what becomes of the calls in it. So jumps
+//! The [`state`] in the return-stack entry of an entered function decides about the calls in it. So jumps
 //! and switches of stacks, which move entries, need no further care.
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -8,11 +8,11 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::abi::{ADDRESS_SHIFT, action, enabled, site_slot, state};
 use crate::control_block::{CONTROL, SWITCH};
 
-/// What an entry passes on to the entries of the calls in it. OUT is not among it: then there are none.
+/// The state that an entry passes on to the entries of the calls in it. OUT is not among it: then there are none.
 #[allow(dead_code, reason = "for the assembly of some processors")]
 pub(crate) const PASSED_ON: u64 = state::IN | state::DEPTH_MASK;
 
-/// What to do with a function, an [`action`].
+/// The [`action`] for a function.
 pub(crate) fn action(child_ip: usize) -> u8 {
     if SWITCH.state(Relaxed) != enabled::FILTERED {
         return action::RECORD;
@@ -45,7 +45,7 @@ pub(crate) fn pause(is_paused: bool) {
     filter.depth_limit.store(limit, Relaxed);
 }
 
-/// Whether that is so.
+/// True while [`pause`]d.
 #[allow(dead_code, reason = "not all processors have values")]
 pub(crate) fn is_paused() -> bool {
     CONTROL.filter.paused.load(Relaxed) != 0

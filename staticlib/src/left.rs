@@ -39,9 +39,9 @@ const SETTLED: u64 = 3;
 /// and one that was taken before it was.
 const DEAD: u64 = 4;
 const STATE_MASK: u64 = 7;
-/// What a stamp counts by.
+/// The step of a stamp.
 const STAMP: u64 = STATE_MASK + 1;
-/// What a link counts, in bytes.
+/// The unit of a link, in bytes.
 const WORD_BYTES: usize = 8;
 
 /// An entry that was found in the table.
@@ -184,7 +184,7 @@ pub(crate) fn count(frame: usize) -> usize {
     with_frame(frame).filter(|left| left.open.sequence >= since).count()
 }
 
-/// Whether a frame was ever left. Programs that know neither longjmp nor coroutines are spared some searches.
+/// True if a frame was ever left. Programs that know neither longjmp nor coroutines are spared some searches.
 pub(crate) fn in_use() -> bool {
     CONTROL.any_left.load(Relaxed) != 0
 }
@@ -253,7 +253,7 @@ fn with_frame(frame: usize) -> impl Iterator<Item = Left> {
             },
             link: cell.link.load(Acquire),
         };
-        // What was read belongs together only if the cell has not changed hands.
+        // The fields belong together only if the cell has not changed hands.
         let is_same =
             cell.entry.frame.load(Acquire) == frame && cell.tag.load(Relaxed) & !STATE_MASK == tag & !STATE_MASK;
         (is_same && matches!(tag & STATE_MASK, PENDING | SETTLED)).then_some(left)

@@ -1,6 +1,6 @@
 //! Entries change places: frames end, are left, and run again.
 //!
-//! What is done here never makes a return wrong: an entry is given up only when its frame has returned or was unwound,
+//! These moves never make a return wrong: an entry is given up only when its frame has returned or was unwound,
 //! or when another call had its frame.
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -89,7 +89,7 @@ fn move_top_to_table(stack: ReturnStack<'_>) -> bool {
     true
 }
 
-/// What tells of an entry's caller in the table of left frames.
+/// The link to an entry's caller in the table of left frames.
 fn link(stack: ReturnStack<'_>, entry: Entry<'_>, frame: usize) -> usize {
     let outer = stack.below(entry).map_or(0, |outer| outer.read().frame);
     if is_near(frame, outer) { left::link_to(frame, outer) } else { 0 }
@@ -228,8 +228,8 @@ fn count_with_callers(stack: ReturnStack<'_>, frame: usize) -> usize {
     n_entries
 }
 
-/// Whether a left frame may run again: it is its stack's first, or its caller is open or was left too. What returned took the
-/// frames that it had called with it, though they may still look hooked.
+/// True if a left frame may run again: it is its stack's first, or its caller is open or was left too. A caller that has returned took
+/// the frames that it had called with it, though they may still look hooked.
 pub(crate) fn has_living_caller(stack: ReturnStack<'_>, frame: usize) -> bool {
     let mut next = frame;
     while let Some(inner) = left::outermost(next)
@@ -258,7 +258,7 @@ pub(crate) fn held_elsewhere(
     held.filter(|(_, entry)| entry.sequence() > left).max_by_key(|(_, entry)| entry.sequence())
 }
 
-/// Whether another thread holds this entry, or a younger one with its frame.
+/// True if another thread holds this entry, or a younger one with its frame.
 fn is_held_elsewhere(own: ReturnStack<'_>, open: &Open) -> bool {
     others(Some(own)).filter_map(|stack| stack.find(open.frame)).any(|entry| entry.sequence() >= open.sequence)
 }

@@ -1,9 +1,9 @@
-//! What has happened since the last hook of a thread, as the next call shows it. Nothing is changed here.
+//! Events since the last hook of a thread, as the next call shows them. Nothing is changed here.
 //!
-//! What is concluded may be a guess; a wrong one costs a wrong line in the trace, never a wrong return.
+//! A conclusion may be a guess; a wrong one costs a wrong line in the trace, never a wrong return.
 //!
-//! **Invariant**: of the program's memory only that is read which is known to be there: the frame of the function that
-//! runs, and what lies above it in the same page. A frame that is only remembered may be on a stack that is gone.
+//! **Invariant**: of the program's memory only words are read that are known to be there: the frame of the running function,
+//! and the words above it in the same page. A frame that is only remembered may be on a stack that is gone.
 
 use crate::arch;
 use crate::left;
@@ -23,7 +23,7 @@ pub(crate) struct Call {
     pub(crate) caller_frame: usize,
 }
 
-/// What has happened.
+/// An event before a call.
 pub(crate) enum Happened<'a> {
     /// Nothing else: the innermost open function has called this one, or nothing is open, nor was left.
     Nested,
@@ -92,7 +92,7 @@ fn observe_more<'a>(stack: ReturnStack<'a>, call: &Call, may_resume: bool) -> Ha
     if is_here { Happened::Jumped(caller) } else { Happened::OtherStack }
 }
 
-/// Whether a call is simply one of the innermost open function.
+/// True if a call is simply one of the innermost open function.
 fn is_nested(stack: ReturnStack<'_>, top: Option<Entry<'_>>, frame: usize) -> bool {
     let Some(top) = top else {
         return false;
@@ -106,12 +106,12 @@ fn is_nested(stack: ReturnStack<'_>, top: Option<Entry<'_>>, frame: usize) -> bo
     top.frame().is_some_and(|top| frame < top && is_near(frame, top))
 }
 
-/// Whether a function may still be open, by what is in its slot, when that of `frame` is called.
+/// True if a function may still be open, by the word in its slot, when that of `frame` is called.
 fn looks_open(entry: Entry<'_>, frame: usize) -> bool {
     entry.open().is_some_and(|open| open.may_live(frame))
 }
 
-/// Whether no later call with its frame was left: that would be the living one.
+/// True if no later call with its frame was left: that would be the living one.
 fn is_youngest(entry: Entry<'_>) -> bool {
     let left = entry.frame().filter(|_| left::in_use()).and_then(left::innermost);
     left.is_none_or(|left| left.open.sequence <= entry.sequence())

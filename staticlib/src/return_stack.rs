@@ -29,7 +29,7 @@ pub(crate) struct ReturnStack<'a>(&'a ThreadBlock);
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a>(&'a ReturnEntry);
 
-/// What an entry says of the function that is open.
+/// The content of an entry: its open function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open {
     pub(crate) frame: usize,
@@ -39,17 +39,17 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// Whether the function was called by a jump at the end of another one, so that it returns to the trampoline.
+    /// True if the function was called by a jump at the end of another one, so that it returns to the trampoline.
     pub(crate) fn is_tail_call(&self) -> bool {
         arch::is_trampoline(self.parent_ip)
     }
 
-    /// Whether its return is not hooked.
+    /// True if its return is not hooked.
     pub(crate) fn is_unhooked(&self) -> bool {
         arch::HAS_SLEDS && self.parent_ip & UNHOOKED != 0
     }
 
-    /// Whether its frame may live, by what is in its slot, when that of `running` runs on the same stack.
+    /// True if its frame may live, by the word in its slot, when that of `running` runs on the same stack.
     pub(crate) fn may_live(&self, running: usize) -> bool {
         match self.is_unhooked() {
             true => arch::may_return_to(running, self.frame, self.parent_ip & !UNHOOKED),
@@ -58,17 +58,17 @@ impl Open {
     }
 }
 
-/// Whether `inner` lies at or below `outer` by no more than a frame.
+/// True if `inner` lies at or below `outer` by no more than a frame.
 pub(crate) fn is_near(inner: usize, outer: usize) -> bool {
     outer.wrapping_sub(inner) <= arch::MAX_FRAME_BYTES
 }
 
-/// Whether an entry whose `frame` is this word is that of an open function with this frame.
+/// True if an entry whose `frame` is this word is that of an open function with this frame.
 fn is_open(word: usize, frame: usize) -> bool {
     word == frame || Claim::of(word).is_some_and(|claim| !claim.holds() && claim.frame() == frame)
 }
 
-/// What stands in the place of a frame that another thread has claimed.
+/// The word in place of a frame that another thread has claimed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Claim(usize);
 
@@ -155,7 +155,7 @@ impl<'a> ReturnStack<'a> {
         self.entries().find(|entry| entry.frame() == Some(frame))
     }
 
-    /// What the innermost open function passes on to those that it calls; see [`state`](crate::abi::state).
+    /// The state that the innermost open function passes on to those that it calls; see [`state`](crate::abi::state).
     pub(crate) fn state(self) -> u64 {
         self.innermost().exit_word.load(Relaxed)
     }
@@ -171,7 +171,7 @@ impl<'a> ReturnStack<'a> {
         self.innermost().frame.load(Relaxed)
     }
 
-    /// Whether there is room for another entry.
+    /// True if there is room for another entry.
     pub(crate) fn has_room(self) -> bool {
         self.0.sp.load(Relaxed) < self.0.limit.load(Relaxed)
     }
@@ -326,12 +326,12 @@ impl Entry<'_> {
         }
     }
 
-    /// Whether it is nobody's yet: a hook was interrupted when it had just reserved it.
+    /// True if it is nobody's yet: a hook was interrupted when it had just reserved it.
     pub(crate) fn is_reserved(self) -> bool {
         self.0.frame.load(Relaxed) == 0
     }
 
-    /// Whether another thread has it.
+    /// True if another thread has it.
     pub(crate) fn is_gone(self) -> bool {
         Claim::of(self.0.frame.load(Acquire)).is_some_and(Claim::holds)
     }
@@ -358,7 +358,7 @@ impl Entry<'_> {
         self.0.frame.fetch_update(AcqRel, Acquire, |word| is_open(word, frame).then_some(0)).is_ok()
     }
 
-    /// What it says, if it is published.
+    /// Its content, if it is published.
     pub(crate) fn open(self) -> Option<Open> {
         let open = self.read();
         // Its thread may have moved it meanwhile.
@@ -394,7 +394,7 @@ impl Entry<'_> {
         self.0.exit_word.fetch_and(!kind::LEFT, Relaxed);
     }
 
-    /// Whether it lies further out than `place`.
+    /// True if it lies further out than `place`.
     pub(crate) fn is_below(self, place: *const ReturnEntry) -> bool {
         ptr::from_ref(self.0) < place
     }

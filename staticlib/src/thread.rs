@@ -216,13 +216,13 @@ extern "C" fn rftrace_backend_suspend_thread() -> *mut ThreadBlock {
     block
 }
 
-/// What is kept for this thread; null or 1 if it is not traced.
+/// The block of this thread; null or 1 if it is not traced.
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_thread() -> *const ThreadBlock {
     arch::thread_block()
 }
 
-/// What hooked functions return to.
+/// The address that hooked functions return to.
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_trampoline() -> usize {
     arch::trampoline()

@@ -18,7 +18,7 @@ const NONE_TICKS: u64 = 1 << 18;
 /// Turns of waiting between two looks.
 const TURNS: u32 = 64;
 
-/// Whether nobody looks for a chunk now.
+/// True if nobody looks for a chunk now.
 pub(crate) fn is_given_up() -> bool {
     let until = CONTROL.none_until_tsc.load(Relaxed);
     until != 0 && arch::ticks() < until

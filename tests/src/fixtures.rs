@@ -39,8 +39,8 @@ fn keep_settings(cargo: &mut Command) {
     }
 }
 
-/// What has a cargo for `fixtures/conformance` build the library for C programs. In that workspace, as it shares what it is made of with the Rust
-/// programs there: packages of ours are others in each workspace.
+/// Cargo arguments that build the library for C programs in the workspace `fixtures/conformance`. There it shares its parts with the Rust
+/// programs: each workspace builds packages of ours anew.
 const LIBRARY_BESIDE_PROGRAMS: [&str; 7] =
     ["--package", "rftrace-conformance", "--package", "rftrace-frontend-ffi", "--lib", "--features", "ours,library"];
 
@@ -132,7 +132,7 @@ pub struct CProgram {
     sources: Vec<String>,
     arguments: Vec<String>,
     library: bool,
-    /// What the names of the compilers begin with.
+    /// Prefix of the compilers' names.
     prefix: &'static str,
     by_clang: bool,
 }

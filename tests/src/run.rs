@@ -14,9 +14,9 @@ const LIMIT_SECONDS: &str = "900";
 /// A program that ran to its end, and the folder it ran in.
 #[derive(Debug)]
 pub struct Run {
-    /// What it printed.
+    /// Its output.
     pub stdout: String,
-    /// What it printed to stderr.
+    /// Its output to stderr.
     pub stderr: String,
     /// How it ended.
     pub status: ExitStatus,

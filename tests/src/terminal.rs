@@ -52,7 +52,7 @@ impl Terminal {
         }
     }
 
-    /// Presses keys. What is seen from now on is what is waited for.
+    /// Presses keys. Waits concern the output from now on.
     pub fn press(&mut self, keys: &str) {
         self.seen.clear();
         self.keys.write_all(keys.as_bytes()).expect("the terminal takes keys");

@@ -25,7 +25,7 @@ pub fn open(dir: &Path) -> Trace {
 ///
 /// # Errors
 ///
-/// What of this is not so.
+/// The first violation of this.
 pub fn try_open(dir: &Path) -> Result<Trace, String> {
     let trace = Trace::open(dir).map_err(|error| error.to_string())?;
     if !trace.warnings().is_empty() {
@@ -189,7 +189,7 @@ pub fn calls_per_task(trace: &Trace) -> Vec<BTreeMap<String, u64>> {
     trees(trace).iter().map(CallTree::calls_per_function).collect()
 }
 
-/// What `uftrace` prints about a trace.
+/// Returns the output of `uftrace` for a trace.
 ///
 /// # Panics
 ///

@@ -159,7 +159,7 @@ fn tip(program: &Command, name: &str, option: &str) -> Option<String> {
     Some(format!("`rftrace {}` has `{option}`", found.get_name()))
 }
 
-/// Whether a command has an option, and tells of it.
+/// True if a command has an option, and shows it.
 fn has(command: &Command, option: &str) -> bool {
     command.get_arguments().filter(|arg| !arg.is_hide_set()).any(|arg| match option.strip_prefix("--") {
         Some(long) => arg.get_long_and_visible_aliases().is_some_and(|names| names.contains(&long)),

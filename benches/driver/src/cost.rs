@@ -8,7 +8,7 @@ use crate::stats::{Sample, Table};
 const COLUMNS: [&str; 6] =
     ["leaf, Rust", "fib, Rust", "leaf, C", "fib, C", "hundred functions", "leaf below 1023 calls"];
 const WORKLOADS: [&str; 6] = ["leaf", "fib", "leaf-c", "fib-c", "hundred", "deep"];
-/// What costs of a call are asked of.
+/// Columns for the costs of a call.
 const CALLS: [usize; 4] = [0, 1, 2, 3];
 const HUNDRED: usize = 4;
 const DEEP: usize = 5;
@@ -28,7 +28,7 @@ const MODES: [Mode; 12] = [
     Mode::OnUftrace,
 ];
 
-/// All modes, and what the ratios have to be.
+/// Measures all modes; returns the required ratios.
 pub fn run(programs: &Programs, rounds: usize) -> Result<Vec<Requirement>, String> {
     let table = measure(programs, rounds, &MODES)?;
     let calls = |what, limit, mode, to| Requirement::new(what, limit, table.ratios(mode, to, &CALLS));
@@ -84,7 +84,7 @@ fn measure(programs: &Programs, rounds: usize, modes: &[Mode]) -> Result<Table<6
     Ok(table)
 }
 
-/// What is worth a row's cell.
+/// True if a mode is measured in this column.
 fn applies(mode: Mode, column: usize) -> bool {
     match column {
         HUNDRED => mode != Mode::Floor,

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Machines are noisy, in phases: so a round runs every program once, in changing order, a value is the median of many
-//! short batches, and a ratio is taken within a round. What is printed are medians over the rounds, with quartiles.
+//! short batches, and a ratio is taken within a round. The output has medians over the rounds, with quartiles.
 //!
 //! Exit status 1: a limit was missed; 2: something went wrong.
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A tracer and what it does.
+/// A tracer and its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Not a tracer: two time stamps and two stores.
@@ -47,7 +47,7 @@ impl Mode {
         }
     }
 
-    /// Whether it records.
+    /// Recording in this mode: "on" or "off".
     pub fn state(self) -> &'static str {
         match self {
             Self::Floor | Self::Untraced | Self::Nops => "off",

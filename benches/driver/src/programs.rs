@@ -18,7 +18,7 @@ const MODES: [Mode; 8] = [
 ];
 const COLUMNS: [&str; 4] =
     ["ripgrep, CPU time", "ripgrep, wall clock", "serde_json, CPU time", "serde_json, wall clock"];
-/// What is searched for: some 30,000 lines.
+/// The search pattern: some 30,000 lines.
 const PATTERN: &str = "fn [a-z_]+";
 
 /// ripgrep searches a tree with two threads; serde_json parses a large text.

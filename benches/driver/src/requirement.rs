@@ -1,4 +1,4 @@
-//! What has to be shown, and whether it was.
+//! Requirements, and the test whether measurements meet them.
 
 use crate::stats::Sample;
 
@@ -24,7 +24,7 @@ impl Requirement {
         Self { what: what.into(), limit, measured }
     }
 
-    /// Whether all medians, with two decimals as printed, are within the limit. Nothing measured is nothing met.
+    /// True if all medians, with two decimals as printed, are within the limit. A missing measurement is not within it.
     pub fn is_met(&self) -> bool {
         let printed = |sample: &Sample| (100.0 * sample.median()).round() / 100.0;
         self.measured.iter().all(|(_, sample)| match self.limit {

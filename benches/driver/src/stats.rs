@@ -28,7 +28,7 @@ impl Sample {
 }
 
 impl FromIterator<f64> for Sample {
-    /// What was not measured (NaN) is left out.
+    /// Leaves out missing measurements (NaN).
     fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
         let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);

@@ -58,7 +58,7 @@ fn number(text: &str) -> u64 {
     text.parse().expect("a number")
 }
 
-/// What a batch does.
+/// The work of a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Workload {
     /// Two time stamps and two stores of 16 bytes into a ring: the least that a record of entry and exit can cost.
@@ -287,7 +287,7 @@ impl Worker {
     }
 }
 
-/// What one thread has measured, in nanoseconds.
+/// Measurements of one thread, in nanoseconds.
 struct Batch {
     start: u64,
     end: u64,
@@ -300,13 +300,13 @@ impl Batch {
         self.end - self.start
     }
 
-    /// Whether the thread had not to wait for its processor.
+    /// True if the thread did not wait for its processor.
     fn had_processor(&self) -> bool {
         self.wall() as f64 <= 1.1 * self.cpu as f64
     }
 }
 
-/// Whether both threads had a processor all the time, one beside the other. (If one had to wait for a processor, the
+/// True if both threads had a processor all the time, side by side. (If one had to wait for a processor, the
 /// other one was alone.)
 fn at_the_same_time(batches: [&Batch; 2]) -> bool {
     let [first, second] = batches;

@@ -1,4 +1,4 @@
-//! What a measured program needs: the functions of a tracer, chosen by a feature, and clocks.
+//! Parts of a measured program: the functions of a tracer, chosen by a feature, and clocks.
 
 #[cfg(not(any(feature = "ours", feature = "published")))]
 mod none;

@@ -1,8 +1,8 @@
-//! What to run: the kernel's command line, words of the form `name=value`.
+//! Options of a run: the kernel's command line, words of the form `name=value`.
 
 use crate::arch::HAS_IRET_HANDLERS;
 
-/// What the kernel does.
+/// The kernel's work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Every task computes its result twice. No timer, so the calls are the same in each run.
@@ -15,7 +15,7 @@ pub enum Mode {
     Serve,
 }
 
-/// What handles the timer's interrupts.
+/// The handler of the timer's interrupts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Timer {
     /// A traced function that is called from an assembly stub. It switches tasks.

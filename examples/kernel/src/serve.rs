@@ -6,7 +6,7 @@ use crate::arch;
 use crate::arch::clock;
 use crate::serial;
 
-/// What is asked, a byte each. Others are not answered.
+/// Questions, a byte each. Others are not answered.
 const ASK: u8 = b'?';
 const END: u8 = b'q';
 

@@ -12,7 +12,7 @@ use crate::tasks::{self, N_TASKS, Task};
 
 pub const N_CORES: usize = 2;
 
-/// What a core has for itself. A register of the core points to it.
+/// A core's own data. A register of the core points to it.
 #[repr(C)]
 pub struct Core {
     /// Its own address.
@@ -63,7 +63,7 @@ impl Core {
         }
     }
 
-    /// Makes the core that runs this one, and what it runs the idle task.
+    /// Makes the core that runs this one, and its code the idle task.
     pub fn init_this(&'static self) {
         self.this.store(ptr::from_ref(self).cast_mut(), Relaxed);
         cores::set_this(self);
@@ -72,7 +72,7 @@ impl Core {
     }
 }
 
-/// The core that runs this. What runs on it stays there.
+/// The core that runs this. Its tasks stay there.
 #[inline(always)]
 pub fn this_core() -> &'static Core {
     cores::this()

@@ -51,7 +51,7 @@ pub struct Task {
     thread_pointer: AtomicU64,
     is_ready: AtomicBool,
     n_system_calls: AtomicU64,
-    /// What it has done.
+    /// Its rounds, and how many of them had a wrong result.
     pub n_rounds: AtomicU64,
     pub n_wrong: AtomicU64,
 }
@@ -204,7 +204,7 @@ pub fn tick() {
     }
 }
 
-/// What the system call does.
+/// The work of the system call.
 #[inline(never)]
 pub fn count_system_call() {
     current().n_system_calls.fetch_add(1, Relaxed);

@@ -1,4 +1,4 @@
-//! What a kernel does to be traced: gives the tracer memory, switches it on and off, and sends what was recorded.
+//! Tracing of a kernel: gives the tracer memory, switches it on and off, and sends the records.
 
 use core::cell::UnsafeCell;
 use core::convert::Infallible;
@@ -24,7 +24,7 @@ struct Buffer {
 unsafe impl Sync for Buffer {}
 
 static BUFFER: Buffer = Buffer { bytes: UnsafeCell::new([0; BUFFER_BYTES]), is_taken: AtomicBool::new(false) };
-/// Whether what is recorded is sent while the kernel runs.
+/// True if records are sent while the kernel runs.
 static IS_STREAMED: AtomicBool = AtomicBool::new(false);
 static COUNTER_HZ: AtomicU64 = AtomicU64::new(0);
 static WALL_NANOS: AtomicU64 = AtomicU64::new(0);

@@ -1,5 +1,5 @@
-//! What the tasks do. Each computes something whose result is known, so that a register or flag that an interrupt or the
-//! tracer changes does not go unnoticed.
+//! The tasks' work. Each task computes a known result: a wrong one shows that an interrupt or the tracer has changed a
+//! register or flag.
 
 use core::hint::black_box;
 use core::sync::atomic::Ordering::Relaxed;
@@ -18,9 +18,9 @@ unsafe extern "C" {
 
 /// Set when the tasks shall end after the present round.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
-/// Whether a run is long: rounds are larger, and there is no end to them before `IS_OVER`.
+/// True for a long run: its rounds are larger, and go on until `IS_OVER`.
 static IS_LONG: AtomicBool = AtomicBool::new(false);
-/// Whether functions that interrupts enter themselves may be used.
+/// True if functions that interrupts enter themselves may be used.
 static HAS_IRET_HANDLERS: AtomicBool = AtomicBool::new(false);
 
 /// Rounds of a short run.
@@ -29,7 +29,7 @@ static N_ROUNDS: AtomicU64 = AtomicU64::new(0);
 /// Tasks, by what they do.
 type Entries = [extern "C" fn(); N_TASKS - 1];
 
-/// What the tasks of each core do.
+/// Returns the functions for the tasks of each core.
 pub fn choose(options: &Options) -> [Entries; N_CORES] {
     N_ROUNDS.store(options.n_rounds.into(), Relaxed);
     IS_LONG.store(options.mode != Mode::Tree, Relaxed);

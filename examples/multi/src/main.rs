@@ -111,7 +111,7 @@ fn read_line(guest: &mut Guest) -> Result<String> {
     Ok(line.trim().to_owned())
 }
 
-/// What a host does between two questions.
+/// A host's pause between two questions.
 #[inline(never)]
 fn rest() {
     thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! Who asks: finds the recorder of a process, and talks to it.
+//! The client: finds the recorder of a process, and talks to it.
 
 use std::fs;
 use std::io::{self, BufReader, ErrorKind};
@@ -58,7 +58,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The recorder is gone; what it says is no answer.
+    /// The recorder is gone; its text is no answer.
     pub fn ask(&mut self, words: &[&str]) -> io::Result<Answer> {
         let words = words.iter().map(|&word| word.to_owned()).collect();
         match (Request { pid: self.pid, words }).write(self.stream.get_mut()) {
@@ -71,7 +71,7 @@ impl Client {
         })
     }
 
-    /// What the recorder writes from here on, if it was asked for that.
+    /// Returns the stream that the recorder writes from here on, if it was asked for that.
     #[must_use]
     pub fn into_stream(self) -> BufReader<UnixStream> {
         self.stream
@@ -81,7 +81,7 @@ impl Client {
 /// Where a recorder may listen.
 struct Place {
     path: PathBuf,
-    /// Whether it is the one that is looked for.
+    /// True for the place of the wanted recorder.
     is_sure: bool,
 }
 
@@ -106,7 +106,7 @@ fn places(pid: u32, user: u32) -> Vec<Place> {
     places
 }
 
-/// What the environment of a recorded process tells of its recorder.
+/// Settings in the environment of a recorded process that lead to its recorder.
 struct Environment {
     recorder: u32,
     work: PathBuf,

@@ -1,4 +1,4 @@
-//! What the words of a command mean.
+//! Meaning of the words of a command.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ use crate::rules::Rules;
 use crate::target::{Target, rules};
 use crate::triggers;
 
-/// The commands, as they are told to who has written none of them.
+/// The commands, as they are told to a user who has written none of them.
 const COMMANDS: &str = "status, on, off, filter, depth, min, patch, unpatch, functions, dump, trigger, mark, pipe, buffer, flush, stop, get and set";
 
-/// Whether a command changes what is recorded. A dump does not, and may take long.
+/// Returns true if a command changes the recording. A dump does not, and may take long.
 pub(crate) fn is_change(words: &[String]) -> bool {
     let is_read =
         |word: &str| matches!(word, "knows" | "status" | "functions" | "dump" | "buffer" | "get" | "mark" | "flush");
@@ -83,7 +83,7 @@ pub(crate) fn answer(recording: &dyn Recording, pid: u32, words: &[String]) -> R
     }
 }
 
-/// Whether a time is none.
+/// Returns true if a time is 0.
 fn is_zero(time: &str) -> bool {
     let digits = time.trim_end_matches(|c: char| c.is_alphabetic() || c == 'µ');
     digits.trim().parse::<f64>().is_ok_and(|number| number == 0.0)

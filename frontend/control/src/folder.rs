@@ -1,5 +1,5 @@
-//! ftrace's names as files of a folder: `rftrace ctl PID --dir DIR`. What is written to a file is set when it is closed, and the file has what
-//! holds then. `trace_pipe` and `trace_marker` are FIFOs. All of it goes with the command.
+//! ftrace's names as files of a folder: `rftrace ctl PID --dir DIR`. Text in a file is set when the file is closed, and the file shows
+//! the value in force then. `trace_pipe` and `trace_marker` are FIFOs. All of it goes with the command.
 //!
 //! Not here: what the names mean (`names`), and how a recorder is asked (`client`).
 
@@ -27,19 +27,19 @@ const MARKER: &str = "trace_marker";
 /// It is what is in memory now, and would be old at once.
 const NOT_A_FILE: &str = "trace";
 
-/// What the recorder knows of itself, and others may change: looked at again and again.
+/// State of the recorder that others may change: looked at again and again.
 const CHANGING: [&str; 3] = ["tracing_on", "current_tracer", "stats"];
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 /// So many files that others have replaced are still looked at.
 const N_REPLACED: usize = 64;
-/// What is not in the folder any more is none of it; nix has no name for that.
+/// Flag: a file that is not in the folder any more is not watched; nix has no name for that.
 const EXCL_UNLINK: AddWatchFlags = AddWatchFlags::from_bits_retain(nix::libc::IN_EXCL_UNLINK);
 
 /// A connection to the recorder, made anew.
 pub type Connect = fn(u32) -> io::Result<Client>;
 
-/// Has a folder with files as long as the recorder is there and `is_over` says nothing else. What could not be set is told.
+/// Has a folder with files as long as the recorder is there and `is_over` says nothing else. Settings that failed are told.
 ///
 /// # Errors
 ///
@@ -53,7 +53,7 @@ pub fn serve(
 ) -> io::Result<()> {
     let mut folder = Folder::make(dir, pid, connect)?;
     folder.show_all()?;
-    // Where calls are never shown, who reads them is not kept waiting.
+    // Where calls are never shown, a reader is not kept waiting.
     let no_pipe = connect(pid)?.ask(&["pipe"])?.err();
     if let Some(problem) = &no_pipe {
         fs::write(dir.join(PIPE), format!("# {problem}\n"))?;
@@ -115,14 +115,14 @@ struct Folder {
     connect: Connect,
     client: Client,
     has_ended: bool,
-    /// What each file had when it was last written or read here.
+    /// Text of each file when it was last written or read here.
     found: HashMap<&'static str, Vec<u8>>,
     inotify: Inotify,
     /// The latest ones, the oldest first.
     replaced: VecDeque<Replaced>,
 }
 
-/// A file whose name another one has now. Who had opened it by then writes to this one.
+/// A file whose name another one has now. A process that had opened it by then writes to this one.
 struct Replaced {
     name: &'static str,
     file: File,
@@ -150,12 +150,12 @@ impl Folder {
         Self::names().try_for_each(|name| self.show(name))
     }
 
-    /// Has a file hold what holds.
+    /// Writes the value in force to a file.
     fn show(&mut self, name: &'static str) -> io::Result<()> {
         let known = NAMES.iter().find(|known| known.name == name);
         let text = if known.is_some_and(|it| it.is_read) { self.ask(&["get", name]) } else { Ok(Vec::new()) };
         let text = text.unwrap_or_else(|problem| format!("# {problem}\n").into_bytes());
-        // Who is about to write it is not disturbed as long as nothing has changed.
+        // A writer of the file is not disturbed as long as nothing has changed.
         if self.has_ended || self.found.get(name) == Some(&text) {
             return Ok(());
         }
@@ -187,7 +187,7 @@ impl Folder {
         Ok(())
     }
 
-    /// What somebody has written to the file of a name, which it keeps.
+    /// Returns the text that somebody has written to the file of a name, which it keeps.
     fn read(&mut self, name: &str) -> Option<(&'static str, Vec<u8>)> {
         let name = Self::names().find(|&known| known == name)?;
         let text = fs::read(self.dir.join(name)).unwrap_or_default();
@@ -195,13 +195,13 @@ impl Folder {
         Some((name, text))
     }
 
-    /// What somebody has written to a file that was replaced meanwhile.
+    /// Returns the text that somebody has written to a file that was replaced meanwhile.
     fn read_replaced(&mut self, watch: WatchDescriptor) -> io::Result<Option<(&'static str, Vec<u8>)>> {
         let Some(old) = self.replaced.iter_mut().find(|old| old.watch == watch) else { return Ok(None) };
         Ok(Some((old.name, old.read()?)))
     }
 
-    /// Sets what was written. Returns why not, if it was not.
+    /// Sets the written text. Returns the problem if that failed.
     fn set(&mut self, name: &'static str, text: &[u8]) -> io::Result<Option<String>> {
         let text = String::from_utf8_lossy(text);
         let words = ["set", name].into_iter().chain(text.lines());
@@ -263,7 +263,7 @@ fn pass_on(pid: u32, connect: Connect, path: &Path) {
             return;
         }
         let mut from = client.into_stream();
-        // Who reads no more is a broken pipe.
+        // A reader that is gone is a broken pipe.
         let is_over = loop {
             match from.fill_buf() {
                 Ok([]) | Err(_) => break true,

@@ -54,7 +54,7 @@ impl<T: AsRawFd> Drop for Listed<T> {
 
 /// In the child of a fork: closes what is its parent's.
 pub fn close_in_child() {
-    // Who forks before forks can be held may find it taken: nobody gives it back there.
+    // A fork before forks can be held may find it taken: nobody gives it back there.
     let Ok(mut list) = LIST.try_lock() else { return };
     for descriptor in list.drain(..) {
         let _ = close(descriptor);

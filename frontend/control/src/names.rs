@@ -14,9 +14,9 @@ use crate::triggers;
 pub struct Name {
     /// As ftrace has it.
     pub name: &'static str,
-    /// Whether it can be read, and set.
+    /// True if it can be read.
     pub is_read: bool,
-    /// Whether it can be set.
+    /// True if it can be set.
     pub is_set: bool,
 }
 
@@ -221,7 +221,7 @@ fn set_patterns(
     if !commanded.is_empty() && patterns.is_empty() {
         return Ok(told);
     }
-    // What is only taken away leaves the others.
+    // A change that only removes keeps the others.
     let adds = adds || !patterns.is_empty() && patterns.iter().all(|pattern| pattern.starts_with('!'));
     target.change_rules(|rules| {
         if !adds {
@@ -258,10 +258,10 @@ fn set_patterns(
 const FILTER: &str = "set_ftrace_filter";
 /// The key of rules that switch recording.
 const TRIGGER: &str = "trigger";
-/// What dumps that a command has made are made on: once for each time.
+/// Middle of a trigger that a command has made: one dump for each time.
 const TIMES: &str = ",burst,times=";
 
-/// What calls set off: `f:traceoff:unlimited`, `f:snapshot:count=3`.
+/// Returns the actions that calls set off: `f:traceoff:unlimited`, `f:snapshot:count=3`.
 fn commands(recording: &dyn Recording, pid: u32) -> Result<String, String> {
     let switches = rules(recording, pid)?;
     let switches = switches.get(TRIGGER).filter_map(|rule| rule.rsplit_once('@')).filter_map(|(function, action)| {
@@ -311,7 +311,7 @@ fn set_command(target: &Target<'_>, line: &str) -> Result<String, String> {
         }
         "snapshot" | "dump" => {
             let spec = format!("call:{function}{}", count.map_or_else(String::new, |count| format!("{TIMES}{count}")));
-            // Who writes all that there is once more changes nothing.
+            // Writing the whole list once more changes nothing.
             let is_there = target.recording().triggers().iter().any(|trigger| trigger.text == spec);
             match is_taken_away {
                 true => triggers::remove(target, &spec),

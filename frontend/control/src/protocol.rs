@@ -1,4 +1,4 @@
-//! What client and recorder write to each other: a line of words with tabs between them, the process's number first; back comes a
+//! Protocol of client and recorder: a line of words with tabs between them, the process's number first; back comes a
 //! line with `ok` or `error` and a number of bytes, and then so many bytes of text.
 
 use std::io::{self, BufRead, Read, Write};
@@ -8,7 +8,7 @@ pub const MOST_LINE_BYTES: u64 = 64 << 10;
 /// The longest answer: the names of all functions of a large program.
 pub const MOST_ANSWER_BYTES: u64 = 256 << 20;
 
-/// What the first word of a line is: this protocol.
+/// First word of a line: this protocol.
 const MAGIC: &str = "rftrace-control-1";
 
 /// A command for the recording of a process.
@@ -16,11 +16,11 @@ const MAGIC: &str = "rftrace-control-1";
 pub struct Request {
     /// The process that is recorded, or the recorder itself: then it is for all that are.
     pub pid: u32,
-    /// The command, and what it is given.
+    /// The command and its arguments.
     pub words: Vec<String>,
 }
 
-/// What comes back.
+/// Answer of the recorder.
 pub type Answer = Result<Vec<u8>, String>;
 
 impl Request {

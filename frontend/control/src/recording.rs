@@ -1,9 +1,9 @@
-//! What control needs of a recorder.
+//! Interface of a recorder for control.
 
 use std::any::Any;
 use std::{io, thread};
 
-/// What is known of a process.
+/// Facts about a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Its command line.
@@ -12,7 +12,7 @@ pub struct Facts {
     pub n_threads: u32,
     /// Bytes of its bank, or its own buffer.
     pub buffer_bytes: u64,
-    /// What becomes of what is in it.
+    /// Kind of its buffer.
     pub kind: BufferKind,
     /// Pieces that it is cut into.
     pub n_chunks: u64,
@@ -28,7 +28,7 @@ pub struct Facts {
     pub n_bytes: u64,
 }
 
-/// What becomes of what is recorded.
+/// Kind of a buffer, by the fate of its records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BufferKind {
     /// It is taken out while the program runs.
@@ -50,22 +50,22 @@ pub struct Function {
     pub name: String,
     /// The file name of its module.
     pub module: String,
-    /// Whether the filter lets it pass.
+    /// True if the filter lets it pass.
     pub is_recorded: bool,
 }
 
-/// What dumps are made on.
+/// An event on which dumps are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trigger {
     /// Its number; no other one ever has it.
     pub number: usize,
     /// As it was written.
     pub text: String,
-    /// What processes do for it, if anything.
+    /// Task of the processes for it, if any.
     pub watched: Watched,
 }
 
-/// What a process does for a trigger.
+/// Task of a process for a trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// Nothing: the recorder sees it.
@@ -79,10 +79,10 @@ pub enum Watched {
 /// Text, or a stream, as it comes.
 pub type Text = Box<dyn Iterator<Item = Vec<u8>>>;
 
-/// What a thread does.
+/// Work of a thread.
 pub type Work = Box<dyn FnOnce() + Send>;
 
-/// A recorder. What takes a process's number fails where that is not recorded.
+/// A recorder. A function with a process's number fails where that process is not recorded.
 pub trait Recording: Send + Sync {
     /// Its own process.
     fn recorder(&self) -> u32;
@@ -90,17 +90,17 @@ pub trait Recording: Send + Sync {
     /// The processes that are recorded now.
     fn processes(&self) -> Vec<u32>;
 
-    /// What is known of a process.
+    /// Returns the facts about a process.
     ///
     /// # Errors
     ///
     /// It has ended, or would have to be asked and does not answer.
     fn facts(&self, pid: u32) -> Result<Facts, String>;
 
-    /// Whether a process has a thread with this number.
+    /// Returns true if a process has a thread with this number.
     fn has_thread(&self, pid: u32, id: u32) -> bool;
 
-    /// Whether recording is on; `None` if that cannot be told.
+    /// Returns true while recording is on; `None` if that cannot be told.
     fn is_on(&self, pid: u32) -> Option<bool>;
 
     /// The rules of the filter in force.
@@ -127,11 +127,11 @@ pub trait Recording: Send + Sync {
     /// As of [`ask`](Self::ask).
     fn pipe(&self, pid: Option<u32>, goes_on: bool) -> Result<Text, String>;
 
-    /// What is recorded of a process, or of all, as a stream for a receiver, from the beginning on.
+    /// Returns the records of a process, or of all, as a stream for a receiver, from the beginning on.
     ///
     /// # Errors
     ///
-    /// As of [`ask`](Self::ask); what is recorded is not written while it runs.
+    /// As of [`ask`](Self::ask); the records are not written while it runs.
     fn stream(&self, pid: Option<u32>) -> Result<Text, String>;
 
     /// Shows a text at this moment in the trace of a process.
@@ -141,7 +141,7 @@ pub trait Recording: Send + Sync {
     /// It is not shown.
     fn mark(&self, pid: u32, text: &str) -> Result<String, String>;
 
-    /// Has what was recorded so far on the disk, but for what threads are filling.
+    /// Writes the records so far to the disk, but for those in pieces that threads are filling.
     ///
     /// # Errors
     ///
@@ -155,14 +155,14 @@ pub trait Recording: Send + Sync {
     /// As of [`ask`](Self::ask).
     fn stop(&self, pid: u32) -> Result<String, String>;
 
-    /// What dumps are made on.
+    /// Returns the events on which dumps are made.
     fn triggers(&self) -> Vec<Trigger>;
 
     /// Has dumps made on something more, as `--dump-on` has it. Processes are to be told.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The fault of the event.
     fn add_trigger(&self, spec: &str) -> Result<Trigger, String>;
 
     /// Has no more dumps made on it.
@@ -183,7 +183,7 @@ pub trait Recording: Send + Sync {
         None
     }
 
-    /// Starts a thread, which nobody joins. Who records its own process does not record that.
+    /// Starts a thread, which nobody joins. A recorder of its own process does not record that.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! The rules of a filter, changed one by one. As text they are `key=value; key=value`, with `\;` for a `;` in a value.
 //!
-//! What keys there are, and what they mean, the program's library knows.
+//! The program's library knows the keys and their meaning.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rules(Vec<(String, String)>);
 
-/// That of what the recorder itself looks for in calls: nobody sees it, and no filter takes it away.
+/// The key of calls that the recorder itself looks for: nobody sees it, and no filter takes it away.
 const WATCH: &str = "watch";
 
 impl Rules {
-    /// Reads them. What has no `=` is a key without a value, which is wrong, as the program will say.
+    /// Reads them. Text without `=` is a key without a value, which is wrong, as the program will say.
     pub(crate) fn parse(text: &str) -> Self {
         let mut rules = vec![String::new()];
         let mut characters = text.chars().peekable();

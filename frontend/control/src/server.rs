@@ -1,5 +1,5 @@
-//! Who answers: a thread for each client. One client at a time changes something, any number reads. Of those that are silent the one
-//! that has been so for longest gives way when there are too many.
+//! The server: a thread for each client. One client at a time changes something, any number reads. When there are too many, the
+//! client that has been silent for longest gives way.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -41,10 +41,10 @@ impl fmt::Debug for Server {
     }
 }
 
-/// What the threads of clients share.
+/// State that the threads of clients share.
 struct Shared {
     recording: Arc<dyn Recording>,
-    /// Held by who changes something.
+    /// Held by the client that changes something.
     changing: Mutex<()>,
     clients: Mutex<Clients>,
     /// A client has gone.
@@ -251,7 +251,7 @@ fn attend(peer: &Peer, id: u64, shared: &Shared) {
     }
 }
 
-/// What a client says, by a time if there is one.
+/// Input of a client, until a time if there is one.
 struct Timed<'s> {
     stream: &'s UnixStream,
     until: Option<Instant>,
@@ -284,7 +284,7 @@ fn next_request(lines: &mut BufReader<Timed<'_>>) -> io::Result<Option<Request>>
     Request::read(lines)
 }
 
-/// Writes text until there is no more, or nobody reads it. Who reads slowly is waited for: nobody else waits for him.
+/// Writes text until there is no more, or nobody reads it. It waits for a slow reader: nobody else waits for him.
 fn write_pipe(pipe: impl Iterator<Item = Vec<u8>>, mut to: &UnixStream) -> io::Result<()> {
     write_answer(&Ok(Vec::new()), &mut to)?;
     to.set_write_timeout(None)?;

@@ -76,11 +76,11 @@ impl Listener {
         poll(&mut waited, PollTimeout::NONE).map(drop).map_err(io::Error::from)
     }
 
-    /// Who has connected.
+    /// Accepts a client.
     ///
     /// # Errors
     ///
-    /// Those of the system; nobody has.
+    /// Those of the system; no client has connected.
     pub fn accept(&self) -> io::Result<Peer> {
         let (stream, _) = self.socket.accept()?;
         let user = user_of(&stream)?;
@@ -114,10 +114,10 @@ impl Drop for SocketFile {
     }
 }
 
-/// Who has connected.
+/// A client that has connected.
 #[derive(Debug)]
 pub enum Peer {
-    /// One who may.
+    /// A user who may talk.
     Permitted(UnixStream),
     /// Another user.
     Refused(UnixStream, u32),
@@ -155,7 +155,7 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Whether a user may tell a process of another one what to do.
+/// Returns true if a user may control a process of the user `own`.
 fn may_talk(user: u32, own: u32) -> bool {
     user == own || user == 0
 }

@@ -29,7 +29,7 @@ impl<'a> Target<'a> {
         self.recording
     }
 
-    /// Whether one of the processes has a thread with this number.
+    /// Returns true if one of the processes has a thread with this number.
     pub(crate) fn has_thread(&self, id: u32) -> bool {
         self.pids.iter().any(|&pid| self.recording.has_thread(pid, id))
     }
@@ -45,7 +45,7 @@ impl<'a> Target<'a> {
         Ok(first)
     }
 
-    /// For each process. What failed is told behind what did not; if nothing did not, it has failed.
+    /// Runs it for each process. Failures are told behind the answers; if all failed, it has failed.
     pub(crate) fn each(&self, what: impl Fn(&dyn Recording, u32) -> Result<String, String>) -> Result<String, String> {
         let several = self.pids.len() > 1;
         let (mut text, mut problems) = (String::new(), Vec::new());
@@ -97,7 +97,7 @@ pub(crate) fn gone(pid: u32) -> String {
     format!("process {pid} has ended")
 }
 
-/// What a filter has chosen, of a process's answer: two numbers, and rules that match nothing on further lines.
+/// Formats the outcome of a filter from a process's answer: two numbers, and rules that match nothing on further lines.
 fn chosen(answer: &str) -> String {
     let mut lines = answer.lines();
     let (n_recorded, n_functions) = lines.next().and_then(|line| line.split_once(' ')).unwrap_or(("?", "?"));

@@ -19,7 +19,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// What a process has been told.
+    /// Asks a process for its choice.
     pub(crate) fn of(recording: &dyn Recording, pid: u32) -> Result<Self, String> {
         Ok(Self::read(&recording.ask(pid, "threads")?))
     }
@@ -47,10 +47,10 @@ impl Threads {
     }
 }
 
-/// What is to become of a list.
+/// Change of a list.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Change {
-    /// What is there stays.
+    /// True to keep the present entries.
     adds: bool,
     added: Vec<u32>,
     removed: Vec<u32>,
@@ -72,7 +72,7 @@ impl Change {
             let id = number.parse::<u32>().ok().filter(|&id| id > 0);
             list.push(id.ok_or_else(|| format!("{name}: `{word}` is no number of a thread"))?);
         }
-        // What is only taken away leaves the others.
+        // A change that only removes keeps the others.
         change.adds |= change.added.is_empty() && !change.removed.is_empty();
         Ok(change)
     }

@@ -1,4 +1,4 @@
-//! What dumps are made on: added, taken away and listed while programs run.
+//! Events on which dumps are made: added, taken away and listed while programs run.
 //!
 //! The recorder has one list for all its processes. A process is told of what it has to look for itself: by a rule of its filter, or a request.
 
@@ -52,7 +52,7 @@ fn unwatch(target: &Target<'_>, watch: &str) -> Result<String, String> {
     })
 }
 
-/// Has no more dumps made on what is written so, or has this number.
+/// Removes the trigger with this text, or with this number.
 pub(crate) fn remove(target: &Target<'_>, which: &str) -> Result<String, String> {
     let recording = target.recording();
     let is_it = |trigger: &Trigger| trigger.text == which || which.parse() == Ok(trigger.number);
@@ -60,14 +60,14 @@ pub(crate) fn remove(target: &Target<'_>, which: &str) -> Result<String, String>
     let trigger =
         found.ok_or_else(|| format!("no dumps are made on {which}: `trigger list` shows on what they are"))?;
     recording.remove_trigger(trigger.number);
-    // What a process goes on to look for is nothing any more.
+    // A watch that a process may go on with has no effect any more.
     if let Watched::Calls(watch) = &trigger.watched {
         unwatch(target, watch)?;
     }
     Ok(format!("no more dumps are made on {}\n", trigger.text))
 }
 
-/// What dumps are made on, a number and what was written on each line.
+/// Lists the events on which dumps are made, a number and the written text on each line.
 pub(crate) fn list(target: &Target<'_>) -> String {
     target.recording().triggers().iter().map(|trigger| format!("{} {}\n", trigger.number, trigger.text)).collect()
 }

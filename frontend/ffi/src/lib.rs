@@ -19,7 +19,7 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// What `rftrace_init` returns. C programs only pass it on.
+/// The handle that `rftrace_init` returns. C programs only pass it on.
 #[derive(Debug)]
 pub struct Events {
     tracer: &'static Tracer,

@@ -21,7 +21,7 @@ const JUMP: u8 = 0xe9;
 /// what lies within may become anything again. (Assemblers make calls longer in the same way: prefixes that mean nothing here.)
 const LONG_CALL: [u8; SLED_BYTES - 4] = [0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x48, 0xe8];
 
-/// What is changed.
+/// The place of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Place {
@@ -42,15 +42,15 @@ pub struct Branch {
     pub function: u64,
     /// Where its branch leads.
     pub stub: u64,
-    /// What it is.
+    /// The kind of place.
     pub place: Place,
-    /// What makes room, and what lies between that and the end of the branch.
+    /// The bytes displaced by the branch, and those between them and its end.
     displaced: [u8; MOST_DISPLACED_BYTES],
     n_displaced: u8,
     /// For an instruction that begins within the branch, by its distance from the function's beginning less one: how far behind the stub's
     /// beginning its copy begins. 0 where none begins.
     copies: [u8; BRANCH_BYTES - 1],
-    /// Whether it is wanted now: the others are there from earlier.
+    /// True if it is wanted now: the others are there from earlier.
     pub is_wanted: bool,
 }
 
@@ -95,7 +95,7 @@ impl Branch {
         }
     }
 
-    /// Whether a function's calls are seen by it.
+    /// True if it sees the calls of a function.
     #[must_use]
     pub fn is_beginning(&self) -> bool {
         matches!(self.place, Place::Function | Place::Entry)

@@ -96,7 +96,7 @@ pub mod key {
     pub const LAST_NANOS: &str = "last_nanos";
     /// Ticks per second.
     pub const HZ: &str = "tsc_hz";
-    /// Who says that.
+    /// The source of that.
     pub const HZ_SOURCE: &str = "tsc_hz_source";
     /// How many nanoseconds 2^32 ticks take.
     pub const RATE: &str = "nanos_per_2_32_ticks";
@@ -106,30 +106,30 @@ pub mod key {
     pub const REPORTED_HZ: &str = "reported_tsc_hz";
     /// Which of these.
     pub const REPORTED_HZ_SOURCE: &str = "reported_tsc_hz_source";
-    /// Whether the counter runs at one rate.
+    /// `true` if the counter runs at one rate.
     pub const INVARIANT_TSC: &str = "invariant_tsc";
     /// Unix time minus the trace's clock in seconds.
     pub const UTC_OFFSET_SECONDS: &str = "utc_offset_seconds";
 }
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClockFile {
-    /// What the records' times were made by.
+    /// The conversion from ticks to the times of the records.
     pub clock: TscClock,
-    /// Whether `clock` gives the very nanoseconds of the records. In older files its rate is rounded.
+    /// True if `clock` gives the very nanoseconds of the records. In older files its rate is rounded.
     pub is_exact: bool,
     /// When recording ended, in ticks.
     pub last_tsc: u64,
     /// The same moment in nanoseconds.
     pub last_nanos: u64,
-    /// Who says how fast the counter runs; empty if that is unknown.
+    /// The source of the counter's rate; empty if unknown.
     pub hz_source: Cow<'static, str>,
     /// The Unix time at the clock's moment in nanoseconds, where it was known.
     pub unix_nanos: Option<u64>,
     /// How fast the counter runs as the hardware or the hypervisor tells it, in ticks a second, and who that is.
     pub reported_hz: Option<(u64, Cow<'static, str>)>,
-    /// Whether the counter runs at one rate in all states of the processor.
+    /// True if the counter runs at one rate in all states of the processor.
     pub invariant_tsc: Option<bool>,
     /// Unix time minus the trace's clock in seconds, rounded.
     pub utc_offset_seconds: Option<i64>,

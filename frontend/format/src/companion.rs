@@ -42,8 +42,8 @@ pub enum Companion {
 }
 
 impl Companion {
-    /// What a file of a trace is, by its name. `n_before` is how many symbol files have names before that of this module's; it is asked for
-    /// source lines alone, with the name of the symbol file.
+    /// The kind of a file of a trace, by its name. `n_before` counts the symbol files with names before that of this module's; it is called
+    /// for source lines alone, with the name of the symbol file.
     pub fn of(name: &str, n_before: impl FnOnce(&str) -> Option<u32>) -> Option<Self> {
         Some(match File::of(name)? {
             File::Info => Self::Info,
@@ -80,7 +80,7 @@ impl Companion {
         kind << 32 | u64::from(number)
     }
 
-    /// What a number says; `None` for others.
+    /// Decodes a number; `None` for others.
     #[must_use]
     pub fn of_word(word: u64) -> Option<Self> {
         let number = word as u32;

@@ -35,11 +35,11 @@ const HEAD_BYTES: usize = 4;
 /// How a value with fields is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Composite {
-    /// What it is known by: the argument or result that has its address; for one without a block any argument that no other value has.
+    /// Its key: the argument or result with its address; for one without a block any argument that no other value has.
     pub place: Place,
     /// Where its block is.
     pub block: Block,
-    /// What is recorded beside that.
+    /// Values recorded beside the block.
     pub parts: Vec<ValueSpec>,
 }
 
@@ -67,7 +67,7 @@ impl Composite {
         }
     }
 
-    /// What stands for it among the items that a tracer records, and is told that it shall.
+    /// Its codes: among the items of a tracer, and in the request to record it.
     pub fn codes(&self) -> Vec<u16> {
         let (place, number) = match (self.place, self.block) {
             (Place::Argument(number), Block::OnStack(_)) => (ON_STACK, number - N_REGISTERS),
@@ -82,7 +82,7 @@ impl Composite {
         core::iter::once(head).chain(self.parts.iter().map(|part| part.code())).collect()
     }
 
-    /// What it is on disk, without what it is called there.
+    /// Its spec on disk, without the name of its layout.
     pub fn spec(&self) -> ValueSpec {
         let n_bytes = self.block_end() + self.parts.iter().map(part_bytes).sum::<usize>();
         ValueSpec::of_image(self.place, n_bytes as u16)
@@ -162,7 +162,7 @@ impl<'a> Image<'a> {
         Self(bytes)
     }
 
-    /// What is at a place. `None` where the image has no so many bytes, or they were not read. Parts depend on the whole block.
+    /// The bytes at a place. `None` where the image has fewer bytes, or they were not read. Parts depend on the whole block.
     fn bytes(&self, at: u16, n_bytes: usize) -> Option<&'a [u8]> {
         let (n_read, rest) = self.0.split_first_chunk::<2>()?;
         let (n_block, _) = rest.split_first_chunk::<2>()?;

@@ -1,6 +1,6 @@
-//! What the tracer itself takes of a recorded call, as it was measured when the trace was recorded: two lines of `clock.txt`.
+//! The tracer's own overhead per recorded call, as measured at the time of the recording: two lines of `clock.txt`.
 //!
-//! Not here: how it is measured (`rftrace-frontend`), and what is subtracted from which times (`rftrace-views`).
+//! Not here: the measurement (`rftrace-frontend`), and the correction of times (`rftrace-views`).
 
 use core::fmt;
 use core::str::FromStr;
@@ -16,7 +16,7 @@ pub const OUTSIDE: &str = "hook_outside_ps";
 /// More than any hook takes, in picoseconds: 100 µs.
 const MOST_PS: u64 = 100_000_000;
 
-/// What a call takes longer because it is recorded, in picoseconds.
+/// The overhead of a recorded call, in picoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallCost {
     /// Between the times of its entry and its exit.

@@ -19,7 +19,7 @@ pub fn signal_name(signal: i32) -> String {
     name.map_or_else(|| format!("signal {signal}"), |name| "SIG".to_owned() + name)
 }
 
-/// What `wait` says, in words: `killed by SIGSEGV`, `exit status 3`.
+/// The status of `wait` in words: `killed by SIGSEGV`, `exit status 3`.
 pub fn in_words(status: i32) -> String {
     match status & 0x7f {
         0 => format!("exit status {}", status >> 8 & 0xff),

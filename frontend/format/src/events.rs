@@ -102,7 +102,7 @@ impl fmt::Display for EventLine<'_> {
     }
 }
 
-/// What of `name` may stand in `events.txt`, where uftrace reads two words with a colon between them and no blank.
+/// Turns `name` into an event name for `events.txt`, where uftrace reads two words with a colon between them and no blank.
 pub fn event_name(name: &str) -> String {
     const MAX_CHARS: usize = 200;
     let mut clean: String = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).take(MAX_CHARS).collect();
@@ -119,7 +119,7 @@ pub struct CounterLine<'a> {
     pub time_ns: u64,
     /// The counter. Control characters are left out, and what is longer than 200 characters is cut.
     pub name: &'a str,
-    /// What it shows from then on.
+    /// Its value from then on.
     pub value: f64,
 }
 

@@ -15,9 +15,9 @@ pub const TASKS: &str = "task.txt";
 pub const EVENTS: &str = "events.txt";
 /// How ticks became nanoseconds.
 pub const CLOCK: &str = "clock.txt";
-/// What was not recorded.
+/// Losses of the recording.
 pub const GAPS: &str = "record.txt";
-/// What the records of the kernel mean.
+/// The formats of the kernel's records.
 pub const KERNEL_HEADER: &str = "kernel_header";
 /// The functions of the kernel.
 pub const KERNEL_SYMBOLS: &str = "kallsyms";
@@ -34,10 +34,10 @@ pub const INDEX_REPORT: &str = "index-report";
 pub const INDEX_BLOCKS: &str = "index-blocks";
 /// The sums of the graphs of a trace's parts. It may be removed at any time, too.
 pub const INDEX_GRAPH_BLOCKS: &str = "index-graph-blocks";
-/// What the page for browsers shows of a whole trace. It may be removed at any time, too.
+/// The data of the page for browsers of a whole trace. It may be removed at any time, too.
 pub const INDEX_PAGE: &str = "index-page";
 
-/// Who took memory, and gave it back.
+/// Resources taken and given back, with the callers.
 pub const RESOURCES: &str = "resources.dat";
 
 /// The records of a task.
@@ -60,7 +60,7 @@ pub fn kernel(processor: u32) -> String {
     format!("kernel-cpu{processor}.dat")
 }
 
-/// What a file of a trace holds, by its name.
+/// The kind of a file of a trace, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum File {
@@ -101,8 +101,8 @@ pub enum File {
 }
 
 impl File {
-    /// What the file called `name` is; `None` if a trace has no such file. Who removes an older trace removes what has a kind,
-    /// and only where [`INFO`] begins with [`MAGIC`].
+    /// The kind of the file called `name`; `None` if a trace has no such file. Removal of an older trace removes every file with a kind,
+    /// but only where [`INFO`] begins with [`MAGIC`].
     pub fn of(name: &str) -> Option<Self> {
         let number = |digits: &str| {
             let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -138,7 +138,7 @@ impl File {
         }
     }
 
-    /// Whether it holds what happened, rather than what the names and numbers in that mean.
+    /// True if it holds events, rather than the meaning of names and numbers in them.
     pub fn is_data(self) -> bool {
         matches!(self, Self::Records(_) | Self::Perf(_) | Self::Counters | Self::Kernel(_) | Self::Resources)
     }

@@ -13,12 +13,12 @@ pub fn dump_line(reason: &str) -> String {
     alloc::format!("{DUMP}={}\n", reason.replace('\n', " "))
 }
 
-/// What a dump was made for; `None` if the trace is none.
+/// The reason of a dump; `None` if the trace is none.
 pub fn dump_reason(bytes: &[u8]) -> Option<String> {
     text::pairs(bytes).find(|(key, _)| key == DUMP).map(|(_, reason)| reason)
 }
 
-/// What was not recorded. Losses that have a place in the trace are events in it.
+/// Losses of a recording. Those with a place in the trace are events in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gaps {
     /// Processes whose buffers were full before their end, so that the rest is missing.
@@ -35,12 +35,12 @@ pub struct Gaps {
     pub cut: u64,
     /// Pieces of what was recorded that could not be read, so that their calls are missing.
     pub damaged: u64,
-    /// Whether context switches were recorded, even if there were none; where not, the trace does not have them.
+    /// True if context switches were recorded, even if there were none. If false, the trace does not have them.
     pub schedule: bool,
 }
 
 impl Gaps {
-    /// Whether nothing is missing that was to be recorded.
+    /// True if nothing is missing that was to be recorded.
     pub fn is_empty(&self) -> bool {
         Self { schedule: false, ..*self } == Self::default()
     }

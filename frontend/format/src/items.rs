@@ -21,19 +21,19 @@ use crate::layout::Layout;
 use crate::text::{Shown, is_unseen};
 use crate::values::{COMPOSITE, Form, NULL, ValueSpec};
 
-/// What stands for a null pointer on disk, where a string was wanted.
+/// The bytes of a null pointer on disk, in place of a string.
 const NULL_BYTES: [u8; 4] = [0xff; 4];
 
 /// The values of a call, each with its spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value<'a> {
-    /// What it is.
+    /// Its spec.
     pub spec: ValueSpec,
     /// Its bytes; `None` for a string that is none.
     bytes: Option<Cow<'a, [u8]>>,
 }
 
-/// What numbers of a trace stand for.
+/// Names for the numbers of a trace.
 pub trait Names {
     /// The function at an address.
     fn function(&self, address: u64) -> Option<String>;
@@ -72,7 +72,7 @@ pub fn items(mut bytes: &[u8]) -> Vec<Value<'_>> {
     found
 }
 
-/// What stands for values in a `.dat` file.
+/// The bytes of values in a `.dat` file.
 pub fn payload(values: &[Value<'_>]) -> Vec<u8> {
     let mut payload = Vec::new();
     for value in values {
@@ -239,7 +239,7 @@ mod tests {
         ValueSpec::parse_list(text).unwrap()
     }
 
-    /// What a number is shown as.
+    /// A number as text.
     fn shown(spec: &str, number: i64) -> String {
         let spec = specs(spec)[0];
         let bytes = number.to_le_bytes();
@@ -340,7 +340,7 @@ mod tests {
         Layout::parse(text, &mut |name| if name == "bool" { 3 } else { 4 })
     }
 
-    /// What a value is shown as whose tracer has recorded a block of `n_read` bytes of the 16, and a text.
+    /// A value as text, recorded as a block of `n_read` bytes of the 16, and a text.
     fn shown_fields(block: &[u8], text: &str, layout: &str) -> String {
         let spec = |place, form| ValueSpec::new(place, form, 8);
         let parts = vec![spec(Place::InBlock(1), Form::Counted)];

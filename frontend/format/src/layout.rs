@@ -1,5 +1,5 @@
-//! What the bytes of a value with fields are: which of them are read as what, as `# layout NAME TEXT` in `<module>.dbg` says it. For uftrace
-//! that is a comment, and the value a structure with this name and size.
+//! The layout of a value with fields: the form and place of each field among its bytes, as `# layout NAME TEXT` in `<module>.dbg` gives it.
+//! For uftrace that is a comment, and the value a structure with this name and size.
 //!
 //! | text | value |
 //! |---|---|
@@ -7,10 +7,10 @@
 //! | `e8:NAME@4` | one of the names of an enumeration, a number of so many bits |
 //! | `{Point\|x=i32@4,y=i32@8}` | fields with names |
 //! | `(Some\|i32@8)` | fields without |
-//! | `[32@4\|0=(None\|),*=(Some\|i32@8)]` | by a number of so many bits, in hexadecimal, and what it is otherwise |
+//! | `[32@4\|0=(None\|),*=(Some\|i32@8)]` | variants by a number of so many bits, in hexadecimal; `*` for all others |
 //! | `?` | not known |
 //!
-//! Not here: how these bytes come about (`composite`), and values as text (`items`).
+//! Not here: the recording of these bytes (`composite`), and values as text (`items`).
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
@@ -19,14 +19,14 @@ use core::fmt::Write as _;
 
 use crate::values::{Form, Place, ValueSpec};
 
-/// What separates the parts of a text.
+/// The separators of a text's parts.
 const MARKS: [char; 11] = ['{', '}', '(', ')', '[', ']', '|', ',', '=', '@', '*'];
 /// How deep a layout may be.
 const MAX_DEPTH: u32 = 8;
 /// The most parts of one.
 const MAX_PARTS: usize = 256;
 
-/// What the bytes of a value are.
+/// The meaning of the bytes of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// Nothing is known.
@@ -37,7 +37,7 @@ pub enum Layout {
     Structure {
         /// The type, or variant; may be empty.
         name: String,
-        /// Whether fields have names.
+        /// True if fields have names.
         is_named: bool,
         /// Each with its name.
         fields: Vec<(String, Self)>,
@@ -57,7 +57,7 @@ impl Layout {
         Self::Leaf(ValueSpec::new(Place::Argument(1), form, size), at)
     }
 
-    /// Whether any of it would be shown.
+    /// True if any of it would be shown.
     pub fn is_known(&self) -> bool {
         match self {
             Self::Unknown => false,
@@ -199,7 +199,7 @@ impl<'t, E: FnMut(&str) -> u16> Parser<'t, '_, E> {
         self.word().parse().ok()
     }
 
-    /// What is up to `end`, by comma.
+    /// Items up to `end`, separated by commas.
     fn list<T>(&mut self, end: &str, mut each: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let mut all = Vec::new();
         if self.take(end).is_some() {
@@ -219,7 +219,7 @@ impl<'t, E: FnMut(&str) -> u16> Parser<'t, '_, E> {
         Some(())
     }
 
-    /// What is up to the next mark.
+    /// The text up to the next mark.
     fn word(&mut self) -> &'t str {
         let end = self.rest.find(MARKS).unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(end);

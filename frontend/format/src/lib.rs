@@ -33,10 +33,10 @@
 //!
 //! # Errors
 //!
-//! What reads a file returns [`Malformed`], which says where and why. Lines of unknown kinds are no errors: newer versions
+//! Readers return [`Malformed`] with the place and the reason. Lines of unknown kinds are no errors: newer versions
 //! may write some.
 //!
-//! Source: uftrace, `uftrace.h`, `utils/data-file.c`, `utils/symbol.c`; the tests compare with what uftrace reads.
+//! Source: uftrace, `uftrace.h`, `utils/data-file.c`, `utils/symbol.c`; the tests compare with uftrace's own reading.
 
 #![no_std]
 #![warn(clippy::print_stdout, clippy::print_stderr)]

@@ -1,4 +1,4 @@
-//! What is wrong with a file.
+//! Faults in files.
 
 use alloc::borrow::Cow;
 use core::fmt;
@@ -8,7 +8,7 @@ use core::fmt;
 pub struct Malformed {
     /// Where in the file, in bytes.
     pub offset: u64,
-    /// What is wrong, and what would be right.
+    /// The fault, and the expected form.
     pub reason: Cow<'static, str>,
 }
 

@@ -17,7 +17,7 @@ pub struct MapLine<'a> {
     pub start: u64,
     /// The first address after the module.
     pub end: u64,
-    /// What may be done with the memory, as in `/proc/<pid>/maps`: `r-xp`.
+    /// The permissions of the memory, as in `/proc/<pid>/maps`: `r-xp`.
     pub permissions: &'a str,
     /// Which part of which file that is: offset, device and inode, as in `/proc/<pid>/maps`; nobody reads it.
     pub part: &'a str,
@@ -33,11 +33,11 @@ impl<'a> MapLine<'a> {
         Self { start, end, permissions, part: "00000000 00:00 0", path, build_id }
     }
 
-    /// Reads a line; what is wrong with it, if it is none.
+    /// Reads a line.
     ///
     /// # Errors
     ///
-    /// What a line should be.
+    /// Describes the expected line.
     pub fn parse(line: &'a str) -> Result<Self, &'static str> {
         Self::fields(line)
             .ok_or("not a line of a memory map: `<start>-<end> <prot> <offset> <major:minor> <inode> <path>`")
@@ -66,7 +66,7 @@ impl<'a> MapLine<'a> {
         Some(Self { start: start?, end: end?, permissions, part, path: path.trim_end(), build_id })
     }
 
-    /// Whether it names a file.
+    /// True if it names a file.
     pub fn is_file(&self) -> bool {
         !self.path.is_empty() && !self.path.starts_with('[')
     }

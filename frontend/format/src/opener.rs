@@ -37,7 +37,7 @@ pub fn open(path: &Path) -> Result<File> {
     File::open(path)
 }
 
-/// Whether a large file has less than a thousandth of its length on the disk. File systems that compress do not get so far with records.
+/// True if a large file has less than a thousandth of its length on the disk. Compressing file systems do not get so far with records.
 #[cfg(unix)]
 fn is_hole(metadata: &fs::Metadata) -> bool {
     /// Reading so much takes no time.

@@ -57,7 +57,7 @@ impl Passed {
         Err(io::Error::new(io::ErrorKind::NotFound, "its recorder has ended: another process has its number"))
     }
 
-    /// Whether it is still there. `None`: that cannot be told.
+    /// True if it is still there. `None`: unknown.
     #[must_use]
     pub fn is_there(&self) -> Option<bool> {
         match fs::metadata(&self.path) {

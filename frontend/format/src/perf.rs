@@ -25,7 +25,7 @@ const SWITCH_OUT: u16 = 1 << 13;
 /// Flag of a [`SWITCH`]: it lost it to another task.
 const SWITCH_OUT_PREEMPTED: u16 = 1 << 14;
 
-/// What a record begins with.
+/// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Its type: [`COMM`], [`SWITCH`], …
@@ -110,14 +110,14 @@ pub enum SwitchKind {
     OutPreempted,
 }
 
-/// What follows the header of a [`SWITCH`].
+/// The body of a [`SWITCH`], behind its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switch {
     /// Nanoseconds of the trace's clock.
     pub time_ns: u64,
     /// The task.
     pub tid: u32,
-    /// What became of it.
+    /// The direction of the switch.
     pub kind: SwitchKind,
 }
 

@@ -17,7 +17,7 @@ const MAGIC_SHIFT: u32 = 3;
 const DEPTH_SHIFT: u32 = 6;
 const ADDRESS_SHIFT: u32 = 16;
 
-/// What a record says.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A function was entered.
@@ -35,9 +35,9 @@ pub enum Kind {
 pub struct Record {
     /// When, in nanoseconds of the trace's clock.
     pub time_ns: u64,
-    /// What the record says.
+    /// Its kind.
     pub kind: Kind,
-    /// Whether data of an unstated length follows the record: arguments, a return value or event data.
+    /// True if data of an unstated length follows the record: arguments, a return value or event data.
     pub has_payload: bool,
     /// Where that data begins in the file, if its reader has noted it; 0 otherwise. It is not among the bytes of a record.
     pub payload_at: u64,
@@ -74,7 +74,7 @@ impl Record {
     }
 
     /// Encodes the record. Depths and addresses that do not fit are cut: depths to 1023, addresses to their low 48 bits.
-    // What writes traces may be compiled with the program's flags, and then a function that is not inlined costs two hooks.
+    // The writer of traces may be compiled with the program's flags: each function that is not inlined then costs two hooks.
     #[inline(always)]
     pub const fn encode(&self) -> [u8; RECORD_BYTES] {
         let kind = match self.kind {

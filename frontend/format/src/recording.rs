@@ -29,11 +29,11 @@ pub const TYPES: &str = "types";
 /// The end of an answer: what is without it is not whole.
 pub const TYPES_END: &str = "end\n";
 
-/// What names of files begin with that have the records of a process, as they came.
+/// The beginning of names of files with the records of a process, as they came.
 pub const SPOOL: &str = "spool-";
-/// What the name of a file ends with that tells all that is known of the process of a spool.
+/// The end of the name of the file with all that is known of the process of a spool.
 pub const WHOLE: &str = "whole";
-/// What names of files begin with that have the symbols of a module of another machine.
+/// The beginning of names of files with the symbols of a module of another machine.
 pub const SYMBOLS: &str = "symbols-";
 /// A file that is there if all of it comes from another machine.
 pub const RECEIVED: &str = "received";
@@ -45,10 +45,10 @@ pub const RESOURCES: &str = "rftrace-preload-resources";
 /// That of the library that leads calls of specified functions to it.
 pub const SPECIFIED: &str = "rftrace-specified-functions";
 
-/// What the path of musl's dynamic linker has in it.
+/// A part of the path of musl's dynamic linker.
 pub const MUSL: &[u8] = b"/ld-musl-";
 
-/// Whether a library that the dynamic linker is told to preload is one of ours: by its name, or that of a folder which was made for it.
+/// True if a library that the dynamic linker is told to preload is one of ours: by its name, or by that of a folder made for it.
 #[must_use]
 pub fn is_own_library(path: &[u8]) -> bool {
     path.split(|&byte| byte == b'/').any(|name| name.starts_with(TRACER.as_bytes()))
@@ -84,7 +84,7 @@ pub fn snapshot_number(name: &str) -> Option<u64> {
     number.parse().ok().filter(|&number| number > 0)
 }
 
-/// What lies in [`FOLDER`], by its name.
+/// An entry of [`FOLDER`], by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// A file for as long as `rftrace record` is there.
@@ -130,7 +130,7 @@ pub enum Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// What has this name; `None` for anything else.
+    /// The entry with this name; `None` for anything else.
     pub fn of(name: &'a str) -> Option<Self> {
         let (kind, rest) = name.split_once('-')?;
         let (pid, detail) = rest.split_once('-').map_or((rest, None), |(pid, detail)| (pid, Some(detail)));
@@ -160,7 +160,7 @@ impl fmt::Display for Entry<'_> {
     }
 }
 
-/// What [`PART_FILE`] says of a save.
+/// The content of [`PART_FILE`]: the outcome of a save.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The process.
@@ -169,9 +169,9 @@ pub struct Part {
     pub program: u64,
     /// How the process began, if a recorded one forked it.
     pub fork: Option<Fork>,
-    /// What was saved.
+    /// The saved part.
     pub saved: Saved,
-    /// What went wrong, and what to do about it: a line.
+    /// The problem, and the remedy: a line.
     pub problem: Option<String>,
 }
 
@@ -184,7 +184,7 @@ pub struct Fork {
     pub nanos: u64,
 }
 
-/// What was saved.
+/// The outcome of a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saved {
     /// A trace; where nothing was recorded there is none, and all is 0.
@@ -195,7 +195,7 @@ pub enum Saved {
     Failed,
 }
 
-/// What a trace holds and lacks.
+/// Counts of records and losses in a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Entries and exits.
@@ -204,7 +204,7 @@ pub struct Counts {
     pub threads: u64,
     /// Calls that were nested too deeply.
     pub lost: u64,
-    /// Whether the buffer was full.
+    /// True if the buffer was full.
     pub full: bool,
     /// Pieces of the buffer that were overwritten.
     pub chunks_overwritten: u64,
@@ -212,7 +212,7 @@ pub struct Counts {
     pub untraced_threads: u64,
     /// Calls and returns that found no room.
     pub dropped: u64,
-    /// Whether its recorder ended before it, or the line to that.
+    /// True if its recorder ended before it, or the line to that.
     pub cut: bool,
     /// Pieces of what was recorded that could not be read.
     pub damaged: u64,

@@ -65,7 +65,7 @@ pub type Unit = [u64; 2];
 /// The most resources of specifications that are recorded at a time.
 pub const MAX_SPECIFIED: usize = 24;
 
-/// What can be taken and given back.
+/// A kind of resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Resource {
     /// Memory of the allocator: blocks by their addresses.
@@ -76,7 +76,7 @@ pub enum Resource {
     Thread,
     /// Libraries that were loaded by `dlopen`, by its handles: as often as they were opened.
     Library,
-    /// What a specification tells of.
+    /// A resource of a specification.
     Specified(Specified),
 }
 
@@ -87,13 +87,13 @@ pub struct Specified {
     pub number: u8,
     /// Its name.
     pub name: &'static str,
-    /// What it is, in words.
+    /// A description in words.
     pub description: &'static str,
-    /// Whether each has a size of its own, in bytes.
+    /// True if each has a size of its own, in bytes.
     pub has_bytes: bool,
-    /// Whether the same may be taken several times, and is there until it was given back as often.
+    /// True if the same one may be taken several times, and stays until it was given back as often.
     pub is_counted: bool,
-    /// Whether what gives it back gives back other things too.
+    /// True if its release functions give back other things too.
     pub has_others: bool,
 }
 
@@ -131,7 +131,7 @@ impl Resource {
         1 << self.number()
     }
 
-    /// Whether each has a size in bytes; else they are counted.
+    /// True if each has a size in bytes; else they are counted.
     #[must_use]
     pub const fn has_bytes(self) -> bool {
         match self {
@@ -141,7 +141,7 @@ impl Resource {
         }
     }
 
-    /// Whether the same may be taken several times, and is there until it was given back as often.
+    /// True if the same one may be taken several times, and stays until it was given back as often.
     #[must_use]
     pub const fn is_counted(self) -> bool {
         match self {
@@ -151,7 +151,7 @@ impl Resource {
         }
     }
 
-    /// Whether what gives it back gives back other things too, which nobody is to be told of.
+    /// True if its release functions give back other things too, which are not reported.
     #[must_use]
     pub const fn has_others(self) -> bool {
         matches!(self, Self::Specified(Specified { has_others: true, .. }))
@@ -165,11 +165,11 @@ pub struct Definition<'a> {
     pub function: u16,
     /// Of which of the specified resources; [`OF_MEMORY`](Self::OF_MEMORY): of [`Resource::Memory`].
     pub resource: u8,
-    /// Whether they have sizes, and are counted.
+    /// True if they have sizes, and are counted.
     pub has_bytes: bool,
     /// The same may be taken several times.
     pub is_counted: bool,
-    /// What gives it back gives back other things too.
+    /// Its release functions give back other things too.
     pub has_others: bool,
     /// The resource, what it is, the function.
     pub texts: [&'a str; 3],
@@ -207,7 +207,7 @@ impl<'a> Definition<'a> {
     }
 }
 
-/// What a function does.
+/// The effect of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Something is taken.
@@ -226,7 +226,7 @@ macro_rules! kinds {
         functions { $($(#[$doc:meta])* $name:ident = $number:literal $function:literal $resource:ident $action:ident,)* }
         others { $($(#[$other_doc:meta])* $other:ident = $other_number:literal,)* }
     ) => {
-        /// What a unit is of.
+        /// The kind of a unit.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Kind {
@@ -237,7 +237,7 @@ macro_rules! kinds {
         impl Kind {
             const ALL: &[Self] = &[$(Self::$name,)* $(Self::$other,)*];
 
-            /// What the function does, and with what; `None` for what is no function, or one of a specification.
+            /// The function's resource and effect; `None` for anything but a function, and for functions of specifications.
             #[must_use]
             pub const fn role(self) -> Option<(Resource, Action)> {
                 match self {
@@ -400,11 +400,11 @@ kinds! {
         Process = 65,
         /// A program or library that is in a process.
         Module = 66,
-        /// What time it was.
+        /// A time of day.
         Clock = 67,
         /// The recording has ended.
         End = 68,
-        /// What is recorded.
+        /// The recorded resources.
         Wanted = 69,
         /// A thread has begun to be recorded.
         Thread = 70,
@@ -434,7 +434,7 @@ impl Kind {
         Self::BY_NUMBER[(word >> 56) as usize]
     }
 
-    /// What a function does; `None` for what is none.
+    /// The effect of a function; `None` for other kinds.
     #[must_use]
     pub const fn action(self) -> Option<Action> {
         match self {
@@ -456,7 +456,7 @@ impl Kind {
     }
 }
 
-/// What a block begins with.
+/// The head of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHead {
     /// Units that follow.
@@ -524,7 +524,7 @@ pub mod pool {
     pub const WANTED_AT: usize = 36;
     /// The chunks' states, of 32 bits each.
     pub const STATES_AT: usize = 4096;
-    /// What is known of each chunk, [`HEAD_BYTES`] each.
+    /// The heads of the chunks, [`HEAD_BYTES`] each.
     pub const HEADS_AT: usize = STATES_AT + 4 * CHUNKS;
     /// Bytes of what is known of a chunk: when it was taken (64 bits), by which process' number and thread (32 each).
     pub const HEAD_BYTES: usize = 16;

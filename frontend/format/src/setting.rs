@@ -1,4 +1,4 @@
-//! What a recorder tells the library in a program: settings of several kinds as one text, which is the value of one variable of the environment.
+//! The recorder's settings for the library in a program: several kinds as one text, the value of one environment variable.
 //!
 //! ```text
 //! folder=/home/a/trace/.recording
@@ -7,9 +7,9 @@
 //! branch=*@libz
 //! ```
 //!
-//! A line for each value; what is not set has none. A backslash is before one, and before an `n` that stands for a line's end.
+//! A line for each value; none for an unset one. A backslash is before one, and before an `n` that stands for a line's end.
 //!
-//! Not here: what becomes of them (`rftrace-preload`).
+//! Not here: their effects (`rftrace-preload`).
 
 extern crate std;
 
@@ -28,7 +28,7 @@ pub const VARIABLE: &str = "RFTRACE_RECORD";
 
 /// A kind of values.
 trait Setting {
-    /// What stands for it: a text for each value of several.
+    /// Its texts: one for each value of several.
     fn texts(&self) -> Vec<Vec<u8>>;
 
     /// Takes a text. `None`: it stands for nothing.

@@ -31,7 +31,7 @@ pub const MAX_DEPTH: usize = 16;
 /// The arguments that steps can name.
 pub const MAX_PARAMETERS: u8 = 16;
 
-/// What a function does.
+/// The effect of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Does {
@@ -103,7 +103,7 @@ impl Width {
         }
     }
 
-    /// What of a value such a one is.
+    /// Cuts a value to this width.
     #[must_use]
     pub fn cut(self, value: u64) -> u64 {
         match self {
@@ -118,7 +118,7 @@ impl Width {
     }
 }
 
-/// What takes two values and leaves one. Comparisons are of numbers with a sign, and leave 1 or 0.
+/// An operation on two values with one result. Comparisons are of signed numbers, and result in 1 or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Operation {
@@ -128,17 +128,17 @@ pub enum Operation {
     Subtract = 1,
     /// Their product.
     Multiply = 2,
-    /// Whether they are the same.
+    /// 1 if both are equal.
     Equal = 3,
-    /// Whether they are not.
+    /// 1 if they differ.
     Unequal = 4,
-    /// Whether the first one is less.
+    /// 1 if the first one is less.
     Less = 5,
-    /// Whether it is not more.
+    /// 1 if the first one is not more.
     AtMost = 6,
-    /// Whether both are not 0.
+    /// 1 if both are not 0.
     And = 7,
-    /// Whether one is not 0.
+    /// 1 if at least one is not 0.
     Or = 8,
 }
 
@@ -155,7 +155,7 @@ impl Operation {
         Self::Or,
     ];
 
-    /// What it leaves.
+    /// Returns the result for two values.
     #[must_use]
     pub fn of(self, first: u64, second: u64) -> u64 {
         let (signed, other) = (first as i64, second as i64);
@@ -249,11 +249,11 @@ impl Step {
 /// An argument that is told of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Argument<T> {
-    /// What it is called.
+    /// Its name.
     pub name: T,
     /// Its steps.
     pub steps: T,
-    /// Whether they lead to the address of a text.
+    /// True if the steps lead to the address of a text.
     pub is_text: bool,
 }
 
@@ -262,19 +262,19 @@ pub struct Argument<T> {
 pub struct Function<T> {
     /// Of what, by the number of its bit.
     pub resource: u32,
-    /// What it does.
+    /// Its effect.
     pub does: Does,
     /// [`BEFORE`], [`NESTED`].
     pub flags: u32,
     /// How much: steps.
     pub size: T,
-    /// Whether the call does not count: steps, or nothing.
+    /// Test for a failed call, which does not count: steps, or nothing.
     pub failed: T,
-    /// What [`Does::Reallocate`] gives back: steps.
+    /// The id that [`Does::Reallocate`] gives back: steps.
     pub old: T,
-    /// What is taken or given back: steps of each.
+    /// The ids taken or given back: steps of each.
     pub ids: Vec<T>,
-    /// What is told besides.
+    /// Further arguments to record.
     pub arguments: Vec<Argument<T>>,
 }
 
@@ -381,13 +381,13 @@ impl<'a> Entry<'a> {
         word(self.words, 0)
     }
 
-    /// What it does.
+    /// Its effect.
     #[must_use]
     pub fn does(self) -> Does {
         Does::of(word(self.words, 1)).unwrap_or(Does::Note)
     }
 
-    /// Whether it has one of the flags.
+    /// True if it has one of the flags.
     #[must_use]
     pub fn has(self, flag: u32) -> bool {
         word(self.words, 2) & flag != 0
@@ -399,25 +399,25 @@ impl<'a> Entry<'a> {
         self.table.part(self.words, 3)
     }
 
-    /// Whether the call does not count: steps, or nothing.
+    /// Test for a failed call, which does not count: steps, or nothing.
     #[must_use]
     pub fn failed(self) -> &'a [u8] {
         self.table.part(self.words, 5)
     }
 
-    /// What is given back besides: steps, or nothing.
+    /// The id given back besides: steps, or nothing.
     #[must_use]
     pub fn old(self) -> &'a [u8] {
         self.table.part(self.words, 7)
     }
 
-    /// What is taken or given back: steps of each.
+    /// The ids taken or given back: steps of each.
     pub fn ids(self) -> impl Iterator<Item = &'a [u8]> {
         let n_ids = (word(self.words, 9) as usize).min(MAX_IDS);
         (0..n_ids).map(move |number| self.table.part(self.words, 10 + 2 * number))
     }
 
-    /// What is told besides.
+    /// Further arguments to record.
     pub fn arguments(self) -> impl Iterator<Item = Argument<&'a [u8]>> {
         let (all, _) = self.table.part(self.words, 18).as_chunks::<20>();
         all.iter().take(MAX_ARGUMENTS).map(move |words| Argument {

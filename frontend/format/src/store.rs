@@ -21,19 +21,19 @@ use crate::resources;
 
 /// The list of functions that are not recorded though they were to be. It is there alone where nothing was recorded.
 pub const BRANCHES: &str = "entry-branches.txt";
-/// What names of dumps begin with that are not whole yet.
+/// The beginning of names of unfinished dumps.
 pub const DUMP: &str = ".dump-";
 /// `info` of a trace whose end has not come by the network.
 pub const INCOMPLETE_INFO: &str = "info.incomplete";
 
-/// What names of folders begin with that are about to be removed.
+/// The beginning of names of folders about to be removed.
 const REMOVED: &str = ".rftrace-removed-";
 /// The name of a file that takes another one's place when it is whole.
 const NEW: &str = ".rftrace-new";
 /// Other files of ours and of uftrace, which may be there beside those that have a kind.
 const OTHERS: [&str; 5] = [BRANCHES, INCOMPLETE_INFO, PART_FILE, "room", "default.opts"];
 
-/// What lies in a directory, for who wants to write a trace there.
+/// The contents of a directory, for a writer of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// Nothing, or it is not there.
@@ -397,7 +397,7 @@ pub fn start_time(pid: u32) -> Option<String> {
     (!is_over).then(|| started.to_owned())
 }
 
-/// Who says in a folder that it records there, and lives.
+/// The living recorder that has its entry in a folder.
 #[must_use]
 pub fn living_recorder(work: &Path) -> Option<u32> {
     names_in(work).ok()?.iter().find_map(|name| match Entry::of(name)? {
@@ -414,7 +414,7 @@ fn recorded_by(pid: u32) -> Error {
     Error::new(ErrorKind::ResourceBusy, reason)
 }
 
-/// Who has the lock of a directory, by what the system tells of locks: `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
+/// The error with the owner of a directory's lock, from the system's list of locks: `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
 #[cfg(unix)]
 fn owned_by_other(path: &Path, dir: &File) -> Error {
     use std::os::unix::fs::MetadataExt;
@@ -501,20 +501,20 @@ fn is_folder(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|meta| meta.is_dir())
 }
 
-/// Whether a file begins so. Somebody's pipe would keep this waiting.
+/// True if a file begins so. A pipe would block this.
 fn begins_with(path: &Path, magic: &[u8]) -> bool {
     let mut start = Vec::new();
     let read = |file: File| file.take(magic.len() as u64).read_to_end(&mut start);
     path.is_file() && File::open(path).and_then(read).is_ok() && start == magic
 }
 
-/// What a recorder has kept as it was: others may call a folder so, too.
+/// True for a stream that a recorder has kept as it was: others may call a folder so, too.
 fn is_stream(folder: &Path) -> bool {
     let is_spool = |names: Vec<String>| names.iter().any(|name| name.starts_with(SPOOL));
     folder.file_name().is_some_and(|name| name == STREAM) && names_in(folder).is_ok_and(is_spool)
 }
 
-/// Whether what has this name in a directory is a file or folder of a trace.
+/// True if this entry of a directory is a file or folder of a trace.
 fn is_ours(dir: &Path, name: &str) -> bool {
     let path = dir.join(name);
     if !is_folder(&path) {
@@ -524,7 +524,7 @@ fn is_ours(dir: &Path, name: &str) -> bool {
     name == FOLDER || name.starts_with(REMOVED) || name.starts_with(DUMP) || is_stream(&path) || is_snapshot()
 }
 
-/// Whether a directory is one of a trace because of this.
+/// True if this entry shows that the directory is one of a trace.
 fn tells_of_trace(dir: &Path, name: &str) -> bool {
     let path = dir.join(name);
     match name {

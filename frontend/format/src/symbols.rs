@@ -29,13 +29,13 @@ use crate::text::{self, base_name};
 /// The longest build-id that uftrace reads, in hexadecimal digits.
 pub const BUILD_ID_DIGITS: usize = 40;
 
-/// What the comment with the module's path begins with.
+/// The beginning of the comment with the module's path.
 const PATH: &str = "# path name: ";
 
 /// Names that end the symbol before them.
 const END_MARKS: [&str; 3] = ["__func_end", "__sym_end", "__dynsym_end"];
 
-/// What may stand for `build_id` in symbol files and maps: its first 40 digits.
+/// The form of `build_id` in symbol files and maps: its first 40 digits.
 ///
 /// uftrace keeps no more, and a longer one in a map line overruns a buffer of its reader.
 pub fn short_build_id(build_id: &str) -> &str {
@@ -83,7 +83,7 @@ impl Head {
         true
     }
 
-    /// Whether uftrace takes the file for that of `module`.
+    /// True if uftrace takes the file for that of `module`.
     pub fn is_of(&self, module: ModuleId<'_>) -> bool {
         let is_other_build = match (&self.build_id, module.build_id) {
             (Some(own), Some(other)) => short_build_id(own) != short_build_id(other),
@@ -136,12 +136,12 @@ impl<'a> SymbolLine<'a> {
     /// The types of symbols that count; lines of other types are ignored.
     pub const KINDS: &'static str = "?TtwPKDdvu";
 
-    /// What ends the symbol before it at `addr`.
+    /// A mark at `addr` that ends the symbol before it.
     pub fn end(addr: u64) -> Self {
         Self { addr, size: 0, kind: '?', name: END_MARKS[0], mangled: None }
     }
 
-    /// Whether it only ends the symbol before it.
+    /// True if it only ends the symbol before it.
     pub fn is_end(&self) -> bool {
         self.kind == '?' || END_MARKS.contains(&self.name)
     }
@@ -215,7 +215,7 @@ pub struct ValuesOf {
 pub struct ValueLines<'a> {
     /// The function's address, as in the symbol file.
     pub addr: u64,
-    /// What they tell.
+    /// Their content.
     pub function: &'a ValuesOf,
 }
 
@@ -232,7 +232,7 @@ impl fmt::Display for ValueLines<'_> {
     }
 }
 
-/// What a line of a file of source lines tells.
+/// The content of a line of a file of source lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePart<'a> {
     /// The function that the next lines are about.
@@ -260,7 +260,7 @@ pub enum SourcePart<'a> {
         /// Its names and their numbers; see [`enumerators`].
         names: &'a str,
     },
-    /// What a value with fields is that specs name: `/t16:NAME`.
+    /// The layout of a value with fields, as specs name it: `/t16:NAME`.
     Layout {
         /// Its name.
         name: &'a str,
@@ -333,7 +333,7 @@ pub fn enumerators(names: &str) -> impl Iterator<Item = (&str, i32)> {
     })
 }
 
-/// What the name of a symbol file depends on.
+/// The parts of a module's identity that determine the name of its symbol file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleId<'a> {
     /// Path as in the map.

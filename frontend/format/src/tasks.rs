@@ -61,7 +61,7 @@ impl<'a> TaskLine<'a> {
     ///
     /// # Errors
     ///
-    /// What is wrong with a line of a known kind.
+    /// Describes the fault in a line of a known kind.
     pub fn parse(line: &'a str) -> Result<Option<Self>, &'static str> {
         let parsed = match line.get(..4) {
             Some("SESS") => session(line),
@@ -135,7 +135,7 @@ fn dlopen(line: &str) -> Option<TaskLine<'_>> {
     Some(TaskLine::Dlopen { time_ns: time(line)?, tid, sid: sid(line)?, base, path })
 }
 
-/// What stands in quotes at the end of a line: a name may hold anything else.
+/// The quoted text at the end of a line. A name in it may hold any character, quotes too.
 fn quoted<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let (_, quoted) = line.split_once(key)?;
     Some(quoted.strip_suffix('"').unwrap_or(quoted))

@@ -19,7 +19,7 @@ pub fn lines(bytes: &[u8]) -> impl Iterator<Item = (u64, Cow<'_, str>)> {
 
 /// A line without its end.
 ///
-/// What is not UTF-8 is replaced, and it is [`Shown`] with its tabs: lines end up on terminals.
+/// Replaces all that is not UTF-8, and [`Shown`] escapes the rest except tabs: lines end up on terminals.
 pub fn line(bytes: &[u8]) -> Cow<'_, str> {
     let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line));
@@ -27,7 +27,7 @@ pub fn line(bytes: &[u8]) -> Cow<'_, str> {
     if shown.is_plain() { line } else { shown.to_string().into() }
 }
 
-/// Whether a character does something else on a terminal than stand there: controls, and those that turn the direction of writing or are not seen.
+/// True if a terminal does not simply show the character: controls, changes of the writing direction, invisible ones.
 pub fn is_unseen(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')

@@ -15,7 +15,7 @@ pub const MAX_PAYLOAD: usize = 1024;
 
 /// The length of what stands for a null pointer among items.
 pub(crate) const NULL: u16 = u16::MAX;
-/// What a string takes at the most, where the tracer cuts it.
+/// The most bytes of a string: the tracer cuts it there.
 pub(crate) const STRING_BYTES: usize = 98;
 /// Codes: the bit of a [value with fields](crate::composite).
 pub(crate) const COMPOSITE: u16 = 1 << 15;
@@ -124,7 +124,7 @@ impl Form {
         }
     }
 
-    /// Whether its bytes are counted where they are written.
+    /// True if a byte count precedes its bytes where they are written.
     pub(crate) fn is_text(self) -> bool {
         matches!(self, Self::String | Self::Counted | Self::CountedBefore | Self::Owned(_))
     }
@@ -146,7 +146,7 @@ impl ValueSpec {
     const MAX_NUMBER: u8 = 63;
     /// Those that are in registers, of floating-point numbers.
     const MAX_FLOAT_NUMBER: u8 = 8;
-    /// What stands for a value of which nothing is known: uftrace shows `?{}`.
+    /// The form of an unknown value: uftrace shows `?{}`.
     const UNKNOWN: &str = "t0:?";
 
     /// A value of `size` bytes, 1, 2, 4 or 8.
@@ -199,7 +199,7 @@ impl ValueSpec {
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// Describes the fault in the spec.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (place, form) = text.split_once('/').map_or((text, None), |(place, form)| (place, Some(form)));
         if text.contains('%') {
@@ -281,7 +281,7 @@ impl ValueSpec {
         Ok(specs)
     }
 
-    /// What stands for it among the items that a tracer records.
+    /// The code of this value among the items of a tracer.
     pub fn code(self) -> u16 {
         let (place, number) = match self.place {
             Place::Argument(number) => (0, number),
@@ -347,9 +347,9 @@ impl fmt::Display for ValueSpec {
     }
 }
 
-/// Whether these values fit behind a call.
+/// True if these values fit behind a call.
 pub fn fit(specs: &[ValueSpec]) -> bool {
-    /// What the codes of a value with fields take among items, and what its size is rounded up by.
+    /// Bytes for the codes of a value with fields among items, and for rounding up its size.
     const COMPOSITE_CODES: usize = 24;
 
     let bytes = |spec: &ValueSpec| match spec.form {
@@ -390,7 +390,7 @@ mod tests {
         {
             assert!(ValueSpec::parse(bad).is_err(), "{bad}");
         }
-        // What is not C's.
+        // Forms unknown in C.
         for form in
             [Form::Counted, Form::CountedBefore, Form::Unknown, Form::owned(0, 1).unwrap(), Form::owned(2, 1).unwrap()]
         {

@@ -1,4 +1,4 @@
-//! Patterns for names of functions: a name, a glob or a regex. What is recorded is chosen by them, and what is shown of a trace.
+//! Patterns for names of functions: a name, a glob or a regex. They choose the functions to record, and the part of a trace to show.
 //!
 //! ```
 //! use rftrace_pattern::Pattern;
@@ -14,7 +14,7 @@ use std::fmt;
 
 use regex_lite::Regex;
 
-/// What names are looked for: one name, a glob or a regex.
+/// A pattern for names: one name, a glob or a regex.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
@@ -61,7 +61,7 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), test })
     }
 
-    /// Whether it matches `name`. A name always matches itself, whatever characters are in it.
+    /// Returns true if it matches `name`. A name always matches itself, whatever characters are in it.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         match &self.test {
@@ -73,13 +73,13 @@ impl Pattern {
         }
     }
 
-    /// Whether it matches all names.
+    /// Returns true if it matches all names.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         matches!(self.test, Test::Everything)
     }
 
-    /// Whether it is to be compared with the name of a C++ function with its parameters too.
+    /// Returns true if it is to be compared with the name of a C++ function with its parameters too.
     #[must_use]
     pub fn has_parameters(&self) -> bool {
         self.text.contains('(')
@@ -99,7 +99,7 @@ impl Pattern {
     }
 }
 
-/// What is wrong with a pattern.
+/// A fault in a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(String);
 
@@ -120,7 +120,7 @@ fn as_regex(text: &str) -> Option<&str> {
     text.strip_prefix('/')?.strip_suffix('/')
 }
 
-/// Whether `name` is these parts, of which there are two at least, with anything between them.
+/// Returns true if `name` is these parts, of which there are two at least, with anything between them.
 fn has_parts(name: &str, parts: &[String]) -> bool {
     let [first, between @ .., last] = parts else { return false };
     let Some(mut rest) = name.strip_prefix(first.as_str()) else { return false };

@@ -1,7 +1,7 @@
-//! What `rftrace ctl` asks of this process: switching, filters, patching, the list of functions. A request lies in the bank, and a
-//! signal's handler looks for it; or a thread that is borrowed for that, if this process was attached to.
+//! Requests of `rftrace ctl` to this process: switching, filters, patching, the list of functions. A request lies in the bank, and a
+//! signal's handler looks for it; or a borrowed thread, if this process was attached to.
 //!
-//! Not here: how requests come and answers go (`rftrace_frontend::bank`), and the handler (`signals`).
+//! Not here: the transport of requests and answers (`rftrace_frontend::bank`), and the handler (`signals`).
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -13,7 +13,7 @@ use crate::save::{self, RECORDING, Recording};
 use crate::types;
 use crate::work;
 
-/// Whether the recorder has asked to be told of panics and exceptions.
+/// True if the recorder has asked for reports of panics and exceptions.
 pub(crate) static IS_TOLD_OF_RAISED: AtomicBool = AtomicBool::new(false);
 
 /// Answers a request, if there is one.

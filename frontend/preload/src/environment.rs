@@ -21,7 +21,7 @@ const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
 static OWN: OnceLock<Own> = OnceLock::new();
 
-/// What this program was told.
+/// The recorder's instructions to this program.
 struct Own {
     /// `NAME=value`.
     variables: Vec<CString>,

@@ -1,9 +1,12 @@
-//! `mlockall` of the program: it locks the program's memory, and none of the tracer's. The banks are room for many processes, which nobody has memory for.
+//! `mlockall` of the program: it locks the program's memory, and none of the tracer's. The banks are room for many processes: no machine has
+//! memory for all of it.
 //!
-//! The system counts all that is mapped, and locks it at once. Here it is asked to lock pages when they come; then the tracer's are unlocked, and the program's
-//! locked as it wanted. What the tracer has allocated for itself, and libgcc_s where the program has none, some hundred KiB, counts as the program's.
+//! The system counts all mapped memory, and locks it at once. Here it is asked to lock pages when they come; then the tracer's are unlocked,
+//! and the program's locked as it wanted. Memory that the tracer has allocated for itself, and libgcc_s where the program has none, some
+//! hundred KiB, counts as the program's.
 //!
-//! What the program maps later is locked by the system alone (`MCL_FUTURE`): the tracer maps nothing large later, and a child of a fork inherits no locks.
+//! Later mappings of the program are locked by the system alone (`MCL_FUTURE`): the tracer maps nothing large later, and a child of a fork
+//! inherits no locks.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::fs;
@@ -91,7 +94,7 @@ struct Mapping {
     is_own: bool,
 }
 
-/// What is mapped now.
+/// The present mappings.
 fn mappings() -> Vec<Mapping> {
     let maps = fs::read("/proc/thread-self/maps").unwrap_or_default();
     let mut own: Vec<Range<usize>> = memory::own_places();
@@ -134,7 +137,7 @@ fn parts(place: Range<usize>, own: &[Range<usize>]) -> Vec<Mapping> {
     parts
 }
 
-/// What counts of the program.
+/// Bytes of the program's mappings.
 fn program_bytes() -> u64 {
     mappings().iter().filter(|it| !it.is_own).map(|it| it.place.len() as u64).sum()
 }

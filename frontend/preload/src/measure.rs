@@ -1,6 +1,6 @@
-//! What the tracer takes of a recorded call on this machine: measured in a process of its own, where this library is the program.
+//! The tracer's overhead per recorded call on this machine: measured in a process of its own, where this library is the program.
 //!
-//! Not here: the functions that are called (`arch`), how their time is taken (`rftrace-frontend`), who asks (`rftrace-record`).
+//! Not here: the called functions (`arch`), the timing (`rftrace-frontend`), the request (`rftrace-record`).
 
 use rftrace_format::cost::{CallCost, HookKind};
 use rftrace_frontend::{Config, Mode};

@@ -14,7 +14,7 @@ use std::{ptr, slice};
 
 use rftrace_format::passed::Passed;
 
-/// What this process knew when it began.
+/// The state of this process at its beginning.
 #[derive(Debug)]
 struct Beginning {
     /// The notes; empty if they are not there.
@@ -54,7 +54,7 @@ fn map(notes: &Passed) -> Option<&'static [AtomicU8]> {
     (memory != libc::MAP_FAILED).then(|| unsafe { slice::from_raw_parts(memory.cast(), bytes) })
 }
 
-/// Whether this process has another root directory than at its beginning, so that paths mean something else.
+/// True if this process has another root directory than at its beginning: paths mean something else then.
 pub(crate) fn is_elsewhere() -> bool {
     BEGINNING.get().is_some_and(|beginning| beginning.root != root())
 }

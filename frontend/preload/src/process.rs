@@ -63,7 +63,7 @@ pub(crate) fn fork() -> Option<Fork> {
     (parent != 0).then(|| Fork { parent, nanos: FORKED_NANOS.load(Relaxed) })
 }
 
-/// Whether the calling process is the one that is recorded here, not a child in its memory.
+/// True if the calling process is the one that is recorded here, not a child in its memory.
 pub(crate) fn is_owner() -> bool {
     OWNER.load(Relaxed) == std::process::id()
 }

@@ -1,7 +1,7 @@
-//! Whether a program that this one begins can load our libraries: musl's dynamic linker ends a program that is to load one of the GNU C library,
-//! and that of another class complains.
+//! Compatibility of a program that this one begins with our libraries: musl's dynamic linker ends a program that is to load one of the GNU C
+//! library, and that of another class complains.
 //!
-//! Not here: what the program is given then (`environment`).
+//! Not here: the environment of that program (`environment`).
 //!
 //! **Invariant**: nothing here takes memory or a lock. It runs in the child of a `vfork`, too.
 
@@ -25,7 +25,7 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// Whether it may be given our libraries. One that nobody can read may.
+    /// True if it may be given our libraries. An unreadable one may.
     ///
     /// # Safety
     ///
@@ -113,7 +113,7 @@ fn takes_libraries(file: c_int) -> bool {
     !is_elf || is_own && !has_musl(file, &head)
 }
 
-/// Whether the dynamic linker of a program of our class is musl's.
+/// True if the dynamic linker of a program of our class is musl's.
 fn has_musl(file: c_int, head: &[u8; 256]) -> bool {
     const MOST_SEGMENTS: u64 = 128;
     const SEGMENT_BYTES: usize = size_of::<libc::Elf64_Phdr>();

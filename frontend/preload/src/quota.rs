@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rftrace_format::recording::WRITTEN;
 
-/// Whether so many bytes or more were written. Each save looks before it begins, so the last one may go beyond.
+/// True if so many bytes or more were written. Each save checks before it begins, so the last one may go beyond.
 pub(crate) fn is_used_up(folder: &Path, most_bytes: u64) -> bool {
     let text = fs::read_to_string(folder.join(WRITTEN)).unwrap_or_default();
     let written = text.lines().filter_map(|line| line.parse::<u64>().ok()).fold(0, u64::saturating_add);
@@ -16,6 +16,6 @@ pub(crate) fn is_used_up(folder: &Path, most_bytes: u64) -> bool {
 /// So many bytes more were written.
 pub(crate) fn add(folder: &Path, bytes: u64) {
     let file = File::options().create(true).append(true).open(folder.join(WRITTEN));
-    // What cannot be told does not count.
+    // Bytes that cannot be noted do not count.
     let _ = file.and_then(|mut file| file.write_all(format!("{bytes}\n").as_bytes()));
 }

@@ -33,7 +33,7 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Whether the recorder knows all that this process may still say: a filter of system calls may kill for more. It sees the end by itself.
+    /// True if the recorder knows all that this process may still report: a filter of system calls may kill for more. It sees the end by itself.
     pub(crate) fn is_told(&self) -> bool {
         self.bank.is_some() && work::is_filtered()
     }
@@ -42,7 +42,7 @@ impl Recording {
 /// The one of this process, once it has begun.
 pub(crate) static RECORDING: OnceLock<Recording> = OnceLock::new();
 
-/// What an entry or exit takes in a trace.
+/// Bytes of an entry or exit in a trace.
 const BYTES_OF_EVENT: u64 = RECORD_BYTES as u64;
 
 const NOTHING_SAVED: &str = "nothing was saved";
@@ -77,7 +77,7 @@ pub(crate) fn save(moment: Moment) {
         return;
     }
     if let Some(bank) = recording.bank.filter(|bank| !bank.is_abandoned()) {
-        // What an exec puts an end to goes on if it fails.
+        // After a failed exec the program goes on: no end is noted for it.
         work::alone(|| match moment {
             Moment::Exec => bank.describe(),
             Moment::Exit => bank.end(0),
@@ -100,7 +100,7 @@ pub(crate) fn save(moment: Moment) {
         let result = recording.tracer.save_with(&options);
         describe(&part, Some(&result));
     };
-    // What goes on goes on with its own limits.
+    // Limits are not raised before an exec: the process goes on with its own.
     if moment == Moment::Exec {
         work::alone(save);
     } else {
@@ -170,7 +170,7 @@ fn counts(saved: &Saved) -> Counts {
         full: saved.full,
         chunks_overwritten: saved.chunks_overwritten,
         untraced_threads: saved.untraced_threads.into(),
-        // What finds no room ends the recording: `full`.
+        // A record without room ends the recording: `full`.
         dropped: 0,
         cut: false,
         damaged: 0,
@@ -213,14 +213,14 @@ fn limit(kind: libc::__rlimit_resource_t) -> Option<libc::rlimit> {
     (unsafe { libc::getrlimit(kind, &raw mut limit) } == 0).then_some(limit)
 }
 
-/// Whether this process may not have as much memory as there is.
+/// True if a limit of memory holds for this process.
 pub(crate) fn is_memory_limited() -> bool {
     let is_limited = |kind| limit(kind).is_none_or(|limit| limit.rlim_cur != libc::RLIM_INFINITY);
     is_limited(libc::RLIMIT_AS) || is_limited(libc::RLIMIT_DATA)
 }
 
-/// Whether a save may start threads. Not in a sandbox, which may kill for it, and not when the main thread has ended: the end
-/// of a thread that is the last one for the C library ends the process. Not where memory is limited: a thread that gets none
+/// True if a save may start threads. Not in a sandbox, which may kill for it, and not when the main thread has ended: the end
+/// of a thread that is the last one for the C library ends the process. Not with limited memory: a thread that gets none
 /// cannot be given up.
 fn may_start_threads() -> bool {
     if is_memory_limited() {

@@ -211,7 +211,7 @@ extern "C" fn on_fatal(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     // SAFETY: the kernel passes what the signal is about.
     let is_fault =
         unsafe { &*info }.si_code > 0 && [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL].contains(&signal);
-    // What has faulted does so again. Other signals are sent again; they wait until this returns.
+    // A faulting instruction faults again. Other signals are sent again; they wait until this returns.
     if !is_fault {
         // SAFETY: the calls take no pointers.
         unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), signal) };

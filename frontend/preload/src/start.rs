@@ -123,12 +123,12 @@ fn begin(settings: Settings, branches: &Branches) {
     }
 }
 
-/// Whether the program runs under a filter of system calls, of which nobody knows what it does.
+/// True if the program runs under a filter of system calls, with unknown rules.
 fn has_filter() -> bool {
     status_has("Seccomp:")
 }
 
-/// Whether the system says something else than 0 of this process.
+/// True if the system reports another value than 0 for this process.
 fn status_has(name: &str) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.strip_prefix(name).is_some_and(|value| value.trim() != "0"))
@@ -167,7 +167,7 @@ fn error_file(folder: &Path) -> PathBuf {
     folder.join(Entry::Error { pid: std::process::id() }.to_string())
 }
 
-/// Whether an earlier program of this process was recorded.
+/// True if an earlier program of this process was recorded.
 fn was_recorded(settings: &Settings) -> bool {
     let own = std::process::id();
     let is_own =
@@ -208,7 +208,7 @@ unsafe extern "C" fn forked() {
     work::fork_ends();
 }
 
-/// Whether the program, or a library that it starts with, calls a hook.
+/// True if the program, or a library that it starts with, calls a hook.
 fn calls_hooks() -> bool {
     let mut found = false;
     // SAFETY: the function below takes a pointer to a `bool`, and does not keep it.
@@ -229,8 +229,8 @@ unsafe extern "C" fn look_for_hooks(info: *mut libc::dl_phdr_info, _size: usize,
     c_int::from(*found)
 }
 
-/// Whether a module with this dynamic section imports a hook: a relocation names it. What says how many symbols there are, and
-/// which of them are imported, differs from linker to linker and from option to option.
+/// True if a module with this dynamic section imports a hook: a relocation names it. The number of symbols, and which of them are
+/// imported, are given differently from linker to linker and from option to option.
 ///
 /// # Safety
 ///

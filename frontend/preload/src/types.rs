@@ -1,6 +1,6 @@
-//! What is known of functions' values: `rftrace record` reads debug information, and answers to this library what it has found.
+//! Types of functions' values: `rftrace record` reads debug information, and answers this library.
 //!
-//! Not here: what is asked for, and what is done with the answer (`rftrace-frontend`).
+//! Not here: the questions, and the use of the answer (`rftrace-frontend`).
 
 use std::sync::{Mutex, PoisonError};
 

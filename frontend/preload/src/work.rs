@@ -61,19 +61,19 @@ pub(crate) fn filter() {
     IS_FILTERED.store(true, Relaxed);
 }
 
-/// Whether it has made one.
+/// True after [`filter`].
 pub(crate) fn is_filtered() -> bool {
     IS_FILTERED.load(Relaxed)
 }
 
-/// Whether this thread is at work.
+/// True if this thread is at work.
 pub(crate) fn is_at_work() -> bool {
     let worker = WORKER.load(Relaxed);
     // SAFETY: the call takes nothing.
     worker != 0 && worker == unsafe { libc::gettid() }.cast_unsigned()
 }
 
-/// Whether that is so.
+/// True after [`confine_thread`].
 pub(crate) fn is_confined() -> bool {
     IS_CONFINED.get()
 }
@@ -188,7 +188,7 @@ fn set_mask(mask: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, ptr::null_mut()) };
 }
 
-/// Whether a blocked signal waits.
+/// True if a blocked signal waits.
 fn is_pending(signal: c_int) -> bool {
     let mut pending = MaybeUninit::uninit();
     // SAFETY: the set is filled by the first call, if it succeeds.

@@ -21,7 +21,7 @@ use crate::state;
 use crate::stubs;
 use crate::thread;
 
-/// What is wanted: lines of `key=value`.
+/// The recorder's settings: lines of `key=value`.
 #[derive(Default)]
 struct Settings {
     /// `pool`: where the recorder's memory is.
@@ -117,7 +117,7 @@ unsafe fn answered(work: impl FnOnce() -> Result<(), &'static str>, answer: *mut
 }
 
 fn attach(settings: &Settings) -> Result<(), &'static str> {
-    // Who recorded before has not come to the end of it.
+    // An earlier recorder has not detached.
     detach()?;
     let path = |bytes| CStr::from_bytes_with_nul(bytes).unwrap_or_default();
     let generation = process::attach(settings.tracer);

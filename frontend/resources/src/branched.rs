@@ -20,13 +20,13 @@ fn places(address: usize) -> impl Iterator<Item = &'static AtomicUsize> {
     (first..first + N_PLACES).map(|place| &PLACES[place % N_PLACES])
 }
 
-/// Whether the function at an address has one.
+/// True if the function at an address has one.
 pub(crate) fn has(address: usize) -> bool {
     let mut places = places(address).map(|place| place.load(Relaxed));
     places.find(|&known| known == address || known == 0) == Some(address) && address != 0
 }
 
-/// What branches are to lead to; null where this processor does not save all registers at a time.
+/// The target of branches; null where this processor does not save all registers at a time.
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_resources_hook() -> *const () {
     unsafe extern "C" {

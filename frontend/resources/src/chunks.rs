@@ -102,7 +102,7 @@ impl Cursor {
     }
 }
 
-/// Whether this thread's chunk, if it has one, is this process's.
+/// True if this thread's chunk, if it has one, is this process's.
 #[inline(always)]
 fn is_own(thread: &Thread) -> bool {
     let number = identity::number();
@@ -192,7 +192,7 @@ fn renew(thread: &Thread) -> bool {
             pool.lose();
             return false;
         };
-        // What a handler has taken meanwhile.
+        // Gives back a chunk that a handler has taken meanwhile.
         exchange(thread, Cursor::of(pool.start(chunk))).leave(pool);
         tell(thread, number);
         true

@@ -49,7 +49,7 @@ fn page() -> &'static AtomicU64 {
     unsafe { &*NUMBER.load(Relaxed) }
 }
 
-/// Whether this memory is this process's own, and not that of a parent that waits for it after `vfork`, as far as that can be asked.
+/// True if this memory is this process's own, and not that of a parent that waits for it after `vfork`, as far as the system may be asked.
 pub(crate) fn is_own_memory() -> bool {
     // SAFETY: the call takes nothing.
     number() == 0 || state::is_confined() || PID.load(Relaxed) == unsafe { libc::getpid() }

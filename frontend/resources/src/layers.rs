@@ -13,12 +13,12 @@ use crate::thread;
 /// Where the return address of a call lies, and that.
 pub(crate) type Layer = [usize; 2];
 
-/// Whether a function is of an allocator that the program has in it.
+/// True for a function of an allocator within the program.
 pub(crate) fn has(entry: &Entry<'_>) -> bool {
     entry.resource() == Resource::Memory.number()
 }
 
-/// Whether a function that has its return address there is called within one of the allocator's.
+/// True if a function with its return address there is called within one of the allocator's.
 pub(crate) fn is_within(sp: usize) -> bool {
     let [outer, returns_to] = thread::current().layer();
     // Of another stack, which may be gone, nothing is read.

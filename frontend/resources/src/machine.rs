@@ -6,17 +6,17 @@ use rftrace_format::specification::{MAX_DEPTH, Step};
 
 use crate::state;
 
-/// What is known of a call.
+/// The known values of a call.
 pub(crate) struct Values<'a> {
     /// The first arguments.
     pub(crate) integers: &'a [u64; 6],
     /// Where the others are.
     pub(crate) stack: usize,
-    /// What was returned.
+    /// The returned value.
     pub(crate) result: u64,
 }
 
-/// What the steps leave; `None` where something is not to be read, or they are none.
+/// The result of the steps; `None` if a word cannot be read, or the steps are malformed.
 pub(crate) fn run(code: &[u8], values: &Values<'_>) -> Option<u64> {
     let mut stack = [0u64; MAX_DEPTH + 2];
     let (mut top, mut rest) = (0usize, code);

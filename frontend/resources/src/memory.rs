@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 #[derive(Debug)]
 pub(crate) struct Memory;
 
-/// What is free of the newest piece: from here, to there.
+/// The free part of the newest piece: from here, to there.
 static FREE: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 

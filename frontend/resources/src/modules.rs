@@ -1,6 +1,6 @@
-//! What is known of the program and its libraries: where they lie, and their unwind information.
+//! Knowledge of the program and its libraries: their places, and their unwind information.
 //!
-//! **Invariant**: the unwind information of what may be unloaded is a copy. So stale knowledge makes wrong stacks, and nothing worse.
+//! **Invariant**: the unwind information of modules that may be unloaded is a copy. So stale knowledge makes wrong stacks, and nothing worse.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -41,7 +41,7 @@ static LOCK: AtomicBool = AtomicBool::new(false);
 /// Memory for a module beside its copies: what the unwinder has of it, and of those before in its new list.
 const BYTES_OF_ONE: usize = 1 << 10;
 
-/// What is known.
+/// Returns the present knowledge, if there is any.
 #[inline(always)]
 pub(crate) fn known() -> Option<&'static Known> {
     // SAFETY: null, or what is never freed.
@@ -90,7 +90,7 @@ impl Known {
         module.map_or(Some(address), |module| module.beginning(address))
     }
 
-    /// Whether all these addresses are in modules.
+    /// True if all these addresses are in modules.
     pub(crate) fn has_all(&self, addresses: &[u64]) -> bool {
         addresses.iter().all(|&address| {
             let after = self.ranges.partition_point(|&(start, _)| start < address);
@@ -115,7 +115,7 @@ pub(crate) fn alone<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
     })
 }
 
-/// What is found on the way through the modules.
+/// State of the walk through the modules.
 struct Looking {
     old: Option<&'static Known>,
     new: Option<Box<Known>>,
@@ -318,7 +318,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// What is loaded with the program, and so stays as long as that.
+/// Bytes loaded with the program, which stay as long as it does.
 fn lasting(bytes: &[u8]) -> &'static [u8] {
     // SAFETY: what the program begins with is never unloaded.
     unsafe { slice::from_raw_parts(bytes.as_ptr(), bytes.len()) }

@@ -65,7 +65,7 @@ pub(crate) fn get(original: Original) -> *mut c_void {
     if known.is_null() { find(original as usize) } else { known }
 }
 
-/// What a function is of, by its place. `None`: it is not recorded, but looked at in what was started with this library.
+/// The resource of a function, by its place. `None`: it is not recorded, but looked at in programs started with this library.
 pub(crate) fn resource_of(place: usize) -> Option<Resource> {
     match place {
         _ if place <= Original::pvalloc as usize => Some(Resource::Memory),
@@ -76,7 +76,7 @@ pub(crate) fn resource_of(place: usize) -> Option<Resource> {
     }
 }
 
-/// Whether a function looks who has called it.
+/// True if a function depends on its caller.
 fn looks_at_caller(place: usize) -> bool {
     place == Original::dlopen as usize || place == Original::dlmopen as usize
 }
@@ -95,7 +95,7 @@ pub(crate) unsafe fn own(name: *const c_char, wanted: u32) -> Option<usize> {
     (is_wanted && !looks_at_caller(place)).then(|| OWN[place] as usize)
 }
 
-/// Whether two strings are the same.
+/// True if two strings are equal.
 ///
 /// # Safety
 ///

@@ -124,7 +124,7 @@ impl Pool {
         self.number_64(pool::HEADS_AT + pool::HEAD_BYTES * chunk).load(Relaxed)
     }
 
-    /// What the recorder wants, a bit for each resource.
+    /// The resources that the recorder wants, a bit for each.
     pub(crate) fn wanted(self) -> u32 {
         self.number_32(pool::WANTED_AT).load(Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Whether this process is recorded, and what of it: found out once, at its first allocation or before; or said by a recorder that has come to a
-//! program that runs (`attach`).
+//! The decision to record this process, and which resources: made once, at its first allocation or before; or by a recorder that attaches
+//! to a running program (`attach`).
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
@@ -28,7 +28,7 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// Whether it is recorded what this process takes of this. Finds out if nobody has.
+/// True if this resource of the process is recorded. Finds out if nobody has.
 #[inline(always)]
 pub(crate) fn is_recorded(resource: Resource) -> bool {
     STATES[resource.number() as usize].load(Relaxed) == RECORDED || begin(resource)
@@ -50,10 +50,10 @@ extern "C" fn start() {
     }
 }
 
-/// Whether this process is recorded, and nobody traces it, as far as that is known.
+/// True if this process is recorded, and nobody traces it, as far as known.
 static IS_UNTRACED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the system says that no debugger has this process. To be called where no file is recorded.
+/// True if the system reports no debugger for this process. To be called where no file is recorded.
 fn is_untraced() -> bool {
     const UNTRACED: &[u8] = b"\nTracerPid:\t0\n";
     let mut text = [0u8; 1024];
@@ -71,7 +71,7 @@ fn is_untraced() -> bool {
     text.windows(UNTRACED.len()).any(|window| window == UNTRACED)
 }
 
-/// Whether somebody wants this process to be recorded from its beginning.
+/// True if this process is to be recorded from its beginning.
 fn has_path() -> bool {
     // SAFETY: the name ends with a NUL, and what is returned is not read.
     !unsafe { libc::getenv(PATH.as_ptr()) }.is_null()

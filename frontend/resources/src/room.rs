@@ -1,6 +1,6 @@
-//! How much room the unwinder has for what it reads: it copies rows of its table on the program's stack, which may be a small one.
+//! The unwinder's room for its tables: it copies rows of its table on the program's stack, which may be a small one.
 //!
-//! What needs more is unwound by frame pointers, as what has no unwind information.
+//! Code that needs more is unwound by frame pointers, as code without unwind information.
 
 use framehop::AllocationPolicy;
 use gimli::{
@@ -15,7 +15,7 @@ pub(crate) struct Room;
 const REGISTERS: usize = 20;
 /// The rules at the beginning of a function, those that hold, and those that are remembered to hold again.
 const ROWS: usize = 4;
-/// What an expression has on its stack. Those that linkers and the C library write need five.
+/// The most values on an expression's stack. Those that linkers and the C library write need five.
 const VALUES: usize = 16;
 
 impl<O: ReaderOffset> UnwindContextStorage<O> for Room {

@@ -17,7 +17,7 @@ unsafe extern "C" {
     static _end: u8;
 }
 
-/// Whether an address is in this library.
+/// True if an address is in this library.
 pub(crate) fn is_own(address: usize) -> bool {
     (own_address()..&raw const _end as usize).contains(&address)
 }
@@ -27,7 +27,7 @@ pub(crate) fn own_address() -> usize {
     &raw const __ehdr_start as usize
 }
 
-/// What the tracer's library is told: where that lies, and how many there are.
+/// For the tracer's library: the address of the list, and its length.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)]
 static rftrace_resources_interposed: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -69,7 +69,7 @@ fn own_handle() -> Option<*mut c_void> {
     (!handle.is_null()).then_some(handle)
 }
 
-/// What the dynamic linker knows of an address.
+/// The dynamic linker's knowledge of an address.
 fn about(address: usize, extra: &mut *mut c_void, what: c_int) -> Option<libc::Dl_info> {
     unsafe extern "C" {
         fn dladdr1(address: *const c_void, info: *mut libc::Dl_info, extra: *mut *mut c_void, what: c_int) -> c_int;
@@ -100,7 +100,7 @@ pub(crate) fn original(name: &CStr) -> usize {
     }
 }
 
-/// Whether what a name leads to is a program's way to a function of another module.
+/// True if a name leads to a linkage stub of the program, for a function of another module.
 fn is_linkage(address: usize) -> bool {
     const RTLD_DL_SYMENT: c_int = 1;
     let mut symbol = ptr::null_mut();

@@ -1,6 +1,6 @@
-//! What is recorded of this process, as far as that is known.
+//! Recorded resources of this process, as far as known.
 //!
-//! Not here: how it is found out (`process`).
+//! Not here: finding that out (`process`).
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicUsize};
@@ -30,7 +30,7 @@ pub(crate) fn set_layered() {
     let _ = STATES[Resource::Memory.number() as usize].compare_exchange(RECORDED, LAYERED, AcqRel, Relaxed);
 }
 
-/// Whether one by its number is recorded, as far as it was found out.
+/// True if the resource with this number is recorded, as far as known.
 pub(crate) fn is_number_recorded(number: usize) -> bool {
     STATES.get(number).is_some_and(|state| is_wanted(state.load(Relaxed)))
 }
@@ -38,7 +38,7 @@ pub(crate) fn is_number_recorded(number: usize) -> bool {
 /// The thread that tells a recorder of what is there, before anything is recorded; 0 for none.
 static TELLER: AtomicI32 = AtomicI32::new(0);
 
-/// Whether this thread may write to the recorder's memory: something is recorded, or it tells a recorder that has come of what is there.
+/// True if this thread may write to the recorder's memory: something is recorded, or it tells a newly attached recorder what is there.
 pub(crate) fn may_write() -> bool {
     let is_recorded = STATES.iter().any(|state| is_wanted(state.load(Acquire)));
     // SAFETY: the call takes nothing.
@@ -56,7 +56,7 @@ pub(crate) fn telling(tell: impl FnOnce()) {
 /// The program has asked for a filter of system calls: it may kill for those that the program does not make itself.
 static IS_CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// Whether that is so. What is not known without such a call is not found out any more.
+/// True after [`confine`]. Facts that need a system call are not looked up any more.
 pub(crate) fn is_confined() -> bool {
     IS_CONFINED.load(Relaxed)
 }
@@ -66,15 +66,15 @@ pub(crate) fn confine() {
     IS_CONFINED.store(true, Relaxed);
 }
 
-/// Whether it was found out what is recorded.
+/// True once the recorded resources are known.
 pub(crate) fn is_known() -> bool {
     [RECORDED, NOT_RECORDED, LAYERED].contains(&STATES[0].load(Relaxed))
 }
 
-/// Whether more is recorded: stacks of releases, arguments.
+/// True if more is recorded: stacks of releases, arguments.
 static IS_DETAILED: AtomicBool = AtomicBool::new(false);
 
-/// Whether releases have stacks, and calls for files their arguments.
+/// True if releases have stacks, and calls for files their arguments.
 #[inline(always)]
 pub(crate) fn is_detailed() -> bool {
     IS_DETAILED.load(Relaxed)
@@ -98,7 +98,7 @@ pub(crate) fn generation() -> u32 {
     GENERATION.load(Relaxed)
 }
 
-/// Whether children of a fork are not recorded, as nobody leaves them.
+/// True if children of a fork are not recorded, as nobody leaves them.
 pub(crate) fn is_attached() -> bool {
     IS_ATTACHED.load(Relaxed)
 }

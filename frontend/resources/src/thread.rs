@@ -1,4 +1,4 @@
-//! What each thread knows: its chunk, and its stack.
+//! The state of each thread: its chunk, and its stack.
 //!
 //! It lies in thread-local storage that is there from the thread's first instruction on: access takes no call, and nothing is allocated for it.
 
@@ -59,7 +59,7 @@ impl Thread {
         self.logged[place % N_LOGGED].set(what << 1 | u64::from(is_taken));
     }
 
-    /// Whether that was taken, as was said first since then, and last. Of many the last ones are known.
+    /// The first and the last log entry for it since then: true if it was taken. Only the latest entries are kept.
     fn logged(&self, since: u32, what: u64) -> [Option<bool>; 2] {
         let n_since = || self.n_logged().wrapping_sub(since) as usize;
         let until = self.n_logged.get();
@@ -76,12 +76,12 @@ impl Thread {
         [said[0].filter(|_| n_since() <= N_LOGGED), said[1]]
     }
 
-    /// Whether it was taken since then, and not given back.
+    /// True if it was taken since then, and not given back.
     pub(crate) fn has_taken(&self, since: u32, what: u64) -> bool {
         self.logged(since, what)[1] == Some(true)
     }
 
-    /// Whether what was there then was given back, as far as that is known. What a signal handler has taken since then and given back is another one.
+    /// True if the one present then was given back, as far as known. One that a signal handler has taken and given back since then is another one.
     pub(crate) fn has_given_back(&self, since: u32, what: u64) -> bool {
         self.logged(since, what)[0] == Some(false)
     }

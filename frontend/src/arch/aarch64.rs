@@ -25,7 +25,7 @@ fn has_lse() -> bool {
     false
 }
 
-/// Who has no system below runs at EL1 or above, where the register can be read. It is that of this core, taken for that of all.
+/// Without a system below, the code runs at EL1 or above and can read the register. The value of this core is taken for that of all cores.
 #[cfg(not(target_os = "linux"))]
 fn has_lse() -> bool {
     /// The lowest bit of the field `Atomic`, of four bits (Arm ARM, ID_AA64ISAR0_EL1).

@@ -1,4 +1,4 @@
-//! What the tracer cannot find out of the processor by itself.
+//! Facts about the processor that the tracer cannot find out by itself.
 
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(not(target_arch = "aarch64"), path = "nothing.rs")]

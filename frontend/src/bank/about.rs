@@ -1,9 +1,10 @@
-//! What is kept beside a spool, so that a trace can be made of both when their recorder is not there any more, or while it is at work.
+//! Facts kept beside a spool, from which a trace can be made when the recorder is gone, or while it is at work.
 //!
-//! Words of 8 bytes, little-endian: a magic and the version of the layout; bytes of the bank; bytes of the spool that belong to this; its records; ticks and nanoseconds
-//! of a moment; ticks per second, 0 if no one says so exactly. While the rest does not change, these are written in their place. Then blobs, each a word with its length before it: what the slot begins with;
-//! its table of threads; maps of different times and names of threads, each with a NUL behind it; who tells the ticks per second; libraries that were unloaded and marks, as in the journal; what was not
-//! recorded, if anything.
+//! Words of 8 bytes, little-endian: a magic and the version of the layout; bytes of the bank; bytes of the spool that belong to this; its
+//! records; ticks and nanoseconds of a moment; ticks per second, 0 if not stated exactly. While the rest does not change, these are written in
+//! their place. Then blobs, each a word with its length before it: the header of the slot; its table of threads; maps of different times and
+//! names of threads, each with a NUL behind it; the source of the ticks per second; libraries that were unloaded and marks, as in the journal;
+//! the missing parts of the recording, if any.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -84,17 +85,17 @@ impl Banks {
         if watched.described == Some(described) && put_at_beginning(&file, &words).is_ok() {
             return;
         }
-        // At once: who is killed now leaves the one before.
+        // At once: a recorder that is killed now leaves the file before.
         let new = file.with_extension("about-new");
         let written = store::write(&new, &about).and_then(|()| fs::rename(&new, file));
         watched.described = written.is_ok().then_some(described);
     }
 
-    /// What a recorder has collected in `spool` that was not there at the end, or is at work. `file` is empty memory.
+    /// Returns the recording in `spool` of a recorder that is at work, or was gone before the end. `file` is empty memory.
     ///
     /// # Errors
     ///
-    /// Those of the system; what belongs to the spool is not there, or cut, or of another version.
+    /// Those of the system; the data beside the spool is missing, cut, or of another version.
     pub fn recover(file: File, spool: &Path, extent: Extent) -> io::Result<Collected> {
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", about_file(spool).display()));
@@ -165,7 +166,7 @@ pub fn told_bytes(spool: &Path) -> Option<u64> {
     matches!(words.as_slice(), [MAGIC, VERSION, ..]).then(|| words.get(3).copied()).flatten()
 }
 
-/// Says beside a spool that is kept what was not recorded.
+/// Adds the missing parts of the recording to the data beside a spool that is kept.
 pub(super) fn keep_problem(spool: &Path, problem: &str) -> io::Result<()> {
     let mut blob = Vec::new();
     push(&mut blob, problem.as_bytes());

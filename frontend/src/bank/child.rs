@@ -74,8 +74,8 @@ pub(crate) fn fork_ends() {
     drop(Kept::take());
 }
 
-/// What the child of a fork inherits of its parent's slot, as it was before: when the child looks its parent may have ended, and the slot be free
-/// or another's.
+/// Copy of the parent's slot for the child of a fork, as it was before the fork: when the child looks, its parent may have ended, and the slot
+/// may be free or another's.
 struct Kept(*mut u8);
 
 thread_local! {
@@ -128,9 +128,9 @@ fn copy_parts(slot: &Slot, from: *mut u8, to: *mut u8) {
     }
 }
 
-/// What the child of a fork records into.
+/// Destination of the records of a forked child.
 pub(crate) enum Forked {
-    /// What it had, which is a copy of its parent's.
+    /// Its memory so far, a copy of its parent's.
     Copy,
     /// A bank of its own.
     Other(&'static Bank, InitArgs),

@@ -1,5 +1,5 @@
-//! What the recorder does with banks while programs run: takes the chunks that are full, and writes them to a file for each process,
-//! a *spool*. When a process is over it takes the rest, and gives the bank back. Nothing here waits for a traced program.
+//! The recorder's work on banks while programs run: it takes full chunks and writes them to one file per process, a *spool*. When a process is
+//! over it takes the rest, and gives the bank back. Nothing here waits for a traced program.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -65,20 +65,20 @@ pub struct Banks {
     pub(super) is_ring: bool,
     /// How fast the counter runs, if somebody says so exactly.
     pub(super) rate: Option<Rate>,
-    /// What has been written takes as much in memory.
+    /// Bytes in memory of the chunks written so far.
     pub(super) taken_bytes: u64,
-    /// Whether all that is known of a process is kept beside its spool, for another machine.
+    /// True if all facts about a process are kept beside its spool, for another machine.
     pub(super) is_whole: bool,
     /// The root directory that paths of processes are for, if that is not this process's.
     pub(super) root: Option<PathBuf>,
-    /// What the one process is called here, if it calls itself otherwise.
+    /// PID here of the only process, if its own PID differs.
     pid_here: Option<u32>,
     mapping: Mapping,
-    /// What the processes in the slots are called.
+    /// PIDs of the processes in the slots.
     numbers: Vec<Option<Numbers>>,
-    /// The same for dumps of rings.
+    /// Bytes in memory of the dumped rings.
     pub(super) dumped_bytes: u64,
-    /// Those that are told what is recorded at once.
+    /// Live readers of the records.
     pub(super) taps: Vec<Box<dyn Tap>>,
     /// Nothing is written.
     pub(super) keeps_nothing: bool,
@@ -94,7 +94,7 @@ pub struct Banks {
     pub(super) snapshots: Vec<Collected>,
 }
 
-/// Somebody who is told what is recorded, at once.
+/// A live reader of the records.
 pub(super) trait Tap: std::fmt::Debug + Send {
     /// Reads what is new of a process, or the rest.
     fn read(&mut self, banks: &Banks, number: usize, watched: &Watched, is_over: bool);
@@ -102,11 +102,11 @@ pub(super) trait Tap: std::fmt::Debug + Send {
     /// All processes were read once more. Returns whether there is to be more.
     fn go_on(&mut self) -> bool;
 
-    /// Whether a chunk was read to its end.
+    /// True if a chunk was read to its end.
     fn has_read(&self, number: usize, chunk: &Chunk<'_>) -> bool;
 }
 
-/// What is told apart of two moments of a ring.
+/// State of a ring that tells two moments apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Progress {
     pub(super) newest_index: u64,
@@ -114,10 +114,10 @@ pub(super) struct Progress {
     pub(super) n_records: usize,
 }
 
-/// What a process is called.
+/// PIDs of a process.
 #[derive(Clone, Copy, Debug)]
 struct Numbers {
-    /// By itself.
+    /// In its own namespace.
     own: u32,
     /// Here.
     here: u32,
@@ -131,26 +131,26 @@ pub(super) struct Watched {
     /// As this process calls it, and as it calls itself.
     pub(super) pid: u32,
     pub(super) own_pid: u32,
-    /// Whether that may be another one, and those of its threads.
+    /// True if its own PID and TIDs may differ from those here.
     has_own_numbers: bool,
     /// The process that forked it; 0 if it began otherwise.
     parent: u32,
     pub(super) spool: Spool,
-    /// What the system said of it when it was last looked at.
+    /// Time of the last query of the system about it.
     pub(super) looked: Option<Instant>,
-    /// Which functions were open then, of a ring.
+    /// Functions that were open then, of a ring.
     pub(super) open: OpenFunctions,
-    /// What was last seen of its ring, and since when.
+    /// Last seen state of its ring, and since when.
     pub(super) progress: Option<(Progress, Instant)>,
     pub(super) maps: History,
     pub(super) names: HashMap<u32, Vec<u8>>,
-    /// What threads are called here that call themselves otherwise, if that is told of them.
+    /// TIDs here of threads that have other TIDs themselves, if known.
     tids: HashMap<u32, u32>,
-    /// What surrounds it, by maps that it had.
+    /// Environment of the process, by its maps.
     pub(super) world: Option<Seen>,
-    /// What it has told, or others have of it.
+    /// Unloaded libraries and marks, told by it or by others.
     pub(super) told: Told,
-    /// Tells apart what is kept beside its spool.
+    /// Tells apart the versions of the data beside its spool.
     pub(super) described: Option<u64>,
     /// Since when a chunk is full and not written, by its index.
     waiting: HashMap<u64, Instant>,
@@ -217,7 +217,7 @@ impl Banks {
         Ok(banks)
     }
 
-    /// Nobody can change the length of the file any more: who cuts it short would end all that have mapped it.
+    /// Seals the length of the file: cutting it short would end all processes that have mapped it.
     ///
     /// # Errors
     ///
@@ -229,7 +229,7 @@ impl Banks {
         if sealed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Takes what is there to be taken. `is_over` tells whether a process has ended. Returns how much was in the fullest bank.
+    /// Takes all available records. `is_over` tells whether a process has ended. Returns how much was in the fullest bank.
     pub fn poll(&mut self, mut is_over: impl FnMut(u32) -> bool) -> Fill {
         let mut n_taken = 0;
         self.prepare_ahead();
@@ -238,7 +238,7 @@ impl Banks {
             let slot = self.slot(number);
             match slot.state.load(Acquire) {
                 slot_state::IN_USE => self.find_out(number),
-                // Who takes it says so just after: until then it is nobody's who could have ended.
+                // The taker stores its PID just afterwards. Until then the slot has no owner that could have ended.
                 slot_state::TAKEN => {
                     // It may have gone on meanwhile. What it has recorded then is taken the next time.
                     let own = slot.pid.load(Acquire);
@@ -299,13 +299,13 @@ impl Banks {
         std::mem::take(&mut self.collected)
     }
 
-    /// What was written so far, of all processes.
+    /// Returns the amount written so far, of all processes.
     #[must_use]
     pub fn written(&self) -> Written {
         self.written
     }
 
-    /// Takes all that is left, whatever the processes are at. Returns it, and who has ended since [`ended`](Self::ended) was asked.
+    /// Takes all that is left, even of running processes. Returns it, with the processes that ended since [`ended`](Self::ended) was asked.
     pub fn finish_all(mut self) -> Vec<Collected> {
         for number in 0..self.n_seen() {
             if self.layout.n_chunks() > 0 && self.slot(number).state.load(Acquire) == slot_state::IN_USE {
@@ -317,7 +317,7 @@ impl Banks {
         self.collected
     }
 
-    /// Whether this program's process runs another one by now, which is recorded too.
+    /// True if the process of this program runs another one by now, which is recorded too.
     fn is_followed(&self, number: usize, programs: &HashMap<u32, u64>) -> bool {
         let since = self.slot(number).program_nanos.load(Relaxed);
         programs.get(&self.pid_in(number)).is_some_and(|&newest| newest > since)
@@ -358,12 +358,12 @@ impl Banks {
         }
     }
 
-    /// Whether the process in a slot had ended before it was looked for.
+    /// True if the process in a slot had ended before it was looked for.
     fn is_gone(&self, number: usize) -> bool {
         self.numbers[number].is_some_and(|numbers| numbers.is_gone)
     }
 
-    /// What the process that forked another one is called here.
+    /// Returns the PID here of the process that forked another one.
     fn parent_of(&self, number: usize, pid: u32) -> u32 {
         let own = self.slot(number).forked_by.load(Relaxed);
         let known = || self.numbers.iter().flatten().filter(|numbers| numbers.own == own).map(|numbers| numbers.here);
@@ -377,7 +377,7 @@ impl Banks {
         self.pid_here = Some(pid);
     }
 
-    /// What the process in a slot is called here.
+    /// Returns the PID here of the process in a slot.
     pub(super) fn pid_in(&self, number: usize) -> u32 {
         let own = self.slot(number).pid.load(Relaxed);
         let known = self.numbers[number].filter(|numbers| numbers.own == own);
@@ -463,7 +463,7 @@ impl Banks {
                 if is_last {
                     bank.n_lost.fetch_add(n_calls_and_returns(&chunk), Relaxed);
                 }
-                // What is full stays so: the tracer finds no chunk, and counts what it drops.
+                // Full chunks stay full: the tracer finds no chunk, and counts the dropped records.
                 bank.wait_ticks.store(0, Relaxed);
                 continue;
             }
@@ -683,7 +683,7 @@ impl Banks {
         [(slot.forked_thread.load(Relaxed), words)].into()
     }
 
-    /// Who the threads are that have records.
+    /// Returns the identities of the threads that have records.
     fn threads(&self, number: usize, watched: &Watched, last_thread: u32) -> HashMap<u32, Identity> {
         let last = (last_thread as usize).min(MAX_THREADS - 1) as u32;
         let identity = |thread: u32| {

@@ -1,4 +1,4 @@
-//! What was collected of a process: its spool, and all that is to be known to make a directory of it (`save`).
+//! Data collected of a process: its spool, and all facts needed to make a directory of it (`save`).
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +12,7 @@ use crate::clock::ClockPair;
 use crate::host::linux::modules::Unloaded;
 use crate::host::program::Identity;
 
-/// What was recorded of a process that is over, or until a moment.
+/// Recording of a process that is over, or until a moment.
 #[derive(Debug)]
 pub struct Collected {
     /// The process, as it calls itself.
@@ -31,13 +31,13 @@ pub struct Collected {
     pub failed: Option<io::Error>,
     /// As much was written as may be.
     pub is_too_large: bool,
-    /// What this was copied for, if it is a dump that was [made](super::Banks::dump).
+    /// Purpose of this copy, if it is a dump that was [made](super::Banks::dump).
     pub dump: Option<Dump>,
     /// Chunks of a ring whose records others have taken the place of.
     pub n_overwritten: u64,
     /// How it came to its end, if that was not by itself.
     pub death: Option<Death>,
-    /// What was not recorded, as who kept the spool has said.
+    /// Missing parts of the recording, as the keeper of the spool has said.
     pub problem: Option<String>,
     /// Calls and returns in the spool, some of which may belong to none.
     pub n_records: u64,
@@ -48,17 +48,17 @@ pub struct Collected {
     pub(crate) spool_bytes: u64,
     /// So much of it has been there at the least. 0 where nobody knows.
     pub(crate) least_bytes: u64,
-    /// What threads were writing to, of a process that goes on: a file as the spool is.
+    /// Chunks that threads were writing to, of a process that goes on: a file like the spool.
     pub(crate) tail: Option<PathBuf>,
-    /// Whether what was recorded after its end is left out: a ring was written to while it was copied.
+    /// True if records after its end are left out: a ring was written to while it was copied.
     pub is_cut: bool,
-    /// Whether nothing more was to come. Otherwise its recorder has ended before, or the line to it.
+    /// True if nothing more was to come. Otherwise its recorder, or the line to it, has ended before.
     pub(crate) is_over: bool,
     pub(crate) chunk_bytes: usize,
     pub(crate) first: ClockPair,
     pub(crate) last: ClockPair,
     pub(crate) rate: Option<Rate>,
-    /// What was known of the program at its end, if the spool is kept.
+    /// Facts about the program at its end, if the spool is kept.
     pub(crate) facts: Option<PathBuf>,
     pub(crate) utc_offset_nanos: i64,
     /// The shortest call that is recorded, in ticks, from when on.
@@ -82,7 +82,7 @@ pub struct Collected {
     pub(crate) threads: HashMap<u32, Identity>,
     /// The words of the exit records of the functions that were open in a thread that was forked.
     pub(crate) open: HashMap<u32, Vec<u64>>,
-    /// What surrounded it, if that was another machine.
+    /// Environment of the process, if that was another machine.
     pub(crate) world: Option<Box<World>>,
 }
 
@@ -95,7 +95,7 @@ pub enum Death {
     WithoutWord,
 }
 
-/// What spools hold.
+/// Amount of data in spools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Calls and returns.
@@ -108,11 +108,11 @@ pub struct Written {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rate {
     pub(crate) hz: u64,
-    /// Who says so.
+    /// Source of the rate.
     pub(crate) source: String,
 }
 
-/// What a dump is made for, and what it is to have.
+/// Reason and extent of a dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dump {
     /// Why.

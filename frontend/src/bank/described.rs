@@ -1,5 +1,5 @@
-//! The bank of a process that cannot say itself who it is, as nothing of this crate is in it: the tracer alone was put there from outside. The recorder
-//! says it in its place.
+//! The bank of a process that cannot describe itself, as nothing of this crate is in it: the tracer alone was put there from outside. The
+//! recorder describes it in its place.
 
 use std::fs::{self, File};
 use std::io;
@@ -31,7 +31,7 @@ pub struct Described {
     first: ClockPair,
 }
 
-/// Where things lie in the file, for who maps it as a whole.
+/// Places in the file, for mapping it as a whole.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// Bytes of the file.
@@ -40,15 +40,15 @@ pub struct Places {
     pub chunks: Range<usize>,
     /// The [`Bank`](rftrace::abi::Bank).
     pub bank: usize,
-    /// Where it is told what is found in calls.
+    /// Place of the notices of calls.
     pub noticed: usize,
-    /// Where it is written what the system calls the tracer's threads.
+    /// Place of the system's numbers of the tracer's threads.
     pub threads: usize,
     /// Bytes of an entry there; the first eight are the system's number.
     pub thread_bytes: usize,
     /// Entries.
     pub n_threads: usize,
-    /// Whether nobody empties it: the newest take the place of the oldest.
+    /// True for a ring, which nobody empties: the newest records replace the oldest.
     pub is_ring: bool,
 }
 

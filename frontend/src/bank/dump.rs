@@ -1,8 +1,8 @@
-//! Copies of what is there at a moment, from which traces are made while the program goes on: of a stream what threads are writing to
-//! (the rest is in the spool), of a ring all that it holds.
+//! Copies at a moment, from which traces are made while the program goes on: of a stream the chunks that threads are writing to (the rest is in
+//! the spool), of a ring all that it holds.
 //!
-//! Not here: which chunks of a ring can be copied while it is written to (`ring`), what a dump is made for (the recorder decides), and how
-//! it becomes a directory (`save`).
+//! Not here: which chunks of a ring can be copied while it is written to (`ring`), the reason of a dump (the recorder decides), and how it
+//! becomes a directory (`save`).
 
 use std::fs;
 use std::io;
@@ -41,13 +41,13 @@ pub struct Notice {
 pub enum NoDump {
     /// No such process is recorded.
     NoProcess,
-    /// What is recorded is [only passed on](Banks::keep_nothing).
+    /// Records are [only passed on](Banks::keep_nothing).
     NothingKept,
     /// Dumps hold as much as they may together.
     NoRoom,
     /// Nothing was recorded.
     Nothing,
-    /// What was copied could not be written.
+    /// The copy could not be written.
     Failed(io::Error),
 }
 
@@ -95,7 +95,7 @@ impl Banks {
     ///
     /// # Errors
     ///
-    /// What was recorded cannot be written.
+    /// The records cannot be written.
     pub fn flush(&mut self, pid: u32) -> io::Result<bool> {
         let Some(number) = self.slot_of(pid) else { return Ok(false) };
         let mut watched = self.slots[number].take().unwrap_or_else(|| self.watch(number));
@@ -119,7 +119,7 @@ impl Banks {
         self.held = pids;
     }
 
-    /// What was noticed in processes since this was asked before, one call in each. A process that has ended is not given up before.
+    /// Returns the calls noticed since the last query, one per process. A process that has ended is kept until then.
     pub fn notices(&mut self) -> Vec<Notice> {
         let mut notices = Vec::new();
         for number in (0..self.n_seen()).filter(|&number| self.is_noticed(number)) {
@@ -148,14 +148,14 @@ impl Banks {
         (0..self.n_seen()).map(rest).sum()
     }
 
-    /// Whether something was noticed in a process.
+    /// True if something was noticed in a process.
     fn is_noticed(&self, number: usize) -> bool {
         let slot = self.slot(number);
         // Up to 1 it is being written.
         self.is_ring && slot.state.load(Acquire) == slot_state::IN_USE && slot.noticed.tsc.load(Acquire) > 1
     }
 
-    /// Whether something is to be told of a process, or a dump is to be made of it.
+    /// True if a notice of a process is to be read, or a dump of it is to be made.
     pub(super) fn is_held(&self, number: usize, pid: u32) -> bool {
         let n_more = || self.is_ring && self.slot(number).noticed.n_more.load(Relaxed) > 0;
         self.is_noticed(number) || n_more() || self.held.contains(&pid)
@@ -180,9 +180,9 @@ impl Banks {
         quiet
     }
 
-    /// Copies what is there of a process, if it has asked for that.
+    /// Copies the recording of a process so far, if it has asked for that.
     pub(super) fn take_snapshot(&mut self, number: usize, watched: &mut Watched) {
-        // Who asked for it is told nothing of a failure: there is none then.
+        // A process hears of no failure of its snapshot: there is none then.
         handover::copy_if_wanted(&self.slot(number).snapshot_tsc, |wanted| {
             if self.is_ring {
                 let _ = self.dump_ring(number, watched, wanted, None);
@@ -219,7 +219,7 @@ impl Banks {
         Ok(())
     }
 
-    /// What there is of a process, with all that it told before it asked.
+    /// Returns the recording of a process so far, with everything it told before its request.
     fn collected_now(&self, number: usize, watched: &mut Watched, last_thread: u32) -> Collected {
         self.read_journal(number, self.slot(number), &mut watched.told);
         self.collected(number, watched, last_thread)

@@ -1,6 +1,6 @@
-//! What was kept of a program whose records are made a trace of later: `info`, and the names of its functions.
+//! Facts kept about a program whose trace is made later: `info`, and the names of its functions.
 //!
-//! Not here: when it is written (`save`), and what else is known of the process (`about`).
+//! Not here: when they are written (`save`), and other facts about the process (`about`).
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,7 +15,7 @@ use rftrace_format::{files, symbols};
 use crate::Error;
 use crate::host::linux::modules::Module;
 
-/// What was kept of a program whose records are made a trace of later: `info`, and the names of its functions.
+/// Facts about a program whose trace is made later: `info`, and the names of its functions.
 pub(super) struct Facts {
     folder: PathBuf,
     info: Vec<u8>,
@@ -25,7 +25,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Whether they are there as a whole.
+    /// True if the facts in a folder are complete.
     pub(super) fn are_whole(folder: &Path) -> bool {
         opener::read(&folder.join(files::INFO), MOST_TEXT).is_ok_and(|info| Info::parse(&info).is_ok())
     }

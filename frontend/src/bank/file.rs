@@ -6,11 +6,11 @@
 //! | 4 KiB | words of the exit records of the functions that were open when the process was forked, outermost first |
 //! | 16 KiB | texts: the path of the program, its command line, its maps, functions with entry branches and slots of library calls, functions that are open; each a length in 4 bytes, then so many bytes |
 //! | 1 MiB | the table of threads (`host/linux/thread_table.rs`) |
-//! | then | what the recorder asks, the rules in force, what the process answers (`request`) |
+//! | then | requests of the recorder, the rules in force, answers of the process (`request`) |
 //! | then | the journal of libraries that were unloaded, and of marks (`journal.rs`), 64 KiB |
 //! | then, at a multiple of 64 KiB | chunks |
 //!
-//! Memory is taken where something is written. Whatever a process writes there, the recorder believes none of it.
+//! Memory is taken where something is written. Everything that a process writes there is untrusted.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,7 +27,7 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFB\r\n\x1a\n");
 /// This layout, and that of chunks.
 pub(crate) const VERSION: u64 = 10 << 32 | abi::VERSION as u64;
 
-/// What the file begins with.
+/// Header of the file.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Head {
@@ -68,7 +68,7 @@ pub(crate) const TEXT_AT: usize = 16 << 10;
 pub(crate) const THREADS_AT: usize = 1 << 20;
 /// Bytes of texts, at the most.
 pub(crate) const TEXT_BYTES: usize = THREADS_AT - TEXT_AT;
-/// Where it begins what the recorder asks.
+/// Start of the recorder's requests.
 pub(crate) const ASKED_AT: usize = THREADS_AT + thread_table::TABLE_BYTES;
 /// Bytes of that, at the most, and of the rules.
 pub(crate) const ASKED_BYTES: usize = 16 << 10;
@@ -88,7 +88,7 @@ pub(crate) const CHUNKS_AT: usize = (JOURNAL_AT + JOURNAL_BYTES).next_multiple_o
 /// Changes of the shortest call that are told. When there are more, the last one is the least of all since.
 pub(crate) const MOST_MINIMA: usize = 64;
 
-/// What a slot begins with. Zero where nothing else is said.
+/// Header of a slot. Fields are zero unless said otherwise.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Slot {
@@ -98,7 +98,7 @@ pub(crate) struct Slot {
     pub(crate) pid: AtomicU32,
     /// The process, as its `/proc` calls it, which may be that of its recorder; 0 if it has none.
     pub(crate) pid_in_proc: AtomicU32,
-    /// What tracer and recorder share.
+    /// State shared by tracer and recorder.
     pub(crate) bank: Bank,
     /// When the program began to be recorded, by CLOCK_MONOTONIC. A child that was forked goes on with its parent's.
     pub(crate) program_nanos: AtomicU64,
@@ -134,7 +134,7 @@ pub(crate) struct Slot {
     pub(crate) first_index: AtomicU64,
     /// Where in the process its threads are listed, [`Control::threads`](abi::Control::threads).
     pub(crate) threads_at: AtomicU64,
-    /// What is told of functions that are watched.
+    /// Notice of a watched function.
     pub(crate) noticed: Noticed,
     /// Bytes of the journal that were ever written, and read.
     pub(crate) journal_written: AtomicU64,
@@ -143,7 +143,7 @@ pub(crate) struct Slot {
     pub(crate) n_untold: AtomicU64,
     /// The signal that was about to kill it when it [ended](Self::end_tsc); 0 for none.
     pub(crate) killed_by: AtomicU32,
-    /// What the recorder asks of it.
+    /// Requests of the recorder to the process.
     pub(crate) requests: Requests,
 }
 
@@ -161,7 +161,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The numbers of all slots, in the order in which somebody who wants one tries them.
+    /// The numbers of all slots, in the order in which a process tries them.
     pub(crate) fn tried(self, head: &Head) -> impl Iterator<Item = usize> {
         let first = (head.next_slot.load(Relaxed) as usize).min(self.n_slots);
         (first..self.n_slots).chain(0..first)

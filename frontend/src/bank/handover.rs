@@ -1,7 +1,7 @@
-//! What the recorder and the processes hand to each other through a slot: the slot, full chunks, requests. `tests/model` runs this file under
-//! shuttle, so its atomics are `core`'s.
+//! Handover between recorder and processes through a slot: the slot itself, full chunks, requests. `tests/model` runs this file under shuttle,
+//! so its atomics are `core`'s.
 //!
-//! Not here: where all that lies (`file`), what is made of the chunks (`collect`, `dump`), texts and signals of requests (`request`).
+//! Not here: the places of all that (`file`), the use of the chunks (`collect`, `dump`), texts and signals of requests (`request`).
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -10,7 +10,7 @@ use rftrace::abi::{ChunkHeader, chunk_state, lease};
 
 use crate::backend::Chunk;
 
-/// Whose a slot is.
+/// States of a slot.
 pub(crate) mod slot_state {
     /// Nobody's; all is zero.
     pub(crate) const FREE: u32 = 0;
@@ -26,7 +26,7 @@ pub(crate) fn take_slot(state: &AtomicU32) -> bool {
         && state.compare_exchange(slot_state::FREE, slot_state::TAKEN, AcqRel, Relaxed).is_ok()
 }
 
-/// Whether the recorder is to take the records of a chunk that has a lease: it is full, or holds something and all is over (`is_last`).
+/// True if the recorder is to take the records of a chunk that has a lease: it is full, or holds something and all is over (`is_last`).
 /// `has_waited` tells whether hooks had time enough to write into the chunk with an index.
 pub(crate) fn is_to_be_taken(
     chunk: &Chunk<'_>,
@@ -48,7 +48,7 @@ pub(crate) fn is_to_be_taken(
 
 /// Gives a chunk back whose records were taken, if it has the lease that it had.
 pub(crate) fn make_free(header: &ChunkHeader, lease: u64) {
-    // Who takes it next says whose it is when all else is there.
+    // The next taker stores its TID after everything else.
     header.tid.store(0, Relaxed);
     let free = lease::new(lease::index(lease), chunk_state::FREE);
     let _ = header.lease.compare_exchange(lease, free, AcqRel, Relaxed);
@@ -63,7 +63,7 @@ pub(crate) fn copy_if_wanted(wanted: &AtomicU64, copy: impl FnOnce(u64)) {
     }
 }
 
-/// What a recorder asks of a process, and whether it may.
+/// Requests of a recorder to a process, and whether it may send them.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Requests {
@@ -87,9 +87,9 @@ pub(crate) struct Requests {
     pub(crate) switch_at: AtomicU64,
 }
 
-/// What has become of a request.
+/// Phases of a request.
 pub(crate) mod request_phase {
-    /// The bits that tell.
+    /// The bits of the phase.
     pub(crate) const MASK: u64 = 3;
     /// There is none, or it was taken back.
     pub(crate) const NONE: u64 = 0;
@@ -99,7 +99,7 @@ pub(crate) mod request_phase {
     pub(crate) const BEGUN: u64 = 2;
     /// The answer is there.
     pub(crate) const ANSWERED: u64 = 3;
-    /// What the next request adds to the number.
+    /// Step from one request's number to the next.
     pub(crate) const ONE: u64 = 4;
 }
 
@@ -149,7 +149,7 @@ impl Requests {
 
 /// The recorder's side.
 impl Requests {
-    /// Whether a request is not answered.
+    /// True if a request is not answered.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self.state.load(Acquire) & request_phase::MASK, request_phase::ASKED | request_phase::BEGUN)
     }
@@ -162,7 +162,7 @@ impl Requests {
         number
     }
 
-    /// What has become of a request. `None`: it is not the last one.
+    /// Returns the phase of a request. `None`: it is not the last one.
     pub(crate) fn phase(&self, number: u64) -> Option<u64> {
         let state = self.state.load(Acquire);
         (state & !request_phase::MASK == number).then_some(state & request_phase::MASK)
@@ -177,7 +177,7 @@ impl Requests {
     /// Has `send` send the process's signal, if it has a handler for it; `is_exec` tells whether another program still comes that was about to at
     /// a time.
     pub(crate) fn send<T>(&self, is_exec: impl FnOnce(u64) -> bool, send: impl FnOnce(u32) -> T) -> Result<T, Unsent> {
-        // In this order: who is about to become another program looks at it after it has said so.
+        // In this order: a process before an exec looks at this after it has announced the exec.
         self.is_sending.store(1, SeqCst);
         let exec_nanos = self.exec_nanos.load(SeqCst);
         let sent = if exec_nanos != 0 && is_exec(exec_nanos) {

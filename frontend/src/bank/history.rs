@@ -1,6 +1,7 @@
-//! Which modules a process has had, by its maps at different times. What is kept grows with the places that had modules, not with the looks at them.
+//! Modules that a process has had, by its maps at different times. The kept lines grow with the places that had modules, not with the number of
+//! looks.
 //!
-//! Not here: what becomes of the lines (`host/linux/modules.rs`).
+//! Not here: the use of the lines (`host/linux/modules.rs`).
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -91,7 +92,7 @@ fn lines_of_code(maps: &[u8]) -> Vec<u8> {
     kept.join(&b'\n')
 }
 
-/// Whether a line tells of code, and of which file.
+/// Tells if a line of the maps is for code, and for which file.
 fn parts(line: &[u8]) -> Option<(bool, &[u8])> {
     let mut fields = line.splitn(4, |&byte| byte == b' ');
     let permissions = fields.nth(1)?;

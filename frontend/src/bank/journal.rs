@@ -1,10 +1,10 @@
-//! Which libraries a process has unloaded, and when: what it tells in its slot, as maps that are looked at now and then miss what comes and goes. And
-//! the moments that it has [marked](Marked).
+//! Libraries that a process has unloaded, and when. The process tells this in its slot, as maps that are looked at now and then miss libraries
+//! that come and go. And the moments that it has [marked](Marked).
 //!
 //! The journal is a ring of bytes that the process writes and the recorder reads: for each library 8 bytes each of ticks, its first and its last address, 4 bytes for the
 //! length of its path, and the path, little-endian.
 //!
-//! Not here: what names come of it (`host/linux/modules.rs`).
+//! Not here: the names that come of it (`host/linux/modules.rs`).
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fs;

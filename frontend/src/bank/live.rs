@@ -1,14 +1,13 @@
-//! What one process records, looked at while it does: for who shows it at once. Nothing is written, and nothing kept but how far each
-//! chunk was read.
+//! Records of one process, read while it runs, for a live display. Nothing is written, and nothing kept but how far each chunk was read.
 //!
-//! Chunks that are full are read and given back, as `collect` does. At a [look](Live::look) those that are being written are read
-//! too, as far as they are: only who reads a chunk gives it back, so no other records come into it meanwhile.
+//! Chunks that are full are read and given back, as `collect` does. At a [look](Live::look) chunks in use are read too, as far as they are
+//! written: only their reader gives them back, so no other records come into them meanwhile.
 //!
 //! **Invariant**: the records of a thread are passed on in their order, each once. A thread takes a chunk only when the one before is full.
 //! So a pass first finds the latest index there is, and then reads chunks up to that alone, in the order of their indices: what a thread
 //! wrote before is among them. What comes behind a chunk that could not be read to its end waits.
 //!
-//! Not here: what the records mean to who looks (the crate `rftrace-top`).
+//! Not here: the meaning of the records (the crate `rftrace-top`).
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -31,7 +30,7 @@ use crate::clock::ClockPair;
 use crate::decode::order_times;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 
-/// Takes what was recorded.
+/// Takes records.
 pub trait Take {
     /// Records of a thread, by the tracer's number: a time in ticks and a word each, those behind what came before. `n_open`: something is
     /// missing before them, and so many functions were open then.
@@ -50,7 +49,7 @@ pub struct Moment {
     pub nanos: u64,
 }
 
-/// The bank of one process, which is emptied by who looks at it.
+/// The bank of one process, emptied by its reader.
 #[derive(Debug)]
 pub struct Live {
     banks: Banks,
@@ -73,31 +72,31 @@ pub(super) struct Reader {
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     n_read: usize,
-    /// Who writes at that place.
+    /// Thread that writes at that place.
     thread: u32,
     /// The record at that place was not written when others behind it were: since when.
     hole_since: Option<Instant>,
 }
 
-/// What is read.
+/// Records to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// Chunks that are full.
     Full,
-    /// What was written.
+    /// All written records.
     Written,
     /// The same, and nobody writes any more.
     Rest,
 }
 
-/// What is to come behind the records of a chunk that are written.
+/// Records that may follow the written ones of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// Others.
     Open,
     /// Those that hooks have reserved.
     Reserved,
-    /// Nothing: what was not written never will be.
+    /// Nothing: records not written by now never will be.
     Written,
 }
 
@@ -155,7 +154,7 @@ impl Live {
         self.banks.slot(SLOT).bank.n_lost.load(Relaxed)
     }
 
-    /// What the system calls the thread with a number of the tracer, if that is known.
+    /// Returns the system's TID of the thread with a number of the tracer, if known.
     #[must_use]
     pub fn system_tid(&self, thread: u32) -> Option<u32> {
         self.banks.system_tid(SLOT, thread)
@@ -172,7 +171,7 @@ impl Live {
         open.into_iter().map(|(thread, words)| (thread, addresses(words))).collect()
     }
 
-    /// Whether a thread has a chunk that it may write into: then all that it does is recorded.
+    /// True if a thread has a chunk to write into: then everything it does is recorded.
     #[must_use]
     pub fn has_chunk(&self, thread: u32) -> bool {
         self.reader.begun.values().any(|begun| begun.thread == thread && begun.n_read < self.n_records())
@@ -195,7 +194,7 @@ impl Live {
 }
 
 impl Banks {
-    /// What the system calls the thread of a process with a number of the tracer, if that is known.
+    /// Returns the system's TID of a process's thread with a number of the tracer, if known.
     pub(super) fn system_tid(&self, slot: usize, thread: u32) -> Option<u32> {
         let number = thread as usize;
         let at = THREADS_AT + number.min(MAX_THREADS) * size_of::<Entry>();
@@ -205,7 +204,7 @@ impl Banks {
 }
 
 impl Reader {
-    /// Whether all of a chunk was read, by its index.
+    /// True if all of the chunk with an index was read.
     pub(super) fn has_read(&self, index: u64, n_records: usize) -> bool {
         self.begun.get(&index).is_some_and(|begun| begun.n_read >= n_records)
     }
@@ -264,7 +263,7 @@ impl Reader {
         let n_open = (is_new && self.last.get(&begun.thread) != Some(&header.prev_index.load(Relaxed)))
             .then(|| header.depth.load(Relaxed) as usize);
         self.collect(chunk, &mut begun, end);
-        // What was read of it was read before.
+        // The records are read before the lease is checked.
         fence(Acquire);
         if lease::index(header.lease.load(Relaxed)) != index {
             // Of a ring another thread has it by now: what is missing is seen by the thread's next one.
@@ -358,7 +357,7 @@ mod tests {
 
     use super::*;
 
-    /// What was passed on: a thread, how many functions were open, and times.
+    /// Records passed on: a thread, how many functions were open, and times.
     type Taken = (u32, Option<usize>, Vec<u64>);
 
     #[derive(Default)]
@@ -488,7 +487,7 @@ mod tests {
         assert_eq!(process.look(), [(7, None, rest), (7, None, vec![200])]);
         process.give(0, 1, chunk_state::WAITING);
         assert_eq!(process.poll(), (1, vec![]));
-        // What is never written is not waited for longer than that.
+        // A record that is never written delays the others no longer than that.
         process.fill(3, 200);
         process.write(3, 20, 0, 0);
         process.give(3, 2, chunk_state::WAITING);

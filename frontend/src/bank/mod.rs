@@ -1,10 +1,19 @@
-//! Banks: memory that a recorder owns and that recorded processes write to, so that what is recorded outlives them however they end.
+//! Banks: memory that a recorder owns and that recorded processes write to, so that records outlive the processes however they end.
 //!
-//! `file` is the layout, `handover` how both sides hand over what lies there, `journal` what is told of libraries in it, `history` which modules a process has had, `told` what that is, `own` what a recorded process does with its bank, `described` what the recorder does of that for one that has no library in it, `child` what the child of a fork does, `collect` what the recorder does with all of them
-//! while programs run, `pace` how often, `stuck` whether threads wait in vain, `numbers` what those in containers call themselves, `tap` what of it is shown at once, `collected` what that leaves, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes, `about` what is beside that, `facts` what is kept of the program, and where it is sent `whole`, which says all, of the machine too (`world`), `save` how what it collected of a process becomes a directory; `live`
-//! how a recorder looks at what is recorded at once, and writes nothing, with `names` for it; `writer` is a recorder in the program itself. docs/banks.md tells of the whole.
+//! - `file`: the layout; `handover`: the protocol between both sides; `request`: requests to a running process.
+//! - `own`: a recorded process's side of its bank; `child`: the same in the child of a fork; `described`: the recorder in place of a process
+//!   without the library.
+//! - `journal`: unloaded libraries and marks in a bank; `told`: these as events; `history`: the modules that a process has had.
+//! - `collect`: the recorder's work on all banks while programs run; `pace`: how often; `stuck`: waits in vain; `numbers`: PIDs in containers.
+//! - `spool`: the file that it writes; `collected`: the result; `dump`: copies at a moment, with the open functions that `open` finds.
+//! - `about`: data beside a spool; `facts`: data of the program; `whole`: all of it, of the machine too (`world`), for another machine.
+//! - `save`: makes a directory of the collected data.
+//! - `tap`: shows records at once; `live`: the same where nothing is written, with `names` for it.
+//! - `writer`: a recorder in the program itself.
 //!
-//! Not here: how a hook waits for a free chunk (the tracer), and what the recorder says to its user (`rftrace-record`).
+//! docs/banks.md tells of the whole.
+//!
+//! Not here: how a hook waits for a free chunk (the tracer), and the recorder's messages to its user (`rftrace-record`).
 
 #[cfg(target_os = "linux")]
 mod about;

@@ -46,7 +46,7 @@ impl Names {
         names
     }
 
-    /// What else there was at other times.
+    /// Adds the files of maps from other times.
     pub fn add_maps(&mut self, exe: &[u8], maps: &[Vec<u8>]) {
         let own = std::mem::take(&mut self.maps);
         let maps = maps.iter().map(|maps| files_of_maps(maps)).filter(|maps| !maps.is_empty());

@@ -7,7 +7,7 @@ use crate::clock::ClockPair;
 #[derive(Debug)]
 pub enum Bank {}
 
-/// What a tracer would be given.
+/// Memory for a tracer's records.
 pub(crate) struct Given {
     pub(crate) buffer: *mut u8,
     pub(crate) bytes: usize,

@@ -1,5 +1,5 @@
-//! What processes and threads call themselves, which is something else than here where they have numbers of their own, as in a container; and
-//! when a process was started, which tells it from another one that gets its number later; and where `/proc` has what a process is.
+//! PIDs and TIDs of processes and threads in their own PID namespaces, as in a container; the start time of a process, which tells it from a
+//! later one with the same PID; and its folder in `/proc`.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,7 +10,7 @@ use rftrace_format::store;
 
 use crate::host::linux::modules;
 
-/// What this process is called by the `/proc` that it sees, which may be that of another space of numbers. Takes no memory.
+/// Returns the PID of this process in the `/proc` that it sees, which may be of another PID namespace. Takes no memory.
 pub(super) fn number_in_proc() -> Option<u32> {
     let mut link = [0; 16];
     // SAFETY: a path that ends with a NUL, and a buffer with so much room.
@@ -30,11 +30,11 @@ impl Mapping {
         Ok(Self { inode: file.metadata()?.ino() })
     }
 
-    /// What the process that has mapped the file at an address (0: anywhere) and calls itself `own` is called here; `likely` is looked at first.
-    /// Several processes may call themselves the same, each in a space of numbers of its own. One that may not be looked at, as of another user, is
-    /// believed if it was started after this one. `None`: there is none any more.
+    /// Returns the PID here of the process that has mapped the file at an address (0: anywhere), and whose own PID is `own`; looks at `likely`
+    /// first. Several processes may have the same PID, each in a namespace of its own. A process that may not be looked at, as of another user,
+    /// is believed if it was started after this one. `None`: there is none any more.
     pub(super) fn process(self, own: u32, likely: u32, mapped_at: u64) -> Option<u32> {
-        // What an emulator maps lies elsewhere.
+        // An emulator maps the file at another address.
         if modules::is_emulated() {
             return Some(own);
         }
@@ -68,7 +68,7 @@ pub(super) fn parent(pid: u32) -> Option<u32> {
     String::from_utf8_lossy(&status).lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
-/// What a process or a thread calls itself, by its folder in `/proc`. `None`: it is not there.
+/// Returns the own PID or TID of a process or a thread, by its folder in `/proc`. `None`: it is not there.
 #[must_use]
 pub fn own_number(folder: &Path) -> Option<u32> {
     let status = fs::read(folder.join("status")).ok()?;
@@ -102,7 +102,7 @@ pub(super) fn start_ticks(pid: u32) -> Option<u64> {
     store::start_time(pid)?.parse().ok()
 }
 
-/// What the system tells of a thread behind its name: its state first.
+/// Returns the fields behind a thread's name in its `stat`: its state first.
 fn behind_name(id: u32) -> Option<String> {
     let stat = fs::read(folder(id).join("stat")).ok()?;
     // The name, in parentheses, may contain anything.

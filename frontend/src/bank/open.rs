@@ -22,7 +22,7 @@ pub(super) struct OpenFunctions {
 }
 
 impl OpenFunctions {
-    /// What a process has written of itself: the time, then for each thread its number, how many functions, and their words.
+    /// Reads the text that a process has written of itself: the time, then for each thread its number, how many functions, and their words.
     pub(super) fn of_text(bytes: &[u8]) -> Self {
         let mut words = bytes.as_chunks().0.iter().map(|&bytes| u64::from_le_bytes(bytes));
         let tsc = words.next().unwrap_or(0);

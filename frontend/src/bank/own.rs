@@ -1,4 +1,4 @@
-//! What a recorded process does with its bank: takes a slot, and says there who it is.
+//! The recorded process's side of its bank: takes a slot, and writes the process's identity there.
 //!
 //! All slots are mapped from the beginning, which takes address space only: a child needs no file for its own, wherever its root
 //! directory is and whatever it may open.
@@ -44,17 +44,17 @@ pub struct Bank {
     pub(super) start: *mut u8,
     pub(super) layout: Layout,
     file: Passed,
-    /// Whether chunks are used again that nobody has taken, oldest first.
+    /// True if chunks that nobody has taken are used again, oldest first.
     pub(super) is_ring: bool,
     /// The slot of this process, [`NO_SLOT`] for none.
     pub(super) slot: AtomicUsize,
     /// Where the chunks of each slot lie in this process while private memory is in their place; 0 if they lie there.
     elsewhere: Box<[AtomicUsize]>,
-    /// Whether recording was on when this process was about to fork.
+    /// True if recording was on when this process was about to fork.
     pub(super) was_on: AtomicBool,
-    /// Whether children that are forked are recorded too.
+    /// True if forked children are recorded too.
     pub(super) is_for_children: bool,
-    /// Whether the recorder is told which functions were hooked that do not call the tracer.
+    /// True if the recorder is told of hooked functions that do not call the tracer.
     has_hooked: AtomicBool,
 }
 
@@ -80,7 +80,7 @@ fn writable() -> OpenOptions {
     File::options().read(true).write(true).clone()
 }
 
-/// What a tracer is given for its records. A ring if there is no bank.
+/// Memory for a tracer's records: a ring if there is no bank.
 pub(crate) struct Given {
     pub(crate) buffer: *mut u8,
     pub(crate) bytes: usize,
@@ -286,8 +286,8 @@ impl Bank {
         Ok(())
     }
 
-    /// Whether this is a ring that nobody will save, as the recorder was killed: its file is not there any more, and nobody looks at the
-    /// slot. What is recorded can be saved by the process itself.
+    /// True for a ring that nobody will save, as the recorder was killed: its file is not there any more, and nobody looks at the slot. The
+    /// process itself can save the records.
     pub fn is_abandoned(&self) -> bool {
         /// A recorder looks every few milliseconds; it may have to wait for a processor.
         const PATIENCE: Duration = Duration::from_millis(200);
@@ -299,7 +299,7 @@ impl Bank {
         slot.bank.beat.load(Relaxed) == beat
     }
 
-    /// Whether this process has a slot: a child that was forked may have found none.
+    /// True if this process has a slot: a forked child may have found none.
     pub fn has_slot(&self) -> bool {
         self.own_slot().is_some()
     }

@@ -1,12 +1,12 @@
-//! What a recorder asks of a process while it runs: a text in the process's slot, then a signal, whose handler answers there. So the
-//! program has neither a thread nor a file for it. In a program that is attached to, which has no handler, a thread of it is borrowed to answer.
+//! Requests of a recorder to a running process: a text in the process's slot, then a signal, whose handler answers there. So the program has
+//! neither a thread nor a file for it. In a program that is attached to, which has no handler, a thread of it is borrowed to answer.
 //!
 //! A request that is not begun in time is taken back: then nothing of it was done, and nothing will be.
 //!
-//! **Invariant**: the signal is sent only where the process has said that its handler is the library's. Before another program takes the
-//! process over it waits for who is about to send, and takes a signal that has come: the other program would be killed by it.
+//! **Invariant**: the signal is sent only if the process has said that its handler is the library's. Before an exec the process waits for a
+//! recorder that is about to send, and takes a pending signal: it would kill the new program.
 //!
-//! Not here: what the requests mean (`rftrace-preload` obeys them, `rftrace-record` makes them), and how long an answer is waited for.
+//! Not here: the meaning of the requests (`rftrace-preload` obeys them, `rftrace-record` makes them), and how long an answer is waited for.
 
 use std::fs::File;
 use std::io;
@@ -59,13 +59,13 @@ pub(super) fn write_minimum(slot: &Slot, ticks: u64) {
             least.store(ticks, Relaxed);
             slot.n_minima.store(n_minima as u32 + 1, Release);
         }
-        // What is shown though it is too short does no harm.
+        // Calls shown although they are too short do no harm.
         None => _ = slot.minima[n_minima.min(MOST_MINIMA) - 1][1].fetch_min(ticks, Relaxed),
     }
 }
 
-/// What is answered to who asks for the functions above an address, written in hexadecimal: as many as there is room for, of each its address, and in
-/// the highest bit whether it is recorded.
+/// Answers a request for the functions above an address in hexadecimal: as many as there is room for, each as its address, with the highest bit
+/// set if it is recorded.
 ///
 /// # Errors
 ///
@@ -186,7 +186,7 @@ pub enum NotAsked {
     Signal(io::Error),
 }
 
-/// What has become of a request.
+/// Outcome of a request so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Nothing yet.
@@ -206,7 +206,7 @@ pub enum Answer {
 pub struct State {
     /// Bytes of all chunks.
     pub buffer_bytes: usize,
-    /// Whether it is a ring.
+    /// True for a ring.
     pub is_ring: bool,
     /// Chunks.
     pub n_chunks: usize,
@@ -249,7 +249,7 @@ impl Banks {
         })
     }
 
-    /// Whether they are rings.
+    /// True if the banks are rings.
     #[must_use]
     pub fn is_ring(&self) -> bool {
         self.is_ring
@@ -292,7 +292,7 @@ impl Banks {
         })
     }
 
-    /// As [`ask`](Self::ask), without a signal: whoever asks has a thread of the process [answer](Bank::answer) then.
+    /// As [`ask`](Self::ask), without a signal: the caller has a thread of the process [answer](Bank::answer) then.
     ///
     /// # Errors
     ///
@@ -319,7 +319,7 @@ impl Banks {
         requests.ask(request.len())
     }
 
-    /// What has become of a request.
+    /// Returns the outcome of a request so far.
     #[must_use]
     pub fn answer(&self, asked: &Asked) -> Answer {
         let slot = self.slot(asked.slot);
@@ -352,7 +352,7 @@ impl Banks {
         Some(String::from_utf8_lossy(&self.read(number, RULES_AT, n_bytes, ASKED_BYTES)).into_owned())
     }
 
-    /// Whether a process records at this moment, by what is in its memory; `None` if that may not be read.
+    /// True if a process records at this moment, read from its memory; `None` if that may not be read.
     #[must_use]
     pub fn is_on(&self, pid: u32) -> Option<bool> {
         let at = self.slot(self.slot_of(pid)?).requests.switch_at.load(Relaxed);

@@ -1,7 +1,7 @@
-//! What was collected of a process becomes a directory.
+//! Saves the data collected of a process as a directory.
 //!
-//! A process may have written anything into its bank: of a chunk nothing is believed before it is checked, as of an image
-//! (`image/stored.rs`). Chunks are unpacked one at a time, so what this takes of memory does not depend on how much was recorded.
+//! A process may have written anything into its bank: chunks are untrusted until checked, as an image is (`image/stored.rs`). Chunks are
+//! unpacked one at a time, so memory use does not depend on how much was recorded.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -34,7 +34,7 @@ use crate::image::stored::StoredChunks;
 use crate::uftrace::directory::{self, Mark, Recording};
 use crate::uftrace::symfile::write_symbols;
 
-/// What was written of a process.
+/// Summary of the trace written for a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedBank {
     /// Entries and exits.
@@ -129,7 +129,7 @@ fn key(module: &Module) -> Key {
 pub(crate) struct Writing<'a> {
     /// Which calls were too short to be recorded; `None`: as it was said at the beginning.
     pub(crate) minima: Option<&'a Minima>,
-    /// Whether what cannot be written is left out. Otherwise nothing counts as written then.
+    /// True if data that cannot be written is left out. Otherwise nothing counts as written then.
     pub(crate) what_fits: bool,
     /// Threads that may write it, the calling one included.
     pub(crate) n_writers: usize,
@@ -301,7 +301,7 @@ impl Collected {
         self.facts.map_or(Ok(()), fs::remove_dir_all)
     }
 
-    /// Whether nothing more was to come of it.
+    /// True if nothing more was to come of it.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over

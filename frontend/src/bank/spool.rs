@@ -1,6 +1,6 @@
 //! The file with the chunks of a process: packed, one behind the other, in no order (`image/stored.rs` reads it), and where it lies.
 //!
-//! Not here: which chunks are written when (`collect`), and what else is kept beside the file (there too).
+//! Not here: which chunks are written when, and the other files beside the spool (`collect`).
 
 use std::convert::Infallible;
 use std::fs::{self, File};
@@ -66,7 +66,7 @@ impl Spool {
         Self { path: folder.path().join(name), ..Self::default() }
     }
 
-    /// Whether there is room for more.
+    /// True if there is room for more.
     pub(super) fn may_go_on(&mut self, taken_bytes: u64, most_bytes: u64) -> bool {
         self.is_too_large |= taken_bytes >= most_bytes;
         self.failed.is_none() && !self.is_too_large
@@ -158,7 +158,7 @@ pub(crate) fn about_file(spool: &Path) -> PathBuf {
     spool.with_extension("about")
 }
 
-/// What was known of the program at its end, where a spool is kept.
+/// Returns the folder of the facts about the program at its end, beside a spool that is kept.
 pub(crate) fn facts_folder(spool: &Path) -> PathBuf {
     spool.with_extension("facts")
 }

@@ -1,12 +1,12 @@
-//! Whether a thread that waits for a chunk waits for ever: other threads have all chunks, and none of these is full.
+//! Detects threads that wait for a chunk for ever: other threads have all chunks, and none of these is full.
 //!
-//! The recorder sees it, and ends the waits. After the first time they end as soon as no chunk can come.
+//! The recorder ends such waits. After the first time they end as soon as no chunk can come.
 
 use std::time::{Duration, Instant};
 
 use rftrace::abi::{chunk_state, lease};
 
-/// Owners may fill their chunks slowly; who waits for longer than this is harmed more than by lost calls.
+/// Owners may fill their chunks slowly; a longer wait than this harms a thread more than lost calls do.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The chunks of one bank, as the recorder has last seen them.

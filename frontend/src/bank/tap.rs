@@ -1,9 +1,9 @@
-//! What recorded processes call, passed on to who shows it at once, beside what is written: full chunks before they are taken, and now and then
-//! those that are being written.
+//! Live records of processes, passed on to a display beside the written spools: full chunks before they are taken, and now and then chunks in
+//! use.
 //!
-//! A chunk that somebody has not read to its end is not taken until he has. He never waits for who shows it, nor do the programs.
+//! A chunk is taken only after each reader has read it to its end. Readers never wait for the display, nor do the programs.
 //!
-//! Not here: how chunks are read (`live`), and what becomes of the records.
+//! Not here: how chunks are read (`live`), and the use of the records.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use super::live::{Moment, Reader, Take, What};
 use crate::backend::Chunk;
 use crate::clock::ClockPair;
 
-/// What is passed on.
+/// An event that is passed on.
 #[derive(Clone, Debug)]
 pub enum Seen {
     /// A process: where its modules lie, each time others have come, and a moment by both clocks.
@@ -78,7 +78,7 @@ pub enum Seen {
 /// From one look at what is being written to the next.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Somebody who is told.
+/// A live reader.
 struct Told {
     /// Of one process alone.
     pid: Option<u32>,
@@ -219,7 +219,7 @@ impl Banks {
         self.keeps_nothing = true;
     }
 
-    /// Whether it is.
+    /// True if nothing is written.
     #[must_use]
     pub fn is_nothing_kept(&self) -> bool {
         self.keeps_nothing
@@ -237,7 +237,7 @@ impl Banks {
         self.taps.retain_mut(|tap| tap.go_on());
     }
 
-    /// Whether all who are told have read a chunk of a slot to its end.
+    /// True if all readers have read a chunk of a slot to its end.
     pub(super) fn is_passed_on(&self, number: usize, chunk: &Chunk<'_>) -> bool {
         self.taps.iter().all(|tap| tap.has_read(number, chunk))
     }

@@ -1,4 +1,4 @@
-//! What a process has told, or others have of it: libraries that it has unloaded, and marks. These are texts at moments of a recording, from
+//! Events told by a process, or by others about it: libraries that it has unloaded, and marks. These are texts at moments of a recording, from
 //! the program or from outside, and events in the trace.
 //!
 //! Not here: how a process tells it (`journal`), and marks of programs without a bank (`tracer/marks.rs`).
@@ -57,16 +57,16 @@ impl Marked {
     }
 }
 
-/// What is told of libraries, at the most: a program that unloads without end takes no more memory.
+/// Most unloaded libraries to keep: a program that unloads without end takes no more memory.
 const MOST_LIBRARIES: usize = 1 << 16;
 
-/// What a process has told, or others have of it.
+/// Events told by a process, or by others about it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
     /// Libraries that are not there any more.
     pub(super) unloaded: Vec<Unloaded>,
     pub(super) marks: Vec<Marked>,
-    /// What was left out, as there is no end of it.
+    /// Number of events left out beyond the limit.
     pub(super) n_left_out: u64,
 }
 

@@ -1,6 +1,7 @@
-//! All that is known of a process, as a text that is kept beside its spool, so that both become a trace on another machine: lines `key=value`, in values `\n` for the end of a line and `\\` for a backslash. The last line is `complete`.
+//! All facts about a process, as a text that is kept beside its spool, so that both become a trace on another machine: lines `key=value`, in
+//! values `\n` for the end of a line and `\\` for a backslash. The last line is `complete`.
 //!
-//! Not here: what is known of a process (`collect`, `world`). Texts may be anybody's: nothing of them is believed.
+//! Not here: the source of the facts (`collect`, `world`). The texts are untrusted.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -76,17 +77,17 @@ impl Banks {
         let text = text(collected, &world, is_over);
         let (maps, unloaded) = (collected.maps.clone(), collected.unloaded.clone());
         watched.world = Some(Seen { maps, unloaded, world });
-        // At once: who reads it has this one or the one before.
+        // At once: a reader has this file or the one before.
         let file = whole_file(&watched.spool.path);
         let new = file.with_extension(format!("{WHOLE}-new"));
         let _ = store::write(&new, text).and_then(|()| fs::rename(&new, file));
     }
 
-    /// What was collected in `spool` on another machine, as far as it goes.
+    /// Returns the recording in `spool` from another machine, as far as it goes.
     ///
     /// # Errors
     ///
-    /// Those of the system; what belongs to the spool is not there, or cut.
+    /// Those of the system; the data beside the spool is missing or cut.
     pub fn collected_elsewhere(spool: &Path) -> io::Result<Collected> {
         let whole = whole_file(spool);
         let text = opener::read(&whole, MOST_TEXT)?;
@@ -430,7 +431,7 @@ fn module(value: &[u8]) -> Option<Module> {
     is_right.then(|| Module::of_text(path, start..end, build_id, (bits & 1 != 0, bits & 2 != 0)))
 }
 
-/// Whether this may stand in the name of a file.
+/// True if the text may stand in the name of a file.
 fn is_build_id(text: &str) -> bool {
     (1..=256).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

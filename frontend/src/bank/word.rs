@@ -1,15 +1,15 @@
-//! What the word of a record says, for who shows records as they come.
+//! Meaning of a record's word, for live displays.
 
 use rftrace::abi::{self, ADDRESS_SHIFT, state};
 
-/// What a record tells.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A function was entered, again if it was left before.
     Entry {
         /// An address in it, by which it is known.
         address: u64,
-        /// Whether its return is recorded.
+        /// True if its return is recorded.
         returns: bool,
     },
     /// A function was left.
@@ -31,7 +31,7 @@ pub enum Kind {
     Other,
 }
 
-/// What a word says.
+/// Returns the kind of record of a word.
 #[must_use]
 pub fn kind(word: u64) -> Kind {
     use abi::kind;

@@ -1,5 +1,5 @@
-//! What else a trace says of a process: its modules, the machine and its clock. It is kept beside the spool, as a trace may be made of that
-//! when all of it is gone, or on another machine.
+//! Environment of a process in a trace: its modules, the machine and its clock. It is kept beside the spool, as a trace may be made of that when
+//! all of it is gone, or on another machine.
 //!
 //! Not here: the text that it becomes (`about`).
 
@@ -12,7 +12,7 @@ use crate::host::linux::modules::{self, Module, ModulesAt, Unloaded, in_root, ma
 use crate::host::linux::sysinfo;
 use crate::host::machine::SystemInfo;
 
-/// What surrounds a process, or did.
+/// Environment of a process, present or past.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     /// The program first.
@@ -23,7 +23,7 @@ pub(crate) struct World {
     pub(crate) stack: Option<(u64, u64)>,
     /// The exact rate of the counter, where there is one.
     pub(crate) exact_rate: Option<(u64, TscSource)>,
-    /// What is said of its rate.
+    /// Stated rate of the counter, and its source.
     pub(crate) tsc_hz: Option<(u64, TscSource)>,
     pub(crate) invariant_tsc: bool,
     /// Without the program's path and command line.

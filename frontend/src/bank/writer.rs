@@ -1,9 +1,9 @@
 //! A bank of this program's own, and a thread that empties it: a trace as long as there is room on the disk.
 //!
-//! The thread `rftrace-writer` does what a recorder does in another process, with all signals blocked, and none of its calls is recorded. What it
-//! writes lies where that of `rftrace record` would, so the tools show it meanwhile, and recover it where the program does not save.
+//! The thread `rftrace-writer` does the work of a recorder in another process, with all signals blocked, and none of its calls is recorded. Its
+//! files lie where those of `rftrace record` would, so the tools show them meanwhile, and recover them where the program does not save.
 //!
-//! Not here: how a bank is emptied (`collect`), and what a program says of itself there (`own`).
+//! Not here: how a bank is emptied (`collect`), and how a program describes itself there (`own`).
 
 use std::fs::{self, File};
 use std::io;
@@ -29,7 +29,7 @@ use crate::Error;
 use crate::backend;
 use crate::uftrace::directory;
 
-/// What becomes of what is recorded while the program runs.
+/// Options for writing records while the program runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     /// Bytes of the bank.
@@ -51,7 +51,7 @@ pub(crate) struct Stream {
     state: Mutex<State>,
 }
 
-/// What was written so far.
+/// Amount written so far.
 #[derive(Debug, Default)]
 struct Progress {
     n_records: AtomicU64,
@@ -80,7 +80,7 @@ impl Stream {
     pub(crate) fn begin(directory: &Path, wanted: &Wanted) -> Result<Self, Error> {
         // The program may change its working directory.
         let work = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned()).join(FOLDER);
-        // Not longer than that: children that are forked would own it, too. From then on the folder says who records.
+        // Not longer than that: forked children would own it, too. From then on the folder names the recording process.
         let owned = directory::prepare(directory)?;
         prepare(&work)?;
         drop(owned);
@@ -243,7 +243,7 @@ fn empty(mut banks: Banks, orders: &Receiver<()>, to: &Sender<Collected>, progre
     }
 }
 
-/// Makes the folder anew, and says there who records.
+/// Makes the folder anew, and names the recording process there.
 fn prepare(work: &Path) -> Result<(), Error> {
     let failed = |source| Error::Write { path: work.to_owned(), source };
     match fs::remove_dir_all(work) {

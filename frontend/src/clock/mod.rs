@@ -1,5 +1,5 @@
-//! Time: the processor's time stamp counter, what its ticks are in nanoseconds, and dates. What the clocks of the system say is
-//! asked in `host`.
+//! Time: the processor's time stamp counter, the conversion of its ticks to nanoseconds, and dates. The clocks of the system are
+//! read in `host`.
 
 #[cfg(all(feature = "std", any(test, not(target_os = "linux"))))]
 pub(crate) mod calendar;

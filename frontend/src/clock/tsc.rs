@@ -1,4 +1,4 @@
-//! What the processor says of its time stamp counter, or what stands in its place: on aarch64 the virtual counter, on riscv64 the clock.
+//! The processor's time stamp counter or its substitute: the virtual counter on aarch64, the clock on riscv64.
 
 #[cfg_attr(target_arch = "x86_64", path = "tsc_x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "tsc_aarch64.rs")]

@@ -1,4 +1,4 @@
-//! What an aarch64 processor says of its virtual counter, which stands in the place of the time stamp counter.
+//! The virtual counter of an aarch64 processor, in place of the time stamp counter.
 
 use core::arch::asm;
 
@@ -13,7 +13,7 @@ pub(crate) fn ticks() -> u64 {
     ticks
 }
 
-/// Whether the counter runs at one rate in every power state: it always does (Arm ARM, the Generic Timer).
+/// Returns true: the counter runs at one rate in every power state (Arm ARM, the Generic Timer).
 pub(crate) fn is_invariant() -> bool {
     true
 }

@@ -1,4 +1,4 @@
-//! What a riscv64 processor says of the clock that all its cores share, which stands in the place of the time stamp counter.
+//! The clock that all cores of a riscv64 processor share, in place of the time stamp counter.
 
 use core::arch::asm;
 
@@ -13,7 +13,7 @@ pub(crate) fn ticks() -> u64 {
     ticks
 }
 
-/// Whether the clock runs at one rate in every power state: it always does (RISC-V unprivileged specification, the extension Zicntr).
+/// Returns true: the clock runs at one rate in every power state (RISC-V unprivileged specification, the extension Zicntr).
 pub(crate) fn is_invariant() -> bool {
     true
 }

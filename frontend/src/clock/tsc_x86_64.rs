@@ -1,4 +1,4 @@
-//! What an x86-64 processor says of its time stamp counter.
+//! The time stamp counter of an x86-64 processor.
 
 use core::arch::x86_64::CpuidResult;
 
@@ -18,7 +18,7 @@ const HYPERVISOR_TIMING: u32 = 0x4000_0010;
 /// Names of the hypervisors whose timing leaf means that; under others it may mean something else.
 const HYPERVISORS: [&[u8; 12]; 2] = [b"KVMKVMKVM\0\0\0", b"VMwareVMware"];
 
-/// Whether the counter runs at one rate in every power state, as far as the processor or the hypervisor says so.
+/// Returns true if the processor or the hypervisor says that the counter runs at one rate in every power state.
 pub(crate) fn is_invariant() -> bool {
     leaf(0x8000_0000, 0x8000_0007).is_some_and(|leaf| leaf.edx & 1 << 8 != 0)
 }

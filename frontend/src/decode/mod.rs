@@ -38,7 +38,7 @@ pub(crate) fn tasks_of<'a>(
     stacks::apart(task::of_threads(chunks, open))
 }
 
-/// What happened.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventKind {
     Entry,
@@ -68,7 +68,7 @@ pub(crate) struct Event {
 /// Told how many bytes of records were read to their end.
 pub(crate) type Done<'a> = &'a (dyn Fn(usize) + Sync);
 
-/// What part of the records is wanted, and how it is shown.
+/// Selection of the records, and how they are shown.
 pub(crate) struct Window<'a> {
     /// When the cycle began, in ticks.
     pub(crate) start: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Window<'a> {
     pub(crate) end: u64,
     /// Later records are left out.
     pub(crate) cut: u64,
-    /// Whether an address belongs to the tracer itself.
+    /// Returns true for addresses of the tracer itself.
     pub(crate) is_hidden: &'a (dyn Fn(u64) -> bool + Sync),
     /// Which calls are left out because they are too short.
     pub(crate) minima: &'a Minima,
@@ -108,7 +108,7 @@ impl Minima {
         }
     }
 
-    /// What it was for a call that ended at `tsc`.
+    /// The minimum duration for a call that ended at `tsc`.
     fn at(&self, tsc: u64) -> u64 {
         let n_before = self.changes.partition_point(|&(since, _)| since <= tsc);
         n_before.checked_sub(1).map_or(0, |last| self.changes[last].1)
@@ -198,7 +198,7 @@ pub(crate) fn order_times(records: &mut [(u64, u64)]) {
     }
 }
 
-/// Whether a record is a piece of values.
+/// Returns true if a record is a piece of values.
 #[inline(always)]
 fn is_values(word: u64) -> bool {
     word & (kind::MASK | kind::VALUES) == kind::RESYNC | kind::VALUES
@@ -211,12 +211,12 @@ struct Decoder<'a, F> {
     /// The entries of the innermost shown functions, as far as they may turn out to be too short. They are passed on as soon
     /// as something in them is.
     held: Vec<(Event, Vec<u8>)>,
-    /// What was recorded with the record that is read, and is not passed on yet.
+    /// Values of the record that was read last, not passed on yet.
     values: Vec<u8>,
     n_shown: usize,
     /// Open functions that are hidden because they are the tracer's; what they call is hidden too.
     n_hidden: usize,
-    /// What `window.is_hidden` said of some addresses: few functions make most of the calls. 0 is no function's.
+    /// Results of `window.is_hidden` for some addresses: few functions make most of the calls. 0 is no function's.
     known: [(u64, bool); KNOWN],
     last_tsc: u64,
     /// The core on which the task runs, as far as that was passed on.
@@ -230,7 +230,7 @@ struct Decoder<'a, F> {
 /// Addresses that a decoder remembers, a power of two.
 const KNOWN: usize = 256;
 
-/// What each record passes is inlined: this crate is compiled with the program's flags, and where it is instrumented each
+/// Code that runs for each record is inlined: this crate is compiled with the program's flags, and where it is instrumented each
 /// function that is left costs two hooks.
 impl<F: Emit> Decoder<'_, F> {
     /// The records of one chunk, in order.
@@ -339,7 +339,7 @@ impl<F: Emit> Decoder<'_, F> {
         Ok(())
     }
 
-    /// Whether a function belongs to the tracer itself.
+    /// Returns true if a function belongs to the tracer itself.
     #[inline(always)]
     fn is_hidden(&mut self, address: u64) -> bool {
         // Functions are aligned to 16 bytes, mostly.
@@ -419,7 +419,7 @@ impl<F: Emit> Decoder<'_, F> {
         Ok(())
     }
 
-    /// Whether the innermost function, which ends now, is left out.
+    /// Returns true if the innermost function, which ends now, is left out.
     #[inline(always)]
     fn is_too_short(&self, frame: Frame, tsc: u64) -> bool {
         // A call whose entry is still held back has nothing in it.
@@ -734,7 +734,7 @@ mod tests {
     fn values_are_those_of_the_record_before_them() {
         let mut records = vec![enter(1, A)];
         records.extend(values(1, b"arguments"));
-        // What fills up a chunk, and what was cut off from its record.
+        // Filler of a chunk, and values that have lost their record.
         records.push((2, kind::VALUES | kind::RESYNC));
         records.push(enter(3, B));
         records.extend(values(4, b"others"));

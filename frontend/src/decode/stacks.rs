@@ -60,7 +60,7 @@ pub(super) fn apart(threads: Vec<Task<'_>>) -> Vec<Task<'_>> {
     tasks
 }
 
-/// What a thread recorded on a stack without leaving it. Records of a thread are counted from its first.
+/// An unbroken sequence of a thread's records on one stack. Records of a thread are counted from its first.
 #[derive(Debug)]
 struct Run {
     /// The stack's number.
@@ -77,7 +77,7 @@ struct Run {
     resumed: Option<usize>,
     /// How many functions were open when the stack was left.
     n_left: usize,
-    /// What part it has in its stack's task; `None` if it belongs to its thread.
+    /// Its part in the stack's task; `None` if it belongs to its thread.
     part: Option<Part>,
 }
 
@@ -87,7 +87,7 @@ impl Run {
     }
 }
 
-/// What a run is in its stack's task.
+/// Part of a run in its stack's task.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     /// Functions that were open when it began: they are not entered again.
@@ -157,7 +157,7 @@ fn put_together(found: &mut [Found]) -> Vec<Vec<RunId>> {
 }
 
 /// Tells stacks apart that have the same number, which is the time when they began: on two processors that may be the same.
-/// What a thread ran in which one of them began is that one's; what others ran is taken for the first one's.
+/// A run belongs to the stack that began in its thread; runs of other threads go to the first stack.
 fn by_beginning(runs: Vec<RunId>, found: &[Found]) -> Vec<Vec<RunId>> {
     let begins = |id: &&RunId| found[id.thread].runs[id.run].resumed.is_none();
     let mut homes: Vec<usize> = runs.iter().filter(begins).map(|id| id.thread).collect();

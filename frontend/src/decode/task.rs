@@ -26,7 +26,7 @@ pub(super) struct Segment<'a> {
     pub(super) records: Records<'a>,
 }
 
-/// What comes before a segment in its task.
+/// Predecessor of a segment in its task.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Start {
     /// The chunk with this index, 0 for none. So many functions were open.
@@ -55,7 +55,7 @@ pub(super) struct Timed<'a> {
 }
 
 impl<'a> Timed<'a> {
-    /// Whether no record is younger than the one behind it.
+    /// Returns true if no record is younger than the one behind it.
     pub(super) fn is_ordered(self) -> bool {
         self.is_ordered || self.written().map(|(tsc, _)| tsc).is_sorted()
     }
@@ -90,7 +90,7 @@ impl Task<'_> {
         self.segments.iter().map(|segment| segment.records.len()).sum()
     }
 
-    /// Whether anything was recorded since `start`, in ticks.
+    /// Returns true if anything was recorded since `start`, in ticks.
     pub(crate) fn has_record_since(&self, start: u64) -> bool {
         let mut unpacked = Unpacked::default();
         self.segments.iter().any(|segment| segment.unpacked(&mut unpacked).words_since(start).next().is_some())
@@ -119,7 +119,7 @@ impl<'a> Timed<'a> {
     }
 }
 
-/// Whether this is the exit of a function whose entry the filter did not let pass.
+/// Returns true for the exit of a function whose entry the filter did not let pass.
 fn is_hidden_exit(word: u64) -> bool {
     word & kind::MASK == kind::EXIT && word & state::HIDDEN != 0
 }
@@ -148,7 +148,7 @@ pub(crate) fn of_threads<'a>(
     tasks
 }
 
-/// What a chunk's header says.
+/// Contents of a chunk's header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     index: u64,

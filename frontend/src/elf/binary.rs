@@ -140,7 +140,7 @@ impl LoadedBinary {
         self.range.clone()
     }
 
-    /// Whether `address` is that of a record: in a function, at its beginning or behind a call.
+    /// Returns true if `address` can be in a record: in a function, at its beginning or behind a call.
     ///
     /// Functions lie so close to each other that in a wrong binary, too, most addresses are in some function.
     #[must_use]

@@ -16,7 +16,7 @@ pub(crate) struct Import<'f> {
     pub(crate) name: &'f [u8],
     /// The version of it that is wanted, if it has versions.
     pub(crate) version: Option<&'f [u8]>,
-    /// Whether nothing but calls uses the slot: that of an entry of the procedure linkage table.
+    /// True if only calls use the slot, as that of an entry of the procedure linkage table.
     pub(crate) is_for_calls: bool,
 }
 

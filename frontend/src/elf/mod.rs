@@ -1,5 +1,5 @@
-//! What is known of ELF files: the functions in one (`table`), their names, those of others that it calls (`imports`), where
-//! calls are (`code`), where there is room for some (`patchable`, `sleds`), and which file has the symbols of a stripped one (`separate`); `binary` is the API.
+//! ELF files: the functions in one (`table`), their names, those of others that it calls (`imports`), where calls are (`code`), where there
+//! is room for some (`patchable`, `sleds`), and which file has the symbols of a stripped one (`separate`); `binary` is the API.
 //!
 //! All is read from the file. Not here: what of it is mapped in this process (`host::linux::modules`), and what lies in
 //! memory (`patch`).

@@ -24,7 +24,7 @@ pub fn readable_name(raw: &str) -> String {
 /// Appends the readable form of the symbol name `raw` to `out`.
 pub(super) fn append_readable(raw: &[u8], out: &mut String) {
     let raw = String::from_utf8_lossy(raw);
-    // What follows `@` or `@@` is the version of the symbol.
+    // The version of the symbol follows `@` or `@@`.
     let name = match raw.split_once('@') {
         Some((name, _)) if !name.is_empty() => name,
         _ => &*raw,
@@ -91,7 +91,7 @@ struct NameWriter<'a> {
     out: &'a mut String,
     /// Bytes that may still be written.
     room: usize,
-    /// Whether text was left out.
+    /// True if text was left out.
     full: bool,
 }
 

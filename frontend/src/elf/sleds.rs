@@ -29,7 +29,7 @@ pub(crate) struct Sled {
     pub(crate) kind: SledKind,
 }
 
-/// What happens at a sled.
+/// Event at a sled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SledKind {
     /// The function begins.

@@ -48,9 +48,9 @@ pub(crate) struct Symbol {
     /// Where the name starts in the string table.
     name: u32,
     section: u16,
-    /// Who sees the symbol when modules are linked.
+    /// Visibility of the symbol when modules are linked.
     pub(crate) binding: Binding,
-    /// Whether the file calls this a function. Otherwise it is a label that assembly left untyped.
+    /// True if the file calls this a function. Otherwise it is a label that assembly left untyped.
     pub(crate) is_function: bool,
 }
 
@@ -212,7 +212,7 @@ impl SymbolTable {
         self
     }
 
-    /// Returns the functions that a symbol file tells, as a trace has one, whose file is not there. What is no symbol is passed over.
+    /// Returns the functions in a symbol file of a trace, for a module whose file is not there. Lines without a symbol are passed over.
     #[cfg_attr(not(feature = "std"), allow(dead_code, reason = "only for what a recorder elsewhere has sent"))]
     pub(crate) fn of_text(text: &[u8]) -> Self {
         let (mut symbols, mut made_names) = (Vec::<Symbol>::new(), Vec::new());
@@ -299,7 +299,7 @@ pub(crate) fn symbols_of(file: Arc<Mmap>, path: &Path) -> io::Result<SymbolTable
     Ok(SymbolTable { symbols, file: Some(file), names, made_names: Vec::new(), build_id, link_address })
 }
 
-/// What a file holds.
+/// Symbols of a file.
 struct Parsed {
     symbols: Vec<Symbol>,
     /// Where the names are in the file.

@@ -17,7 +17,7 @@ use crate::filter::values::{KnownValues, PublishedValues};
 use crate::host::{self, Catalogue, Known};
 use crate::patch;
 
-/// What is recorded of all that could be.
+/// The choice of functions and values, and its tables.
 #[derive(Debug, Default)]
 pub(crate) struct Choice {
     /// `None`: everything.
@@ -26,11 +26,11 @@ pub(crate) struct Choice {
     /// Made for the first filter.
     table: Option<SiteTable>,
     minima: Minima,
-    /// What debug information tells of values, as far as it was asked for.
+    /// Values that debug information tells of, as far as it was asked for.
     known_values: KnownValues,
-    /// What the hooks know of values.
+    /// Values as published to the hooks.
     values: PublishedValues,
-    /// Whether each of the filter's [optional rules](Filter::optional_rules) has an effect.
+    /// True for each of the filter's [optional rules](Filter::optional_rules) that has an effect.
     in_effect: Vec<bool>,
 }
 
@@ -101,7 +101,7 @@ impl Choice {
         self.in_effect.clear();
     }
 
-    /// Whether each of the filter's optional rules has an effect.
+    /// Returns true for each of the filter's optional rules that has an effect.
     pub(crate) fn in_effect(&self) -> Vec<bool> {
         self.in_effect.clone()
     }
@@ -109,12 +109,12 @@ impl Choice {
     /// Obeys the filter with what is loaded now.
     pub(crate) fn refresh(&mut self, known: &Known) {
         if let Some(filter) = self.filter.clone() {
-            // What is wrong with it was told when it was set.
+            // An error was reported when the filter was set.
             let _ = self.set(&filter, known);
         }
     }
 
-    /// Whether there is a filter.
+    /// Returns true if there is a filter.
     pub(crate) fn is_filtered(&self) -> bool {
         self.filter.is_some()
     }

@@ -1,5 +1,5 @@
-//! What is recorded of a process that cannot choose it itself, as nothing of this crate is in it: the tracer alone was put there from outside. Its
-//! recorder looks up the functions and makes the table, which is [`control`](super::control)'s otherwise, and writes it there.
+//! The filter of a process that cannot choose by itself, as nothing of this crate is in it: the tracer alone was put there from outside.
+//! Its recorder looks up the functions, makes the table, which is [`control`](super::control)'s otherwise, and writes it there.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub struct OutsideChoice {
     table: SiteTable,
     /// As in the process, but for addresses.
     control: FilterControl,
-    /// What debug information tells of values, as far as it was asked for.
+    /// Values that debug information tells of, as far as it was asked for.
     known_values: KnownValues,
     /// The values that are recorded, and what is done at calls, by address.
     values: Vec<SiteValues>,
@@ -143,37 +143,37 @@ impl OutsideChoice {
         self.n_changes
     }
 
-    /// Whether values are to be recorded, maybe only of functions of libraries that come later.
+    /// Returns true if values are to be recorded, maybe only of functions of libraries that come later.
     #[must_use]
     pub fn wants_values(&self) -> bool {
         self.filter.has_values()
     }
 
-    /// Whether there may be such a table: for values, or for calls at which something is done.
+    /// Returns true if there may be such a table: for values, or for actions at calls.
     #[must_use]
     pub fn has_table(&self) -> bool {
         self.filter.has_values() || self.filter.has_watches()
     }
 
-    /// Whether recording is paused from now on, where it `was` or not; `None`: it begins.
+    /// Returns true if recording is paused from now on. `was`: its state so far; `None`: recording begins.
     #[must_use]
     pub fn is_paused(&self, was: Option<bool>) -> bool {
         self.filter.has_switches() && was.unwrap_or(self.filter.begins_paused)
     }
 
-    /// What is to be in the process, but for addresses, whether it is in force, and whether recording is paused.
+    /// Returns the control block for the process: without addresses, with the flags for a filter in force and for a pause.
     #[must_use]
     pub fn control(&self) -> &FilterControl {
         &self.control
     }
 
-    /// What the filter chooses.
+    /// Returns the outcome of the filter.
     #[must_use]
     pub fn selected(&self) -> &Selected {
         &self.selected
     }
 
-    /// Whether each of the filter's optional rules has an effect.
+    /// Returns true for each of the filter's optional rules that has an effect.
     #[must_use]
     pub fn in_effect(&self) -> Vec<bool> {
         select::in_effect(&self.filter, &self.selected)

@@ -1,7 +1,7 @@
 //! The tracer's own functions, which a trace does not show.
 //!
-//! This crate is compiled with the program's flags, so its functions call `mcount` too. What a program calls while
-//! recording is on is inlined and switches recording off first; this is for what is left, such as a guard's drop glue.
+//! This crate is compiled with the program's flags, so its functions call `mcount` too. Code that a program calls while
+//! recording is on is inlined and switches recording off first; this is for the rest, such as a guard's drop glue.
 
 #[cfg(target_os = "linux")]
 use crate::elf::table::{Symbol, SymbolTable};
@@ -59,14 +59,14 @@ pub(crate) fn functions(program: &Program) -> Vec<(u64, u64)> {
     found
 }
 
-/// Whether this is a function of this crate.
+/// Returns true for a function of this crate.
 #[cfg(target_os = "linux")]
 fn is_own(table: &SymbolTable, symbol: &Symbol) -> bool {
     // Demangling every name of a large program takes long; the crate's name stands in its mangled names as is.
     table.raw_name(symbol).windows(7).any(|part| part == b"rftrace") && is_own_name(&table.name(symbol))
 }
 
-/// Whether this is the name of a function of this crate.
+/// Returns true for the name of a function of this crate.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_own_name(name: &str) -> bool {
     PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || C_FUNCTIONS.contains(&name)
@@ -78,7 +78,7 @@ pub(crate) fn functions(_program: &Program) -> Vec<(u64, u64)> {
     Vec::new()
 }
 
-/// Whether `address` lies in one of the `ranges`, which are ascending.
+/// Returns true if `address` lies in one of the `ranges`, which are ascending.
 pub(crate) fn contains(ranges: &[(u64, u64)], address: u64) -> bool {
     // Most addresses lie outside of all.
     let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else {

@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(rules(&filter), [r"include=<[u8\; 3] as Speak>::speak", r"exclude=/a\\"]);
         assert!(filter.rules()[0].pattern.matches("<[u8; 3] as Speak>::speak"));
         assert_eq!(filter.max_depth, Some(2));
-        // What is written is read as the same.
+        // The written text is read as the same.
         assert_eq!(rules(&Filter::parse(&rules(&filter)[0]).unwrap())[0], rules(&filter)[0]);
     }
 

@@ -76,9 +76,9 @@ pub struct Filter {
     pub(super) watches: Vec<WatchRule>,
     /// Nothing is recorded before a trigger says so.
     pub(super) begins_paused: bool,
-    /// Who knows of functions by their debug information.
+    /// Source of facts from debug information.
     pub(super) known: Option<AskValues>,
-    /// What is wrong with a rule that was given; told when the filter is used.
+    /// Error of a rule; reported when the filter is used.
     pub(super) flaw: Option<Flaw>,
 }
 
@@ -94,14 +94,14 @@ pub(crate) struct Rule {
 pub(crate) struct ValueRule {
     pub(crate) pattern: Pattern,
     pub(crate) specs: Vec<ValueSpec>,
-    /// Whether all arguments are recorded that debug information tells of, and whether the result is.
+    /// True to record all arguments that debug information tells of, and to record the result.
     pub(crate) by_type: [bool; 2],
 }
 
-/// What stands for [`ValueRule::by_type`] among the specs.
+/// Names of [`ValueRule::by_type`] among the specs.
 const BY_TYPE: [&str; 2] = ["args", "result"];
 
-/// What a rule does with the functions, or modules, that its pattern matches.
+/// Effect of a rule on the functions, or modules, that its pattern matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RuleKind {
     Include,
@@ -143,12 +143,12 @@ impl RuleKind {
         }
     }
 
-    /// Whether its pattern is for modules.
+    /// Returns true if its pattern is for modules.
     pub(crate) fn is_for_modules(self) -> bool {
         matches!(self, Self::IncludeModule | Self::ExcludeModule)
     }
 
-    /// Whether nothing is recorded because of the rule if nothing matches.
+    /// Returns true if a rule without a match leaves nothing to record.
     pub(crate) fn is_needed(self) -> bool {
         matches!(self, Self::Include | Self::IncludeModule | Self::Below)
     }
@@ -195,7 +195,7 @@ impl Filter {
         self.rule(RuleKind::Include, pattern)
     }
 
-    /// Functions that match are not recorded, as with ftrace's `set_ftrace_notrace`. What they call is.
+    /// Functions that match are not recorded, as with ftrace's `set_ftrace_notrace`. Their callees are.
     #[must_use]
     pub fn exclude(self, pattern: &str) -> Self {
         self.rule(RuleKind::Exclude, pattern)
@@ -291,14 +291,13 @@ impl Filter {
         self
     }
 
-    /// Whether recording goes on or stops by triggers.
+    /// Returns true if triggers switch recording on or off.
     pub(super) fn has_switches(&self) -> bool {
         self.watches.iter().any(WatchRule::is_switch)
     }
 
-    /// Whom to ask what is known of functions by their debug information: `args` and `result` among the specs of
-    /// [`values`](Self::values) are for these. A result that is told beside `result` is for modules of which nothing is known. For what a
-    /// recorder preloads.
+    /// Sets the source of facts from debug information: `args` and `result` among the specs of [`values`](Self::values) are for
+    /// these. A result that is told beside `result` is for modules without such facts. For the library that a recorder preloads.
     #[doc(hidden)]
     #[must_use]
     pub fn known_values(mut self, ask: AskValues) -> Self {
@@ -306,7 +305,7 @@ impl Filter {
         self
     }
 
-    /// Whether any rule asks for what [`known_values`](Self::known_values) tells.
+    /// Returns true if any rule needs the source of [`known_values`](Self::known_values).
     #[doc(hidden)]
     #[must_use]
     pub fn needs_types(&self) -> bool {
@@ -317,13 +316,13 @@ impl Filter {
         self.values.iter().find(|rule| rule.by_type.contains(&true))
     }
 
-    /// Whether any rule is about values.
+    /// Returns true if any rule is about values.
     #[cfg(target_os = "linux")]
     pub(super) fn has_values(&self) -> bool {
         !self.values.is_empty()
     }
 
-    /// Whether any rule is about what is done at calls.
+    /// Returns true if any rule is about actions at calls.
     #[cfg(target_os = "linux")]
     pub(super) fn has_watches(&self) -> bool {
         !self.watches.is_empty()
@@ -367,16 +366,16 @@ impl Filter {
         self.flaw.get_or_insert(flaw);
     }
 
-    /// Whether all rules can be read, and obeyed here.
+    /// Checks that all rules can be read, and obeyed here.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.flaw.clone().map_or(Ok(()), |flaw| Err(flaw.into_error()))
     }
 
-    /// Whom to ask for values, if any rule needs that.
+    /// Returns the source of values, if any rule needs it.
     ///
     /// # Errors
     ///
-    /// Nobody can be asked.
+    /// There is no source.
     pub(super) fn asks(&self) -> Result<Option<AskValues>, Error> {
         let Some(rule) = self.rule_by_type() else { return Ok(None) };
         let nobody = || {
@@ -391,7 +390,7 @@ impl Filter {
         self.min_duration
     }
 
-    /// Whether the pattern of any rule matches `name`. For the fuzzer.
+    /// Returns true if the pattern of any rule matches `name`. For the fuzzer.
     #[cfg(fuzzing)]
     #[doc(hidden)]
     pub fn matches_any(&self, name: &str) -> bool {
@@ -431,12 +430,12 @@ pub struct Function {
     pub address: usize,
     /// The size of its code; 0 if unknown.
     pub code_bytes: u64,
-    /// Whether it is recorded: no rule about functions is against it. With [`Filter::below`] some functions are recorded
+    /// True if it is recorded: no rule about functions is against it. With [`Filter::below`] some functions are recorded
     /// only when they are called from others.
     pub recorded: bool,
 }
 
-/// What a filter chooses. See [`Tracer::set_filter`](crate::Tracer::set_filter).
+/// Outcome of a filter. See [`Tracer::set_filter`](crate::Tracer::set_filter).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Selected {

@@ -15,12 +15,12 @@ use crate::host::{Catalogue, HAS_NAMES, HAS_VALUES, TracedFunction};
 /// Arguments that are recorded of a call at the most, by all rules together.
 const MAX_ARGUMENTS: usize = 64;
 
-/// What the hooks are told, but for the minimum duration.
+/// Instructions for the hooks, but for the minimum duration.
 #[derive(Debug)]
 pub(crate) struct Selection {
     /// The [`action`] of each call site, by the address behind the call.
     pub(crate) actions: Vec<(u64, u8)>,
-    /// What is recorded of those whose action says that they have values.
+    /// Values of the sites whose action says that they have some.
     pub(crate) values: Vec<SiteValues>,
     /// That of sites which are not known, such as those of libraries that are loaded later.
     pub(crate) default_action: u8,
@@ -51,7 +51,7 @@ pub(crate) fn select(filter: &Filter, catalogue: &Catalogue, known: &KnownValues
     let mut selected = Selected::default();
     for function in catalogue.functions() {
         let mut action = chooser.action(&function);
-        // What is left out has none: rules about it alone have no effect.
+        // A function that is left out has none: rules about it alone have no effect.
         if let Some(with_values) = with_values(action)
             && let Some(of_function) = chooser.values(&function, known)
         {
@@ -81,7 +81,7 @@ pub(crate) fn select(filter: &Filter, catalogue: &Catalogue, known: &KnownValues
     })
 }
 
-/// Whether each of a filter's [optional rules](Filter::optional_rules) has an effect.
+/// Returns true for each of a filter's [optional rules](Filter::optional_rules) that has an effect.
 pub(crate) fn in_effect(filter: &Filter, selected: &Selected) -> Vec<bool> {
     filter.optional_rules().iter().map(|rule| !selected.without_effect.contains(rule)).collect()
 }
@@ -153,7 +153,7 @@ impl<'f> Chooser<'f> {
         Self { filter, n_matches: vec![0; filter.rules.len()], n_with_values, n_watched }
     }
 
-    /// What to do with functions that are not known.
+    /// Returns the action for unknown functions.
     fn default_action(&self) -> u8 {
         let is_for_all = |rule: &Rule| rule.kind == RuleKind::EntryOnly && rule.pattern.is_everything();
         if self.filter.has(RuleKind::Include) || self.filter.has(RuleKind::IncludeModule) {
@@ -170,7 +170,7 @@ impl<'f> Chooser<'f> {
             return action::NOT_INTO;
         }
         let with_parameters = OnceCell::new();
-        // Whether rules of a kind match, and whether there are any.
+        // Kinds with a rule that matches, and kinds with any rule.
         let mut matched = [false; RuleKind::ALL.len()];
         let mut is_there = matched;
         for (rule, n_matches) in self.filter.rules.iter().zip(&mut self.n_matches) {
@@ -240,7 +240,7 @@ impl<'f> Chooser<'f> {
                 }
             }
         }
-        // Who has said which they are is believed.
+        // Values that a rule names come before those of debug information.
         if by_type != [false; 2]
             && let Some((arguments, result)) = function.known_values(known)
         {
@@ -293,7 +293,7 @@ impl<'f> Chooser<'f> {
     }
 }
 
-/// Whether a pattern matches a function's name, or that with parameters, which is made when it is needed.
+/// Returns true if a pattern matches a function's name, or that with parameters, which is made when it is needed.
 fn matches(pattern: &Pattern, function: &TracedFunction<'_>, with_parameters: &OnceCell<Option<String>>) -> bool {
     let matches_parameters = || {
         let name = with_parameters.get_or_init(|| function.name_with_parameters());

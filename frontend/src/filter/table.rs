@@ -6,7 +6,7 @@
 //! - The table never moves: memory for the largest one is reserved at once, and its address is published before recording
 //!   is filtered for the first time. Only the mask grows.
 //! - A slot in use keeps its site for ever; only its action changes. When the mask grows, sites whose place is another one
-//!   now are written there too, before the new mask is published. Who still has the old mask finds the old copy.
+//!   now are written there too, before the new mask is published. A reader with the old mask finds the old copy.
 //! - With every mask that was ever published, there is a free slot.
 
 use std::collections::HashMap;
@@ -153,7 +153,7 @@ mod tests {
         (0..n_slots).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak()
     }
 
-    /// What a hook does, with any mask that was published.
+    /// Looks up a site as a hook does, with any mask that was published.
     fn look_up(slots: &[AtomicU64], mask: usize, child_ip: u64, default: u8) -> u8 {
         let mut place = site_slot(child_ip as usize, mask);
         for _ in 0..=mask {
@@ -213,7 +213,7 @@ mod tests {
         let of = |child_ip| look_up(slots, 63, child_ip, action::RECORD);
         let n_found = actions.iter().filter(|&&(child_ip, _)| of(child_ip) == action::SKIP).count();
         assert!((40..64).contains(&n_found), "{n_found}");
-        // What is in it can still be changed.
+        // Its entries can still be changed.
         table.update(&[], action::RECORD, &control);
         assert!(actions.iter().all(|&(child_ip, _)| of(child_ip) == action::RECORD));
     }

@@ -17,13 +17,13 @@ pub(crate) struct SiteValues {
     pub(crate) arguments: Vec<u16>,
     /// Those of one value.
     pub(crate) result: Vec<u16>,
-    /// What is looked for in its calls.
+    /// Watches of its calls.
     pub(crate) watches: Vec<SiteWatch>,
     /// So many levels are recorded from it on; 0: as many as elsewhere.
     pub(crate) levels: u32,
 }
 
-/// What was published last.
+/// The values that were published last.
 #[derive(Debug, Default)]
 pub(crate) struct PublishedValues(Vec<SiteValues>);
 
@@ -104,7 +104,7 @@ impl KnownValues {
         }
     }
 
-    /// Reads [lines](TypesLine). What is no such line is left out.
+    /// Reads [lines](TypesLine). Other lines are left out.
     fn add(&mut self, text: &str) {
         let mut modules: Vec<KnownModule> = Vec::new();
         for line in text.lines().filter_map(TypesLine::parse) {
@@ -123,7 +123,7 @@ impl KnownValues {
         self.modules.extend(modules);
     }
 
-    /// Whether anything is known of a module.
+    /// Returns true if anything is known of a module.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "no module has values"))]
     pub(crate) fn has(&self, module: (&str, Option<&str>)) -> bool {
         self.module(module).is_some()

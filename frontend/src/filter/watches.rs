@@ -1,5 +1,5 @@
-//! What is looked for in calls: for who makes dumps `call:PATTERN`, `call:PATTERN#100`, `slow:PATTERN>5ms`, `slow:PATTERN>max`; and triggers,
-//! at which recording goes on or stops, in uftrace's spelling, `PATTERN@trace_off`.
+//! Watches and triggers at calls. Watches are for makers of dumps: `call:PATTERN`, `call:PATTERN#100`, `slow:PATTERN>5ms`,
+//! `slow:PATTERN>max`. Triggers switch recording on or off, in uftrace's spelling: `PATTERN@trace_off`.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct WatchRule {
     text: String,
 }
 
-/// What a rule asks for at a function.
+/// Action of a rule at a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtSite {
     Watch(SiteWatch),
@@ -35,7 +35,7 @@ pub(crate) enum AtSite {
 /// Calls of a function at which something is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SiteWatch {
-    /// What it is told by.
+    /// Its number in reports.
     number: u64,
     calls: Calls,
 }
@@ -103,7 +103,7 @@ impl WatchRule {
         Ok(Self { pattern, wanted, text })
     }
 
-    /// Whether recording goes on or stops by it, for a time.
+    /// Returns true if it switches recording on or off, for a time.
     pub(super) fn is_switch(&self) -> bool {
         let calls = match self.wanted {
             AtSite::Watch(watch) => watch.calls,

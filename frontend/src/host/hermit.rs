@@ -1,4 +1,4 @@
-//! What this crate needs where there is no Linux (on Hermit): memory from the allocator, one module.
+//! The services that this crate needs, without Linux (on Hermit): memory from the allocator, one module.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::env::{self, consts::OS};
@@ -54,7 +54,7 @@ pub(crate) fn reserve(
     })
 }
 
-/// What was allocated stays so: a thread may be in a hook, and write into it.
+/// Does nothing: the memory stays allocated, as a thread may be in a hook, and write into it.
 pub(crate) fn discard(_buffer: *mut u8, _bytes: usize) {}
 
 /// As long as this lives the thread is at work.
@@ -172,12 +172,12 @@ pub(crate) fn monotonic_nanos() -> u64 {
     u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What is looked up when the tracer is installed: nothing is out of reach later.
+/// Facts from the time when the tracer is installed: none, as nothing is out of reach later.
 #[derive(Debug)]
 pub(crate) struct Known;
 
 impl Known {
-    /// What is known now.
+    /// Collects the facts.
     pub(crate) fn collect() -> Self {
         Self
     }

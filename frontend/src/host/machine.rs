@@ -1,10 +1,10 @@
-//! What a trace says of the machine and the program, and the sections of `info` with it.
+//! Facts about the machine and the program in a trace, and the sections of `info` with them.
 
 use std::time::Duration;
 
 use rftrace_format::info::{InfoWriter, Usage, feature};
 
-/// What the machine and the program were. All texts are single lines.
+/// Facts about the machine and the program. All texts are single lines.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SystemInfo {
     /// Path of the program, spelled as in the map.

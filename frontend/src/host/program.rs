@@ -42,7 +42,7 @@ pub(crate) struct Memory {
     pub(crate) thread_start_key: u32,
 }
 
-/// What the system calls a thread.
+/// The system's id and name of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) tid: u32,
@@ -68,7 +68,7 @@ pub(crate) enum Identify {
 }
 
 impl Identify {
-    /// Who that is.
+    /// Returns the identity of a thread.
     pub(crate) fn of(&self, number: u32) -> Identity {
         match self {
             Self::Function(function) => function(number),
@@ -82,7 +82,7 @@ impl Identify {
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) pid: u32,
-    /// What the system calls the thread with some number of the tracer.
+    /// Identities of threads, by the tracer's numbers.
     pub(crate) identify: Identify,
     /// Its path as in the map.
     pub(crate) exe_name: String,
@@ -97,8 +97,8 @@ pub(crate) struct Program {
     /// Address range of the main stack.
     pub(crate) stack: Option<(u64, u64)>,
     pub(crate) system: SystemInfo,
-    /// Frequency of the time stamp counter, as the hardware or the hypervisor tells it, and who that is.
+    /// Frequency of the time stamp counter, as the hardware or the hypervisor tells it, and the source.
     pub(crate) tsc_hz: Option<(u64, &'static str)>,
-    /// Whether the counter runs at one rate in all states of the processor.
+    /// True if the counter runs at one rate in all states of the processor.
     pub(crate) invariant_tsc: Option<bool>,
 }

@@ -1,4 +1,4 @@
-//! What an image holds, once it was read: from a kernel, or from a file of raw records.
+//! Contents of an image that was read: from a kernel, or from a file of raw records.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::head;
 use crate::backend::Chunk;
 use crate::clock::tsc::TscSource;
 
-/// What was recorded elsewhere: an image that [`kernel::write_image`](crate::kernel::write_image) has sent, or records that
+/// A recording from elsewhere: an image that [`kernel::write_image`](crate::kernel::write_image) has sent, or records that
 /// `dump_trace` has written, of this version or of rftrace-frontend 0.3.
 #[derive(Debug)]
 pub struct Image {
@@ -34,7 +34,7 @@ pub(super) enum Source {
 }
 
 impl Image {
-    /// What is missing in the image or was not recorded, a line each.
+    /// Returns the parts that are missing in the image or were not recorded, a line each.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -73,7 +73,7 @@ impl Image {
         Some(self.word(head::LOAD_ADDRESS)).filter(|&address| address > 0)
     }
 
-    /// Who told the frequency of the counter.
+    /// Returns the source of the counter's frequency.
     pub(super) fn tsc_hz_source(&self) -> Option<TscSource> {
         TscSource::from_number(self.word(head::TSC_HZ_SOURCE))
     }
@@ -94,7 +94,7 @@ impl Image {
     }
 }
 
-/// What is wrong with an image.
+/// A fault in an image.
 pub(super) struct Bad {
     /// In bytes from the beginning of the file.
     pub(super) offset: u64,
@@ -105,7 +105,7 @@ pub(super) fn bad<T>(offset: usize, problem: impl Into<String>) -> Result<T, Bad
     Err(Bad { offset: offset as u64, problem: problem.into() })
 }
 
-/// Whether uftrace takes this for a thread's id.
+/// Returns true if uftrace takes this for a thread's id.
 pub(crate) fn is_tid(tid: u64) -> bool {
     (1..=i32::MAX as u64).contains(&tid)
 }

@@ -36,7 +36,7 @@ pub struct ImportOptions {
     pub tsc_hz: Option<u64>,
 }
 
-/// What was imported.
+/// Outcome of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Imported {
@@ -46,7 +46,7 @@ pub struct Imported {
     pub threads: usize,
     /// Calls that were not recorded because they were nested too deeply. The trace shows where.
     pub lost: u64,
-    /// What a reader of the trace should know, a line each: what is missing in the image, or could not be found out.
+    /// Warnings for a reader of the trace, a line each: parts missing in the image, or facts that could not be found out.
     pub warnings: Vec<String>,
 }
 
@@ -119,7 +119,7 @@ impl Image {
 
     /// The clock of the trace: as long as the counter has been running, as of a machine that was switched on at its 0.
     fn clock(&self, options: &ImportOptions, warnings: &mut Vec<String>) -> TscClock {
-        /// What a tick counts for where nothing is known: a nanosecond.
+        /// Rate where none is known: a tick is a nanosecond.
         const UNKNOWN_HZ: u64 = 1_000_000_000;
 
         let told = options.tsc_hz.filter(|&hz| hz > 0);
@@ -150,7 +150,7 @@ impl Image {
         Some(self.word(head::WALL_NANOS)).filter(|&nanos| nanos > 0)
     }
 
-    /// What the metadata says, and the kernel's functions.
+    /// Returns the program: the facts of the metadata, and the kernel's functions.
     fn program(&self, options: &ImportOptions, clock: &TscClock, warnings: &mut Vec<String>) -> Result<Program, Error> {
         let binary = options.binary.as_deref().map(Binary::read).transpose()?;
         let load_address = options.load_address.or_else(|| self.load_address()).or_else(|| match self.source() {
@@ -221,7 +221,7 @@ impl Image {
         records.filter(|(_, word)| word & kind::MASK == kind::ENTRY).map(|(_, word)| word >> ADDRESS_SHIFT).collect()
     }
 
-    /// What seems wrong with the binary: most of what was recorded lies in none of its functions.
+    /// Returns a warning if the binary seems wrong: most of the records lie in none of its functions.
     fn doubt(&self, path: &Path, load_address: Option<u64>, start: u64, table: &SymbolTable) -> Option<String> {
         let path = path.display();
         if table.symbols().is_empty() {

@@ -29,7 +29,7 @@ pub(crate) const OLDEST_VERSION: u32 = 1;
 /// A word that shows its byte order.
 pub(crate) const BYTE_ORDER: u64 = 0x0807_0605_0403_0201;
 
-/// What a section holds: the low half of its first word. The high half is the number of bytes that follow, without the
+/// Contents of a section: the low half of its first word. The high half is the number of bytes that follow, without the
 /// checksum.
 pub(crate) mod tag {
     /// [`head`](super::head), then the kernel's name.
@@ -64,7 +64,7 @@ pub(crate) mod head {
     pub(crate) const WALL_NANOS: usize = 7;
     /// Ticks per second; 0: unknown.
     pub(crate) const TSC_HZ: usize = 8;
-    /// Who says so: a number of [`TscSource`](crate::clock::tsc::TscSource).
+    /// Source of that: a number of [`TscSource`](crate::clock::tsc::TscSource).
     pub(crate) const TSC_HZ_SOURCE: usize = 9;
     /// Bits of [`flag`](super::flag).
     pub(crate) const FLAGS: usize = 10;

@@ -21,7 +21,7 @@ const SEARCHED: usize = 4 * RETURN_STACK_ENTRIES;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Whether a file begins like one of records.
+/// Returns true if a file begins like one of records.
 pub(super) fn is_raw(bytes: &[u8]) -> bool {
     bytes.first_chunk().and_then(Entry::decode).is_some()
 }

@@ -150,7 +150,7 @@ impl Reader<'_> {
     }
 }
 
-/// What to do about an image with wrong bytes in it.
+/// Remedy for an image with wrong bytes in it.
 const DAMAGED: &str = "the image was changed or mixed with other output on its way: send it again, by a line of its own that passes \
                        every byte as it is";
 
@@ -159,7 +159,7 @@ fn parse(bytes: &[u8]) -> Result<Image, Bad> {
         if raw::is_raw(bytes) {
             return raw::parse(bytes);
         }
-        // What is left of the magic where a terminal was in between.
+        // The part of the magic that passes a terminal unchanged.
         let translated = bytes.windows(3).any(|part| part == &MAGIC[1..4]);
         let problem = if translated {
             "the line that the image came by changes bytes (ends of lines, or the eighth bit): make it raw"
@@ -232,8 +232,8 @@ fn parse_from(bytes: &[u8], start: usize) -> Result<Image, Bad> {
     Ok(image)
 }
 
-/// Reads what was sent while recording went on: images one behind the other, that may have other bytes between them and may be damaged, of one
-/// recording. What is damaged is left out, up to the next image.
+/// Reads a recording that was sent while it went on: images one behind the other, that may have other bytes between them and may be damaged,
+/// of one recording. Damaged parts are left out, up to the next image.
 fn parse_streamed(bytes: &[u8], start: usize, first: Image) -> Image {
     let mut streamed = Streamed { image: first, seen: HashSet::new(), n_damaged: 0 };
     let (mut place, mut other, mut is_complete) = (start, None, false);
@@ -281,7 +281,7 @@ fn parse_streamed(bytes: &[u8], start: usize, first: Image) -> Image {
     image
 }
 
-/// What was read of a recording that was sent while it went on.
+/// The part that was read of a recording that was sent while it went on.
 struct Streamed {
     image: Image,
     /// The indices of its chunks.
@@ -351,7 +351,7 @@ impl Streamed {
         match section.tag {
             tag::CHUNK | tag::PACKED => match parse_chunk(section, chunk_bytes) {
                 Ok(Some(chunk)) => {
-                    // What was interrupted is sent again.
+                    // A chunk that was interrupted is sent again.
                     if self.seen.insert(chunk.0.index()) {
                         self.image.chunks.push(chunk);
                     }
@@ -542,7 +542,7 @@ mod tests {
     use crate::image::packed::encode::Packer;
     use crate::image::write::Writer;
 
-    /// What an image is made of: words of the header, threads with open functions, chunks with records.
+    /// Parts of an image: words of the header, threads with open functions, chunks with records.
     #[derive(Clone, Debug)]
     struct Parts {
         head: [u64; head::N_WORDS],

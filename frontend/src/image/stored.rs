@@ -61,7 +61,7 @@ impl<'a> Stored<'a> {
         })
     }
 
-    /// Whether all threads that went on in it can be.
+    /// Returns true if all threads that went on in it are possible.
     fn names_threads(self) -> bool {
         let mut records = Vec::new();
         self.unpack_chunk(&mut records);
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// What chunks hold: calls of one function, words and times at random, which packing makes longer, and nothing.
+    /// Contents of chunks: calls of one function, words and times at random, which packing makes longer, and nothing.
     fn contents() -> [Vec<(u64, u64)>; 4] {
         let calls = (0..50).map(|n| (101 + n, 0x1000_0000 | n & 1)).collect();
         let at_random = (0..20_u64).map(|n| (101 + n + (n << 63), n.wrapping_mul(0x1234_5678_9abc_def1) << 2));

@@ -18,14 +18,14 @@ use crate::image::{BYTE_ORDER, MAX_NAME_BYTES, flag, head};
 /// panicked meanwhile never will.
 const QUIESCE_TRIES: u32 = 1_000_000;
 
-/// What [`write_image`] packs records in.
+/// Memory in which [`write_image`] packs records.
 pub(super) static PACKER: Shared = Shared::new();
 
-/// What the tracer shares with who empties its buffer while it is filled. Nobody waits for that.
+/// State for emptying the tracer's buffer while it is filled. Nobody waits for that.
 pub(super) static BANK: Bank =
     Bank { beat: AtomicU64::new(0), wait_ticks: AtomicU64::new(0), n_lost: AtomicU64::new(0) };
 
-/// What the image says of the machine and the kernel.
+/// Facts about the machine and the kernel in the image.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine<'a> {
     /// The kernel's name in the trace, as that of its binary. Cut after 1024 bytes.
@@ -41,14 +41,14 @@ pub struct Machine<'a> {
     pub wall_nanos: Option<u64>,
 }
 
-/// Stops recording and passes what was recorded to `out`, in pieces of up to 512 bytes, in the format of
-/// `docs/image-format.md`. What was recorded is kept.
+/// Stops recording and passes the records to `out`, in pieces of up to 512 bytes, in the format of
+/// `docs/image-format.md`. The records are kept.
 ///
-/// Records are packed, into 2 to 4 bytes for each where chunks are large. Who calls this while another call is at work, such as a
+/// Records are packed, into 2 to 4 bytes for each where chunks are large. A call while another one is at work, such as by a
 /// panic handler when `out` has panicked, sends them as they are in memory, 16 bytes each.
 ///
-/// It waits for no lock and takes no memory but 1 KiB of stack, so it may be called in a panic handler and in an interrupt. (What it
-/// packs in are 51 KiB of zero-initialised static memory.) Where another processor was stopped in the middle of taking a chunk, it
+/// It waits for no lock and takes no memory but 1 KiB of stack, so it may be called in a panic handler and in an interrupt. (It packs
+/// in 51 KiB of zero-initialised static memory.) Where another processor was stopped in the middle of taking a chunk, it
 /// goes on after about a million looks at it.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
-//! What a kernel records is sent while it runs: full chunks, which are free again then. So a trace is as long as the line lives, and not as
+//! Sends the records of a kernel while it runs: full chunks, which are free again then. So a trace is as long as the line lives, and not as
 //! the buffer.
 //!
-//! Not here: what all that is sent consists of (`image`).
+//! Not here: the format (`image`).
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
@@ -11,7 +11,7 @@ use super::send::{BANK, Machine, PACKER, stop, write_head, write_open_functions}
 use crate::backend::{self, Chunk};
 use crate::image::write::Writer;
 
-/// Sends what is recorded into a buffer that was given by [`install_streamed`](super::install_streamed).
+/// Sends the records of a buffer that was given by [`install_streamed`](super::install_streamed).
 ///
 /// ```ignore
 /// static STREAM: Stream = Stream::new(Machine { name: "kernel", load_address: 0, tsc_hz: None, wall_nanos: None });
@@ -24,8 +24,8 @@ use crate::image::write::Writer;
 ///
 /// On the host: `rftrace recv --serial /dev/ttyS0 --binary kernel.elf`, or `--stdin`.
 ///
-/// What one call passes to `out` is an image by itself (`docs/image-format.md`): a reader that has missed something goes on with the next one. So there
-/// may be other text between calls, and none within.
+/// Each call passes an image by itself to `out` (`docs/image-format.md`): a reader that has missed something goes on with the next one. So
+/// there may be other text between calls, and none within.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream<'a> {
     machine: Machine<'a>,
@@ -45,7 +45,7 @@ impl<'a> Stream<'a> {
     ///
     /// # Errors
     ///
-    /// The first one of `out`, which is not called again. What was not sent as a whole is sent by the next call.
+    /// The first one of `out`, which is not called again. A chunk that was not sent as a whole is sent by the next call.
     #[inline]
     pub fn poll<E>(&self, out: impl FnMut(&[u8]) -> Result<(), E>) -> Result<usize, E> {
         backend::unrecorded(|| self.send_full(out))
@@ -91,7 +91,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// Whether nobody will write into a chunk any more. One that a hook is to write into, which an interrupt has held up, is left until then.
+/// Returns true if nobody will write into a chunk any more. A chunk whose hook an interrupt has held up is left until that has written.
 fn is_full(chunk: &Chunk<'_>) -> bool {
     let taken_tsc = chunk.header.taken_tsc.load(Relaxed);
     match lease::state(chunk.header.lease.load(Acquire)) {
@@ -103,7 +103,7 @@ fn is_full(chunk: &Chunk<'_>) -> bool {
 
 /// Gives a chunk back whose records were sent.
 fn make_free(chunk: &Chunk<'_>, lease: u64) {
-    // Who takes it next says whose it is when all else is there.
+    // The next taker sets the thread when all else is there.
     chunk.header.tid.store(0, Relaxed);
     let free = lease::new(lease::index(lease), chunk_state::FREE);
     let _ = chunk.header.lease.compare_exchange(lease, free, AcqRel, Relaxed);

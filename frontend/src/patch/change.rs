@@ -1,4 +1,4 @@
-//! A site that can be patched: what it is, what it is to become, and the steps of the change between.
+//! A site that can be patched: its state, its next state, and the steps of the change between.
 //!
 //! Not here: the bytes of each state (`code`), and the passes that take all sites through these steps together (`engine`).
 
@@ -17,7 +17,7 @@ pub(super) struct Kinds {
     pub(super) entries: bool,
 }
 
-/// What those become.
+/// Target state of those sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goal {
     /// As compiled.
@@ -33,17 +33,17 @@ pub(super) struct Patch {
     pub(super) address: usize,
     pub(super) shape: Shape,
     pub(super) is_chosen: bool,
-    /// What it is; `None` if somebody else changed it.
+    /// Present state; `None` if somebody else changed it.
     pub(super) state: Option<State>,
-    /// What this pass makes of it; `None` if it stays as it is.
+    /// State after this pass; `None` if it stays as it is.
     pub(super) next: Option<State>,
-    /// What it was before a change that could not be finished, and that is to be undone.
+    /// State before an unfinished change that is to be undone.
     pub(super) before: Option<State>,
-    /// Why it is not what it should be.
+    /// Reason why it is not in the wanted state.
     pub(super) reason: Option<PlainReason>,
 }
 
-/// What a pass may do.
+/// Goal and means of a pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Means {
     pub(super) goal: Goal,
@@ -57,7 +57,7 @@ impl Patch {
         Self { address, shape, is_chosen: true, state: Some(State::Plain), next: None, before: None, reason: None }
     }
 
-    /// Reads the site and decides what becomes of it.
+    /// Reads the site and decides its next state.
     ///
     /// # Safety
     ///

@@ -1,4 +1,4 @@
-//! The bytes of a call site: the forms that a call to a hook has, and what the bytes may become.
+//! The bytes of a call site: the forms of a call to a hook, and the bytes that it may become.
 //!
 //! | form | as compiled | on | off | in between |
 //! |---|---|---|---|---|
@@ -44,7 +44,8 @@ const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 pub(super) type Bytes = [u8; MAX_BYTES];
 
 impl Form {
-    /// Whether the hook finds the function's arguments where the calling convention has them: it keeps all registers, so prologues leave them there.
+    /// True if the hook finds the function's arguments where the calling convention has them: it keeps all registers, so prologues leave them
+    /// there.
     pub(super) const fn has_arguments(self) -> bool {
         true
     }
@@ -67,12 +68,12 @@ impl Form {
         self.opcode_at() + 1
     }
 
-    /// Whether it is no call: a function's first instruction, which has no effect. Others care for these here (`entry`).
+    /// True for a function's first instruction without effect, which is no call. Not here: `entry` handles these.
     pub(super) const fn is_entry(self) -> bool {
         false
     }
 
-    /// Whether a change between these states begins or ends with two bytes at once.
+    /// True if a change between these states begins or ends with two bytes at once.
     pub(super) fn takes_two_bytes(self, from: State, to: State) -> bool {
         self == Self::Indirect && (from == State::Plain || to == State::Plain)
     }
@@ -89,7 +90,7 @@ pub(super) enum Step {
 impl Step {
     pub(super) const ALL: [Self; 3] = [Self::Neutral, Self::Operand, Self::Opcode];
 
-    /// Whether a site is what it was until this one is done.
+    /// True if a site keeps its old state until this step is done.
     pub(super) fn is_first(self) -> bool {
         self == Self::Neutral
     }
@@ -99,7 +100,7 @@ impl Step {
     }
 }
 
-/// What a site needs to know to become anything.
+/// Form of a site, and its bytes in all states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) form: Form,
@@ -148,7 +149,7 @@ impl Shape {
         state != State::Thunk || self.form == Form::Indirect
     }
 
-    /// What to write to make the opcode neutral, at the site's beginning or at its opcode.
+    /// Returns the bytes that make the opcode neutral, at the site's beginning or at its opcode.
     pub(super) fn neutral(&self, from: State) -> Opcode {
         if self.form == Form::Indirect && from == State::Plain {
             Opcode::Two([PREFIX, NEUTRAL])
@@ -157,7 +158,7 @@ impl Shape {
         }
     }
 
-    /// What to write as opcode at last.
+    /// Returns the opcode to write at last.
     pub(super) fn opcode(&self, to: State) -> Opcode {
         let bytes = self.bytes(to);
         if self.form == Form::Indirect && to == State::Plain {
@@ -207,7 +208,7 @@ impl Shape {
         unsafe { writer.opcode(address, self.form.opcode_at(), self.opcode(state)) }
     }
 
-    /// What to write behind the opcode.
+    /// Returns the bytes to write behind the opcode.
     pub(super) fn operand(&self, to: State) -> [u8; OPERAND_BYTES] {
         let bytes = self.bytes(to);
         std::array::from_fn(|idx| bytes[self.form.operand_at() + idx])
@@ -230,7 +231,7 @@ mod tests {
         Shape { form, original, to_stub: 0x1122_3344, to_thunk: -2 }
     }
 
-    /// What the processor makes of the bytes: one instruction of the site's length.
+    /// Decodes the bytes: one instruction of the site's length.
     fn decode(shape: &Shape, bytes: &Bytes) -> Code {
         let mut decoder = Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE);
         let instruction = decoder.decode();

@@ -14,7 +14,7 @@ use std::io;
 use super::poke::Writer;
 use super::states::State;
 
-/// What a site is.
+/// Kind of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// A call of the hook.
@@ -32,8 +32,8 @@ pub(super) type Bytes = [u8; MAX_BYTES];
 pub(super) const NOP: u32 = 0xd503_201f;
 
 impl Form {
-    /// Whether the hook finds the function's arguments where the calling convention has them: a call has the return address in x0, and what is to
-    /// be kept of the other registers is elsewhere.
+    /// True if the hook finds the function's arguments where the calling convention has them. Not in a call: it has the return address in x0,
+    /// and saved values of the other registers are elsewhere.
     pub(super) const fn has_arguments(self) -> bool {
         self.is_entry()
     }
@@ -43,7 +43,7 @@ impl Form {
         MAX_BYTES
     }
 
-    /// Whether it is no call.
+    /// True if it is no call.
     pub(super) const fn is_entry(self) -> bool {
         matches!(self, Self::Entry)
     }
@@ -63,7 +63,7 @@ pub(super) enum Step {
 impl Step {
     pub(super) const ALL: [Self; 1] = [Self::Word];
 
-    /// Whether a site is what it was until this one is done.
+    /// True if a site keeps its old state until this step is done.
     pub(super) fn is_first(self) -> bool {
         true
     }
@@ -73,12 +73,12 @@ impl Step {
     }
 }
 
-/// What a site needs to know to become anything.
+/// Form of a site, and its bytes in all states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) form: Form,
     pub(super) original: Bytes,
-    /// What it is while it is on.
+    /// Bytes while the site is on.
     pub(super) on: Bytes,
 }
 

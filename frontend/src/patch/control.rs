@@ -39,7 +39,7 @@ pub(super) fn install_entries() {
     locked(|engine| engine.apply(present_goal(), kinds()));
 }
 
-/// What `look` says of the sites.
+/// Runs `look` on the sites.
 #[cfg(target_arch = "aarch64")]
 pub(super) fn entries<T>(look: impl FnOnce(&Engine) -> T) -> Option<T> {
     locked(|engine| look(engine))
@@ -58,7 +58,7 @@ fn has_sites() -> bool {
     kinds() != Kinds::default()
 }
 
-/// Whether there is anything to switch: sites that were ever patched, or stubs.
+/// True if there is anything to switch: sites that were ever patched, or stubs.
 ///
 /// This may run while recording is on, so not even a function of the standard library is called: it would be traced where it
 /// is not inlined.
@@ -91,8 +91,8 @@ pub(crate) fn has_switches() -> bool {
     has_switches != 0
 }
 
-/// Switches the chosen sites and stubs on, also sites of libraries that were loaded since. What is returned holds the lock until
-/// the tracer itself is on: who switches it off meanwhile must not come between.
+/// Switches the chosen sites and stubs on, also sites of libraries that were loaded since. The returned value holds the lock until the tracer
+/// itself is on: nobody may switch it off in between.
 pub(crate) fn switch_on() -> Held {
     let held = LOCK.take();
     if held.is_new() {
@@ -174,17 +174,17 @@ pub(crate) fn counts() -> PatchedSites {
     locked(|engine| engine.counts()).unwrap_or_default()
 }
 
-/// Whether calls of the hooks are patched: from [`install`] until [`undo`].
+/// True while calls of the hooks are patched: from [`install`] until [`undo`].
 static INSTALLED: AtomicBool = AtomicBool::new(false);
-/// Whether the entries of functions are, where they are sites: from then on.
+/// True once the entries of functions are patched, where they are sites.
 static ENTRIES: AtomicBool = AtomicBool::new(false);
 static HAS_SWITCHES: AtomicBool = AtomicBool::new(false);
 static ENGINE: Guarded = Guarded(UnsafeCell::new(Engine::new()));
 
-/// What is used under [`LOCK`].
+/// Data under [`LOCK`].
 struct Guarded(UnsafeCell<Engine>);
 
-// SAFETY: only who has taken the lock uses it; what is in it may go from thread to thread.
+// SAFETY: only the holder of the lock uses it; its contents may go from thread to thread.
 unsafe impl Sync for Guarded {}
 
 /// Runs `work` under the lock. Returns `None` without doing so if this thread has it already: `work` would find what the

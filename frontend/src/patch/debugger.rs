@@ -64,7 +64,7 @@ unsafe extern "C" {
 /// crate's lock, or while there is one thread.
 pub(super) fn register(stubs: &Range<usize>, thunks: &Range<usize>, frames: &[u8]) {
     let file: &'static [u8] = Vec::leak(file(stubs, thunks, frames));
-    // SAFETY: the list has this layout; whoever else adds to it does so as an own compiler, at times of its own.
+    // SAFETY: the list has this layout; others add to it as compilers of their own, at times of their own.
     unsafe {
         let list = &raw mut __jit_debug_descriptor;
         let first = (*list).first;

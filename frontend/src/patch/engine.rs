@@ -1,6 +1,6 @@
 //! All modules, their sites, and the passes that change them; stubs, which are only switched.
 //!
-//! Not here: what a pass makes of one site (`change`).
+//! Not here: the change of one site (`change`).
 
 use std::ffi::CString;
 use std::io;
@@ -29,10 +29,10 @@ pub(super) struct Engine {
     counters: Option<Counters>,
     goal: Goal,
     are_stubs_on: bool,
-    /// Whether entries are looked for too.
+    /// True if entries are looked for too.
     has_entries: bool,
     selection: Option<Selection>,
-    /// What the system said when it last refused something.
+    /// The system's last refusal.
     refusal: Option<io::Error>,
 }
 
@@ -44,7 +44,7 @@ struct Module {
     identity: Identity,
     /// Its calls and entries, until there are stubs for them.
     calls: Vec<Call>,
-    /// Whether its entries were looked for.
+    /// True if its entries were looked for.
     #[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "others care for them"))]
     has_entries: bool,
     patches: Vec<Patch>,
@@ -66,7 +66,7 @@ enum Access {
     File,
 }
 
-/// What tells modules apart.
+/// Identity of a module.
 #[derive(PartialEq, Eq)]
 struct Identity {
     name: CString,
@@ -89,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// What all sites were to become last.
+    /// Returns the last goal of all sites.
     pub(super) fn goal(&self) -> Goal {
         self.goal
     }
@@ -109,7 +109,7 @@ impl Engine {
         self.switch_stubs(self.are_stubs_on);
     }
 
-    /// Whether those stubs are on that are chosen.
+    /// True if the chosen stubs are on.
     pub(super) fn are_stubs_on(&self) -> bool {
         self.are_stubs_on
     }
@@ -338,7 +338,7 @@ impl Engine {
         counts
     }
 
-    /// What the system said when it last refused something.
+    /// Returns the message of the system's last refusal.
     pub(super) fn refusal(&self) -> Option<String> {
         self.refusal.as_ref().map(io::Error::to_string)
     }
@@ -357,13 +357,13 @@ impl Engine {
     }
 }
 
-/// What is at an address, of the module that begins at another one.
+/// Returns the site at an address, of the module that begins at another one.
 fn site(address: usize, form: Form, module: usize) -> Site {
     Site { address, child_ip: address + form.len(), module, has_arguments: form.has_arguments() }
 }
 
 impl Call {
-    /// As those see it who choose.
+    /// The site, for a selection.
     pub(super) fn site(self, module: usize) -> Site {
         site(self.address, self.form, module)
     }
@@ -396,7 +396,7 @@ impl Module {
         }
     }
 
-    /// Whether the module has sites and they are in the image: a few may be under somebody's breakpoints.
+    /// True if the module has sites and most are in the image: a few may be under somebody's breakpoints.
     fn is_in(&self, image: &Image<'_>) -> bool {
         let calls = self.calls.iter().map(|call| {
             let range = call.address..call.address + call.form.len();
@@ -438,7 +438,7 @@ impl Module {
         any
     }
 
-    /// What writes to the sites in this pass, if anything does.
+    /// Returns the writer to the sites in this pass, if there is one.
     fn writer<'f>(&self, file: Option<&'f ProcMem>) -> Option<Writer<'f>> {
         match self.access {
             Access::Memory => Some(Writer::Memory),

@@ -1,17 +1,17 @@
-//! Functions that call no hook: who hooks them, and what became of those that were to get a branch, as the API shows it.
+//! Functions that call no hook: the writer of their hooks, and the outcome for those that were to get a branch, as the API shows it.
 
 use std::fmt;
 
 use rftrace_format::recording::{EntriesLine, Share};
 
-/// Who writes the branches.
+/// Writer of the branches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum EntryWay {
     /// This thread, the only one there is. The first choice in a program's life is the only one.
     #[default]
     Itself,
-    /// Somebody who stops all threads and is told by `prepared_branches`. Each choice takes the place of the one before; what was made
-    /// for that is used again.
+    /// An outside writer that stops all threads and gets the branches from `prepared_branches`. Each choice replaces the one before; stubs made
+    /// for that are used again.
     Outside,
 }
 
@@ -26,7 +26,7 @@ pub enum Ends {
     Exits,
 }
 
-/// What became of the functions that [`Config::entry_branches`](crate::Config::entry_branches) names, and of
+/// Outcome for the functions that [`Config::entry_branches`](crate::Config::entry_branches) names, and for
 /// [library calls](crate::Config::library_calls).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,7 +41,7 @@ pub struct EntryBranches {
     pub library_calls: usize,
     /// The others, by address.
     pub calls_left_out: Vec<LeftOut>,
-    /// What the system said when it last refused something.
+    /// Message of the system's last refusal.
     pub refusal: Option<String>,
 }
 
@@ -106,7 +106,7 @@ pub enum WholeReason {
     Target,
     /// Its first instructions must stay where they are.
     Instruction,
-    /// It returns twice, or on another stack, or asks who has called it, or does what no hook may.
+    /// It returns twice, or on another stack, or asks for its caller, or does what no hook may.
     Special,
     /// It calls a hook itself.
     CallsHook,

@@ -1,4 +1,4 @@
-//! What patched entries branch to, on aarch64: a stub for each, of which unwinders are told.
+//! Targets of patched entries, on aarch64: a stub for each, registered with unwinders.
 //!
 //! An area serves one module and lies within reach of it. It is written before it can be executed, and is never changed, moved or
 //! unmapped: a thread may be in it at any time.

@@ -15,15 +15,15 @@ use super::module::Image;
 pub(super) struct Range {
     pub(super) start: usize,
     pub(super) end: usize,
-    /// Whether it is a function, and not a part of one.
+    /// True for a function, false for a part of one.
     pub(super) is_function: bool,
-    /// Whether something is to be called where an exception passes (a personality routine).
+    /// True if something is to be called where an exception passes (a personality routine).
     pub(super) has_routine: bool,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "is for branches at ends"))]
     pub(super) landings: Landings,
 }
 
-/// What tells where exceptions land in a range.
+/// Landing places of exceptions in a range.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "is for branches at ends"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Landings {
@@ -88,7 +88,7 @@ fn entries(image: &Image<'_>, section: &std::ops::Range<usize>) -> impl Iterator
         .take_while(|&at| at < section.end)
 }
 
-/// What the description at `at` says, if it is that of the code at `start`.
+/// Reads the description at `at`, if it is that of the code at `start`.
 fn describe(image: &Image<'_>, start: usize, at: usize) -> Option<Range> {
     described(image, at).filter(|range| range.start == start)
 }
@@ -121,7 +121,7 @@ fn described(image: &Image<'_>, at: usize) -> Option<Range> {
     Some(Range { start, end: start.checked_add(size)?, is_function, has_routine: common.has_routine, landings })
 }
 
-/// What the data of a description, which lie at `place`, say of exceptions.
+/// Reads the landing places of exceptions from the data of a description, which lie at `place`.
 fn landings_of(mut data: Reader<'_>, encoding: Option<u8>, place: usize) -> Landings {
     /// Nothing is written.
     const OMITTED: u8 = 0xff;
@@ -154,11 +154,11 @@ fn entry<'a>(image: &'a Image<'_>, at: usize) -> Option<Entry<'a>> {
     Some(Entry { id: word(at + 4)?, rest })
 }
 
-/// What descriptions have in common (CIE).
+/// Common part of descriptions (CIE).
 struct Common<'a> {
     /// How addresses are written.
     encoding: u8,
-    /// Whether descriptions have augmentation data.
+    /// True if descriptions have augmentation data.
     has_data: bool,
     is_signal_frame: bool,
     has_routine: bool,

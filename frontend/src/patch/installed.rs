@@ -1,6 +1,7 @@
-//! The stubs that there are, and what leads to them. Nothing is taken away as long as the program lives: a thread may be in a stub.
+//! The present stubs, and the branches and slots that lead to them. Nothing is taken away as long as the program lives: a thread may be in a
+//! stub.
 //!
-//! Who asks takes no lock, so that a save in a signal handler finds what it needs.
+//! Queries take no lock, so that a save in a signal handler finds its data.
 
 use std::iter;
 use std::ptr;
@@ -13,7 +14,7 @@ use super::entry_outcome::LeftOut;
 use super::sites::Site;
 use super::slots;
 
-/// What one way through the modules has added.
+/// Additions of one pass through the modules.
 #[derive(Debug, Default)]
 pub(super) struct Part {
     pub(super) sites: Vec<Site>,
@@ -25,7 +26,7 @@ pub(super) struct Part {
     pub(super) calls_left_out: Vec<LeftOut>,
     /// Branches that somebody else writes.
     pub(super) branches: Vec<Branch>,
-    /// What was added before.
+    /// Earlier additions.
     next: Option<&'static Self>,
 }
 
@@ -34,14 +35,14 @@ pub(super) struct Part {
 pub(crate) struct Slot {
     pub(super) place: usize,
     pub(super) stub: usize,
-    /// What it held.
+    /// Its value before.
     pub(super) function: usize,
-    /// Where calls go on behind the stub: that, or what takes its place.
+    /// Where calls go on behind the stub: that function, or its replacement.
     pub(super) goes_on: &'static AtomicUsize,
 }
 
 impl Slot {
-    /// Has calls go on to a function that takes the place of `original`, if that is what they lead to. Returns whether it is.
+    /// Has calls go on to a function that takes the place of `original`, if they lead to that. Returns whether they do.
     pub(crate) fn lead(&self, original: usize, function: usize) -> bool {
         let is_it = self.function == original;
         if is_it {
@@ -50,7 +51,7 @@ impl Slot {
         is_it
     }
 
-    /// Whether another function takes the place of theirs.
+    /// True if another function takes the place of theirs.
     pub(crate) fn is_led(&self) -> bool {
         self.goes_on.load(Acquire) != self.function
     }

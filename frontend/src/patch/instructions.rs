@@ -1,4 +1,4 @@
-//! What instructions of aarch64 name and do, as far as code is read.
+//! Operands and effects of aarch64 instructions, as far as code is read.
 //!
 //! Source: Arm ARM, "A64 instruction set encoding".
 
@@ -13,7 +13,7 @@ pub(super) fn target(word: u32, from: usize) -> Option<usize> {
     Some(from.wrapping_add_signed(distance << 2))
 }
 
-/// Whether it is a call with a distance in it.
+/// True for a call with a distance in it.
 pub(super) fn is_call(word: u32) -> bool {
     word >> 26 == 0b10_0101
 }
@@ -115,7 +115,7 @@ fn loads_and_stores(word: u32, [d, n, a, m]: [Option<u32>; 4]) -> ([Option<u32>;
             let has_m = word >> 24 & 1 == 0 && word >> 21 & 1 == 1;
             let is_atomic = has_m && word >> 10 & 3 == 0;
             let m = m.filter(|_| has_m);
-            // What to prefetch is no register.
+            // The first operand of a prefetch is no register.
             let is_prefetch = word >> 30 == 3 && word >> 22 & 3 == 2;
             match is_atomic || word >> 22 & 3 != 0 {
                 true if is_vector && word >> 22 & 1 == 0 => ([n, m, None, None], [None; 3]),

@@ -4,10 +4,9 @@
 //! recorded only where the program calls it. Records name it by its slot, so each import is one function, whatever other names
 //! its address has.
 //!
-//! Not here: the stubs (`entry`), and what becomes of a slot's contents otherwise (`pointers`).
+//! Not here: the stubs (`entry`), and other uses of a slot's contents (`pointers`).
 //!
-//! **Invariant**: a slot is left alone if its contents serve anything but calls: the address of a function is the same for all who
-//! ask for it.
+//! **Invariant**: a slot is left alone if its contents serve anything but calls: the address of a function is the same everywhere.
 
 use std::ffi::{CString, c_void};
 use std::io;
@@ -31,13 +30,13 @@ use crate::elf::imports::{Import, SLOT_BYTES, imports_of};
 /// A slot that is to lead to a stub.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
-    /// What it is known by: the slot.
+    /// Its identity: the slot.
     pub(super) site: Site,
     /// Where the calls lead.
     pub(super) function: usize,
 }
 
-/// What it leads to.
+/// Stub that such a slot leads to.
 #[derive(Debug)]
 pub(super) struct Stub {
     pub(super) start: usize,
@@ -120,7 +119,7 @@ pub(super) fn lead_calls(
     switches
 }
 
-/// Whether there are stubs for them, from an earlier choice: those are taken then. Their slots are filled by who comes from outside.
+/// True if there are stubs for them, from an earlier choice: those are taken then. Their slots are filled from outside.
 fn are_there(outcome: &mut EntryBranches) -> bool {
     for part in installed::parts() {
         outcome.library_calls += part.slots.len();
@@ -129,7 +128,7 @@ fn are_there(outcome: &mut EntryBranches) -> bool {
     outcome.library_calls + outcome.calls_left_out.len() > 0
 }
 
-/// What the functions of the slots are, or why they are not recorded. `address` tells where a slot is in memory.
+/// Returns the functions of the slots, or why they are not recorded. `address` tells where a slot is in memory.
 fn examine<'f>(
     image: &Image<'_>,
     imports: &[Import<'f>],
@@ -157,7 +156,7 @@ fn examine<'f>(
         let function = if image.contains(held) { bound(import) } else { Some(held) };
         match function.filter(|&function| function != 0) {
             None => Err(WholeReason::Unbound),
-            // The program's jump through the slot stands for the function, so that all who ask have one address.
+            // The program's jump through the slot stands for the function, so that its address is the same everywhere.
             Some(function) if image.contains(function) => Err(WholeReason::Pointer),
             Some(function) => Ok(function),
         }
@@ -165,7 +164,7 @@ fn examine<'f>(
     imports.iter().map(examine).collect()
 }
 
-/// What the dynamic linker will find for an import.
+/// Returns the function that the dynamic linker will find for an import.
 fn bound(import: &Import<'_>) -> Option<usize> {
     let name = CString::new(import.name).ok()?;
     // SAFETY: a string that ends with a NUL; nothing is changed but the linker's own message.
@@ -182,7 +181,7 @@ fn bound(import: &Import<'_>) -> Option<usize> {
     (!found.is_null()).then_some(found as usize)
 }
 
-/// Whether the library with this function gives its functions versions.
+/// True if the library with this function gives its functions versions.
 fn has_versions(function: *const c_void) -> bool {
     const DT_VERDEF: usize = 0x6fff_fffc;
 

@@ -16,7 +16,7 @@ pub(super) struct Lock {
     owner: AtomicI32,
 }
 
-/// Whether the lock was taken; false if this thread had it already.
+/// True if the lock was taken; false if this thread had it already.
 #[derive(Debug)]
 #[must_use = "the lock stays taken until it is released"]
 pub(crate) struct Held(bool);
@@ -41,7 +41,7 @@ impl Lock {
 }
 
 impl Held {
-    /// Whether the lock was taken.
+    /// True if the lock was taken.
     pub(super) fn is_new(&self) -> bool {
         self.0
     }
@@ -82,7 +82,7 @@ fn thread_id() -> i32 {
 /// which may take the lock: what is registered first is waited for last.
 pub(crate) fn register_fork_handlers() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
-    /// Whether the forking thread took the lock for the fork, and not for more.
+    /// True if the forking thread took the lock for the fork, and not for more.
     static FORKING: AtomicBool = AtomicBool::new(false);
 
     unsafe extern "C" fn before() {

@@ -1,23 +1,24 @@
 //! Patched call sites: calls of the hooks become NOPs while recording is off, and jumps to stubs while it is on (on aarch64 the calls that they
 //! were). This file has the switch of recording, which goes through them.
 //!
-//! - `outcome` is what the API shows of them, and `entry_outcome` of functions that call no hook; `elsewhere` is what does nothing where there
-//!   is no Linux.
-//! - `control` is the way in: all sites, under one lock, which is in `lock`.
-//! - `sites` and `finding` find the calls in a module, which `module` reads. `only_found` stands for all that changes them where no code may be
-//!   changed while it runs.
-//! - `rooms` finds entries that are switched as calls are: on aarch64.
-//! - `code` says what the bytes of a call may become, and in which order; `states` what it is then.
-//! - `stubs` makes what the sites jump to, and `entry_stubs` what entries do; `unwind` and `debugger` tell others of it. `shapes` is what a site
-//!   needs of that. `memory` is where code may lie; `unwinder` is how unwinders are told.
-//! - `poke` writes code while threads run it.
-//! - `switches` are what stubs look at.
-//! - `frames` finds functions by their unwind information, `landings` where exceptions land in them, `named` is what their module's file tells of them, `wanted` which were chosen.
-//! - `entry` gives those branches that call no hook. `library` has the slots by which other modules' functions are called lead to its stubs, if
-//!   `pointers` does not say that they serve more than calls, by all `ways` that code can go; `installed` keeps what there is of both.
-//! - `instructions` reads aarch64's.
-//! - `redirect` has programs that run call the hooks, which they were not started with; `slots` is what it and `library` write.
-//! - `change` takes one site from what it is to what it is to become; `engine` goes through all sites of all modules.
+//! - `outcome`: the outcome as the API shows it; `entry_outcome`: the same for functions that call no hook; `elsewhere`: stand-ins without
+//!   Linux.
+//! - `control`: the entry point: all sites, under one lock, which is in `lock`.
+//! - `sites` and `finding`: find the calls in a module, which `module` reads. `only_found`: stands for all that changes them where no code may
+//!   be changed while it runs.
+//! - `rooms`: finds entries that are switched as calls are: on aarch64.
+//! - `code`: the possible bytes of a call, and the order of their changes; `states`: the states of a site.
+//! - `stubs`: targets of the sites, and `entry_stubs` those of entries; `unwind` and `debugger` tell others of them. `shapes`: the stubs that a
+//!   site needs. `memory`: places for code; `unwinder`: registration with unwinders.
+//! - `poke`: writes code while threads run it.
+//! - `switches`: the bytes and words that stubs read.
+//! - `frames`: finds functions by their unwind information, `landings` where exceptions land in them, `named` their names in the module's file,
+//!   `wanted` the chosen ones.
+//! - `entry`: gives branches to functions that call no hook. `library`: has the slots by which other modules' functions are called lead to its
+//!   stubs, unless `pointers` finds that they serve more than calls, by all `ways` that code can go; `installed`: the stubs of both.
+//! - `instructions`: reads aarch64's.
+//! - `redirect`: has running programs call the hooks, which they were not started with; `slots`: writes the slots for it and `library`.
+//! - `change`: takes one site from state to state; `engine`: goes through all sites of all modules.
 //!
 //! Which sites a filter chooses is not here but in `filter`.
 

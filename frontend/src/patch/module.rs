@@ -16,7 +16,7 @@ const ENDIAN: LittleEndian = LittleEndian;
 /// A module, as long as the dynamic linker keeps it from being unloaded; or what was read of one of another process.
 #[derive(Debug)]
 pub(super) struct Image<'a> {
-    /// What its addresses are relative to.
+    /// Base of its addresses.
     base: usize,
     segments: Vec<Segment>,
     dynamic: Option<Range<usize>>,
@@ -24,14 +24,14 @@ pub(super) struct Image<'a> {
     frame_header: Option<Range<usize>>,
     /// `.eh_frame` of another process's module that has no table of it, as programs have none that are linked statically at a fixed place.
     frames: Option<Range<usize>>,
-    /// What is read-only after relocation.
+    /// Range that is read-only after relocation.
     relro: Option<Range<usize>>,
     notes: Vec<Range<usize>>,
     /// As the dynamic linker names it; empty for the program.
     pub(super) name: &'a CStr,
 }
 
-/// A program header, whoever tells it.
+/// A program header, from the dynamic linker or from a file.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     kind: u32,
@@ -47,7 +47,7 @@ pub(super) struct Slot<T> {
     pub(super) place: usize,
     /// Which one.
     pub(super) of: T,
-    /// Whether an entry of the procedure linkage table is all that uses it. It may be filled at the first call only.
+    /// True if only an entry of the procedure linkage table uses it. It may be filled at the first call only.
     pub(super) is_for_calls: bool,
     /// Where this module has a function of that name itself.
     pub(super) own: Option<usize>,
@@ -62,7 +62,7 @@ struct Segment {
     copy: Option<Vec<u8>>,
 }
 
-/// What is read of a copy may be aligned as in the process.
+/// Alignment of copies: data read from them may be aligned as in the process.
 const COPY_ALIGN: usize = 16;
 
 impl<'a> Image<'a> {
@@ -266,12 +266,12 @@ impl<'a> Image<'a> {
         Some((segment.range.start, self.bytes(segment.range.clone())?))
     }
 
-    /// Whether `address` lies in the module.
+    /// True if `address` lies in the module.
     pub(super) fn contains(&self, address: usize) -> bool {
         self.segments.iter().any(|segment| segment.range.contains(&address))
     }
 
-    /// Whether the linker has put this tag into the dynamic section.
+    /// True if the linker has put this tag into the dynamic section.
     #[cfg(target_arch = "aarch64")]
     pub(super) fn has_dynamic(&self, tag: elf::DynamicTag) -> bool {
         let section = self.dynamic.clone().and_then(|range| array::<Dyn64<LittleEndian>>(self.bytes(range)?));
@@ -361,7 +361,7 @@ impl<'a> Image<'a> {
         Some((origin, table.as_chunks().0))
     }
 
-    /// What the unwind information describes: where code begins, and where its description is.
+    /// Returns the entries of the unwind information: where code begins, and where its description is.
     pub(super) fn frame_descriptions(&self) -> Vec<(usize, usize)> {
         let Some((origin, table)) = self.frame_table() else { return Vec::new() };
         table.iter().map(|entry| frame_entry(origin, entry)).collect()

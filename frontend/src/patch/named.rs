@@ -1,4 +1,4 @@
-//! A module and what its file tells of its functions.
+//! A module and its functions as its file names them.
 
 use std::ops::Range;
 use std::path::Path;
@@ -112,13 +112,13 @@ impl<'a> Module<'a> {
         }
     }
 
-    /// Whether the file has these bytes where they are in memory.
+    /// True if the file has these bytes where they are in memory.
     pub(super) fn is_as_in_file(&self, start: usize, bytes: &[u8]) -> Option<bool> {
         let told = self.code.as_ref()?.bytes(self.link_address(start), bytes.len())?;
         Some(told == bytes)
     }
 
-    /// Whether what would be copied is the file's.
+    /// Checks that the code to be copied is the file's.
     pub(super) fn check_unchanged(&self, code: Range<usize>) -> Result<(), WholeReason> {
         let start = code.start;
         let bytes = self.image.bytes(code).ok_or(WholeReason::Unreadable)?;
@@ -163,7 +163,7 @@ fn pieces_without<'c>(parts: &[Range<usize>], start: usize, code: &'c [u8]) -> V
     pieces
 }
 
-/// Whether a compiler has moved this out of a function. Such a part is none of what a pattern names.
+/// True if a compiler has moved this out of a function. Patterns do not mean such a part.
 pub(super) fn is_cold(module: &Module<'_>, function: &Function<'_>) -> bool {
     module.raw_name(function).is_some_and(|name| name.windows(5).any(|part| part == b".cold"))
 }

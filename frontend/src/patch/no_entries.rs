@@ -8,7 +8,7 @@ use super::entry_outcome::{Ends, EntryBranches, EntryWay};
 use super::sites::Site;
 use crate::Error;
 
-/// Whether functions that call no hook were to be recorded.
+/// True if functions that call no hook were to be recorded.
 pub(crate) struct Choice(bool);
 
 impl Choice {
@@ -29,7 +29,7 @@ impl Choice {
     }
 }
 
-/// Whether any [`Choice`] was one.
+/// True if any [`Choice`] was true.
 static ARE_ENTRIES_WANTED: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn install(choice: Choice, _way: EntryWay) {
@@ -43,7 +43,7 @@ pub(crate) fn outcome() -> EntryBranches {
     outcome
 }
 
-/// What was hooked that does not call the tracer, in the module that begins at an address.
+/// Returns the hooked functions that do not call the tracer, in the module that begins at an address.
 pub(crate) fn functions_in(_module: u64) -> impl Iterator<Item = (u64, u64)> {
     iter::empty()
 }

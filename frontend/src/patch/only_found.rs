@@ -1,5 +1,5 @@
-//! Where calls of the hook are found, for filters, and stay what they are: on riscv64 a call has two instructions, or one that others
-//! share a word with, and nothing says which may be changed while other cores execute them.
+//! Where calls of the hook are found, for filters, and stay unchanged: on riscv64 a call has two instructions, or one that shares a word with
+//! others, and no source says which may be changed while other cores execute them.
 
 use super::finding::find_calls;
 use super::module::{Image, with_modules};

@@ -1,9 +1,8 @@
-//! What became of the call sites, as the API shows it.
+//! Outcome for the call sites, as the API shows it.
 
 use std::fmt;
 
-/// What became of the calls of the hooks when call sites are patched. See
-/// [`Tracer::patched_sites`](crate::Tracer::patched_sites).
+/// Outcome for the calls of the hooks when call sites are patched. See [`Tracer::patched_sites`](crate::Tracer::patched_sites).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PatchedSites {
@@ -15,7 +14,7 @@ pub struct PatchedSites {
     pub left_plain: usize,
     /// Why these were left, and how many for each reason.
     pub reasons: Vec<(PlainReason, usize)>,
-    /// What the system said when it last refused something.
+    /// Message of the system's last refusal.
     pub refusal: Option<String>,
 }
 

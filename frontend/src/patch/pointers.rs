@@ -1,5 +1,5 @@
-//! Whether code uses slots for anything but calls, and what becomes of the address of a function that it has taken out of one: compilers take it into a register before a loop, and
-//! call it from there.
+//! Uses of slots for anything but calls. The address of a function that code has taken out of a slot is followed: compilers take it into a
+//! register before a loop, and call it from there.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register,
@@ -24,7 +24,7 @@ const LOAD_BYTES: usize = 3;
 /// `cmp qword [rip + …], imm8`, without the operands.
 const COMPARE: [u8; 3] = [0x48, 0x83, 0x3d];
 
-/// Whether calls authenticate what a slot holds.
+/// True if calls authenticate the contents of a slot.
 pub(super) fn authenticates_slots(_image: &Image<'_>) -> bool {
     false
 }
@@ -66,12 +66,12 @@ pub(super) fn used_otherwise(image: &Image<'_>, slots: &[usize]) -> Vec<usize> {
     used
 }
 
-/// Whether this byte says of an instruction that its operand is relative to where it is (`ModRM`).
+/// True for a byte (`ModRM`) of an operand relative to its instruction's place.
 fn names_by_place(byte: u8) -> bool {
     byte & 0xc7 == 0x05
 }
 
-/// Whether the instruction at `at` takes an address out of a slot, and that is called only.
+/// True if the instruction at `at` takes an address out of a slot, and that is called only.
 fn is_only_called(image: &Image<'_>, at: usize) -> bool {
     let decode = |at: usize| {
         let (start, code) = image.text(at)?;
@@ -109,7 +109,7 @@ fn does(instruction: &Instruction, register: Register, info: &mut InstructionInf
     }
 }
 
-/// Whether an instruction takes the value of a register, or changes only a part of it.
+/// True if an instruction takes the value of a register, or changes only a part of it.
 fn reads(instruction: &Instruction, register: Register, info: &mut InstructionInfoFactory) -> bool {
     let used = info.info(instruction).used_registers().iter();
     used.filter(|used| used.register().full_register() == register)
@@ -124,7 +124,7 @@ fn writes(instruction: &Instruction, register: Register, info: &mut InstructionI
 mod tests {
     use super::*;
 
-    /// Whether what these bytes begin with takes an address that is called only.
+    /// True if the first of these instructions takes an address that is called only.
     fn is_called(code: &[u8]) -> bool {
         const START: u64 = 0x1000;
         let decode = |at: usize| {

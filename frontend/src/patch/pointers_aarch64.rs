@@ -1,7 +1,7 @@
-//! Whether code uses slots for anything but calls, and what becomes of the address of a function that it has loaded from one, on aarch64.
+//! Uses of slots for anything but calls, on aarch64. The address of a function that code has loaded from a slot is followed.
 //!
-//! Code comes to a slot by its page, which it takes into a register (`adrp`), and by the distance from there in a load. So what becomes of pages near slots is
-//! followed, and of what is loaded.
+//! Code comes to a slot by its page, which it takes into a register (`adrp`), and by the distance from there in a load. So pages near slots are
+//! followed, and the loaded values.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,8 @@ const REACH: usize = 0xfff << 3;
 /// The largest access to memory that has the distance in it.
 const LARGEST: usize = 16;
 
-/// Whether calls by the linkage table authenticate what a slot holds (`-z pac-plt`): on processors without signatures the instruction does nothing.
+/// True if calls by the linkage table authenticate the contents of a slot (`-z pac-plt`): on processors without signatures the instruction does
+/// nothing.
 pub(super) fn authenticates_slots(image: &Image<'_>) -> bool {
     // SAFETY: asks for a number.
     let has_signatures = unsafe { libc::getauxval(libc::AT_HWCAP) } & libc::HWCAP_PACA != 0;
@@ -75,14 +76,14 @@ impl Text<'_> {
         })
     }
 
-    /// Whether the address that is loaded into a register at `at` is called only.
+    /// True if the address that is loaded into a register at `at` is called only.
     fn is_only_called(&self, at: usize, register: u32) -> bool {
         never_uses(at + WORD, |at| Some(does(self.word(at)?, at, register, false)))
     }
 }
 
-/// What an instruction does that is at a distance from a register: how far, to how many bytes, and the general register that gets them. `add` is that to the
-/// byte there. `None` for others.
+/// Returns the access of an instruction at a distance from a register: how far, to how many bytes, and the general register that gets them.
+/// `add` is an access to the byte there. `None` for others.
 fn access(word: u32, base: u32) -> Option<(usize, usize, Option<u32>)> {
     let (distance, to) = ((word >> 10 & 0xfff) as usize, word & 0x1f);
     if word >> 5 & 0x1f != base {
@@ -107,7 +108,7 @@ fn goes_on(at: usize, is_kept: bool) -> Does {
     Does::Keeps { next: is_kept.then_some(at + WORD), target: None }
 }
 
-/// What an instruction does with the value of a register: the address of a function, or a page, which is no argument and no result.
+/// Returns the effect of an instruction on the value of a register: the address of a function, or a page, which is no argument and no result.
 fn does(word: u32, at: usize, register: u32, is_page: bool) -> Does {
     let (read, written) = registers(word);
     let (is_read, is_written) = (read.contains(&Some(register)), written.contains(&Some(register)));
@@ -183,7 +184,7 @@ mod tests {
         // bl, svc: an argument
         assert!(is_used(&[PAGE[1], LOAD[1], 0x9400_0000, RET]));
         assert!(is_used(&[PAGE[1], LOAD[1], 0xd400_0001, RET]));
-        // What looks like the last page there is (adrp x0, and adr x0).
+        // Instructions that look like the last page there is (adrp x0, and adr x0).
         assert!(!is_used(&[0xf0ff_ffc0, 0xd503_201f]) && !is_used(&[0x1080_0000, RET]));
         // The code ends.
         assert!(is_used(&[PAGE[0], LOAD[0]]));

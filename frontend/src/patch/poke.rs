@@ -1,9 +1,8 @@
 //! Writing code while threads run it.
 //!
-//! What may be written when is in [`code`](super::code): each step changes one byte, or bytes that no instruction uses
-//! at that moment. Between two steps every processor that runs a thread of this process is made to forget what it has
-//! decoded (membarrier with SYNC_CORE). The breakpoint instruction that kernels use for this is not used: a thread that has
-//! SIGTRAP blocked would be killed by it.
+//! The order of writes is in [`code`](super::code): each step changes one byte, or bytes that no instruction uses at that moment. Between two
+//! steps every processor that runs a thread of this process is made to forget its decoded instructions (membarrier with SYNC_CORE). The
+//! breakpoint instruction that kernels use for this is not used: it would kill a thread that has SIGTRAP blocked.
 
 use std::fs;
 use std::io;
@@ -24,7 +23,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// What is mapped in this process, ascending.
+    /// Returns the mapped pages of this process, ascending.
     pub(super) fn all() -> io::Result<Vec<Self>> {
         // When the main thread has ended, the process as a whole has no memory any more, but this thread has. Not always so: of the
         // first file qemu-user makes one that says what the program may do, and not what qemu may.
@@ -260,7 +259,7 @@ impl Writer<'_> {
     }
 }
 
-/// What lets other threads see changed code.
+/// Means to let other threads see changed code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Barrier {
     /// There is one.
@@ -291,7 +290,7 @@ fn membarrier(command: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Whether no other thread runs in this process.
+/// True if no other thread runs in this process.
 pub(super) fn is_only_thread() -> bool {
     fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
 }
@@ -299,7 +298,7 @@ pub(super) fn is_only_thread() -> bool {
 /// The processor keeps what it has fetched in lines of so many bytes.
 const LINE_BYTES: usize = 64;
 
-/// Whether two bytes lie in different lines.
+/// True if two bytes lie in different lines.
 pub(super) fn crosses_line(address: usize) -> bool {
     address % LINE_BYTES == LINE_BYTES - 1
 }

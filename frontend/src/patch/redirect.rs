@@ -1,15 +1,14 @@
 //! Calls in a program that was started without the tracer, and runs: the slots of the global offset table through which it calls the hooks get
-//! those of the tracer, and slots for functions that take something or give it back those that record it; later all get what they held before.
-//! No code is changed.
+//! those of the tracer, and slots for functions that take something or give it back get recording ones; later all get their old values again. No
+//! code is changed.
 //!
-//! Not here: how the tracer comes into such a program (`rftrace-attach`), and what functions do that take the place of others
-//! (`rftrace-preload-resources`).
+//! Not here: how the tracer comes into such a program (`rftrace-attach`), and the functions that replace others (`rftrace-preload-resources`).
 //!
 //! **Invariant**: a slot is written by one aligned store of eight bytes, so a thread that calls through it finds the one or the other.
-//! A slot that holds what nobody has put there on behalf of this module is somebody else's, and is not restored.
+//! A slot with a value from outside this module is somebody else's, and is not restored.
 //!
 //! **Invariant**: a slot for a function that takes another one's place leads to that one, or will at its first call, and serves nothing but
-//! calls: a function has one address for all who ask for it. But for the C library's own slots, which compares no such addresses.
+//! calls: a function has one address everywhere. But for the C library's own slots, which compares no such addresses.
 //!
 //! **Invariant**: a slot that leads to the stub of a library call goes on doing so, and the stub leads to the function that takes the other one's
 //! place: the call is recorded, then what it takes. So neither has to know of the other when it ends.
@@ -31,7 +30,7 @@ use super::poke::Pages;
 use super::sites::Hook;
 use super::slots::{store, value};
 
-/// Where the hooks are: whoever loads the tracer behind the C library knows, while its own symbols lead to the C library's.
+/// Addresses of the hooks: the loader of the tracer behind the C library knows them, while its own symbols lead to the C library's.
 #[derive(Clone, Copy, Debug)]
 pub struct Hooks {
     /// The address of `mcount`.
@@ -49,7 +48,7 @@ impl Hooks {
     }
 }
 
-/// What slots are to lead to.
+/// New targets of slots.
 #[derive(Clone, Copy, Debug)]
 pub struct Targets {
     /// Those for hooks.
@@ -76,13 +75,13 @@ impl Targets {
         Self { hooks, interposed }
     }
 
-    /// Whether a module is the tracer's own.
+    /// True if a module is the tracer's own.
     fn are_in(self, image: &Image<'_>) -> bool {
         image.contains(self.hooks.mcount) || self.interposed.first().is_some_and(|one| image.contains(one.function))
     }
 }
 
-/// What became of slots.
+/// Outcome for slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redirected {
     /// How many lead to hooks.
@@ -96,7 +95,7 @@ pub struct Redirected {
 /// A slot that was written.
 #[derive(Clone, Copy, Debug)]
 struct Written {
-    /// What it held.
+    /// Its value before.
     before: usize,
     to: usize,
     is_hook: bool,
@@ -237,7 +236,7 @@ fn fill_slots(of: impl Fn(&LibraryCall) -> (usize, usize)) -> io::Result<usize> 
     for slot in calls {
         let (before, after) = of(slot);
         let held = value(slot.place).load(SeqCst);
-        // What is neither is somebody else's.
+        // Any other value is somebody else's.
         if held == before {
             store(&pages, slot.place, after)?;
         }

@@ -1,4 +1,4 @@
-//! What the sites of a module need to become anything, on x86-64: stubs within reach, of which unwinders and debuggers are told.
+//! Stubs for the sites of a module, on x86-64: within reach, and registered with unwinders and debuggers.
 
 use std::io;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! What the sites of a module need to become anything, on aarch64: calls nothing that has to be made, entries a stub within reach.
+//! Stubs for the sites of a module, on aarch64: none for calls, one within reach for entries.
 
 use std::io;
 use std::ops::Range;

@@ -7,7 +7,7 @@ mod processor;
 
 pub(super) use self::processor::{Call, Hook, SLOT_RELOCATIONS, find};
 
-/// A call of a hook, or the entry of a function, as those see it who choose.
+/// A call of a hook, or the entry of a function, for a selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
     /// Where it is.
@@ -16,7 +16,7 @@ pub(crate) struct Site {
     pub(crate) child_ip: usize,
     /// Where its module was mapped, as [`Module::start`](crate::host::linux::modules::Module::start).
     pub(crate) module: usize,
-    /// Whether the hook finds the function's arguments where the calling convention has them.
+    /// True if the hook finds the function's arguments where the calling convention has them.
     pub(crate) has_arguments: bool,
 }
 
@@ -33,10 +33,10 @@ pub(super) struct Targets {
     pub(super) slots: Vec<(usize, Hook)>,
 }
 
-/// What was found.
+/// Sites that were found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) calls: Vec<Call>,
-    /// What looks like a call, and lies in no function, or within an instruction.
+    /// Places that look like a call, and lie in no function, or within an instruction.
     pub(super) n_unconfirmed: usize,
 }

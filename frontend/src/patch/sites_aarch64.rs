@@ -1,15 +1,15 @@
 //! Finding the calls of the hook in the modules' code, on aarch64: `bl` to it, or to an entry of the procedure linkage table that
 //! jumps there.
 //!
-//! Instructions are four bytes and begin at multiples of four, so each word is one. Data between functions may look like a call: what lies
-//! in no function that is known is left alone and counted.
+//! Instructions are four bytes and begin at multiples of four, so each word is one. Data between functions may look like a call: words in no
+//! known function are left alone and counted.
 
 use object::elf::{R_AARCH64_GLOB_DAT, R_AARCH64_JUMP_SLOT, RelocationType};
 
 use super::{Found, Targets};
 use crate::patch::code::{Bytes, Form};
 
-/// What a site calls: `_mcount`, or `mcount`, which is the same function.
+/// Target of a site: `_mcount`, or `mcount`, which is the same function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::patch) struct Hook;
 

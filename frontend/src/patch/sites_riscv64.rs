@@ -7,7 +7,7 @@
 use object::elf::{R_RISCV_64, R_RISCV_JUMP_SLOT, RelocationType};
 
 use super::{Found, Site, Targets};
-/// What a site calls: `_mcount`, or `mcount`, which is the same function.
+/// Target of a site: `_mcount`, or `mcount`, which is the same function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::patch) struct Hook;
 

@@ -10,7 +10,7 @@ use super::{Found, Targets};
 use crate::patch::code::{Bytes, Form, MAX_BYTES};
 use crate::patch::poke::OPERAND_BYTES;
 
-/// What a site calls.
+/// Target of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::patch) enum Hook {
     /// `mcount`, behind the prologue.

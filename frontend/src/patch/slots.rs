@@ -1,4 +1,4 @@
-//! Slots of the global offset table: what they hold, and writing them.
+//! Slots of the global offset table: reading and writing them.
 //!
 //! **Invariant**: a slot is written by one aligned store of eight bytes.
 

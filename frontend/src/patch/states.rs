@@ -1,6 +1,6 @@
-//! What sites are, and are to become.
+//! Present and future states of sites.
 
-/// What a site is.
+/// State of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// As compiled.

@@ -1,11 +1,11 @@
 //! Switches of stubs: a byte for each, which the stub looks at. 0: it leads straight on to the function. 1: it leads to the hook. Behind those of
 //! stubs for functions of other modules is a word for each: where the function is. Switches of sleds: a word for each, where it leads.
 //!
-//! So what is switched is memory beside the code, and never the code: one byte or word is stored, and a thread in a stub has seen it before or
-//! after. No system call is needed, so a program that has given its rights away can be switched too; and each process has bytes of its
-//! own, as the pages are private.
+//! So switching changes memory beside the code, and never the code: one byte or word is stored, and a thread in a stub has seen it before or
+//! after. No system call is needed, so a program that has given its rights away can be switched too; and each process has bytes of its own, as
+//! the pages are private.
 //!
-//! Not here: who looks at them (`entry::stubs`, `entry::sleds`), and when they are switched (`control`).
+//! Not here: the readers of the switches (`entry::stubs`, `entry::sleds`), and when they are switched (`control`).
 
 use std::io;
 use std::iter;
@@ -21,18 +21,18 @@ use crate::elf::file::page_size;
 /// The switch of a stub, or of a sled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Switch {
-    /// What it is switched by.
+    /// Site that selects it.
     pub(super) site: Site,
-    /// Once on, it stays on: what it leads to ends what was begun while it was.
+    /// Once on, it stays on: its target ends calls that were begun while it was.
     pub(super) is_for_ends: bool,
     what: Switched,
 }
 
-/// What is stored.
+/// Memory of a switch.
 #[derive(Clone, Copy, Debug)]
 enum Switched {
     Byte(&'static AtomicU8),
-    /// Where somebody jumps to who does not look.
+    /// A target of jumps that do not look at a switch.
     Way {
         word: &'static AtomicUsize,
         off: usize,
@@ -135,13 +135,12 @@ pub(super) fn add(switches: Vec<Switch>) {
     LAST.store(part, Release);
 }
 
-/// Switches all stubs, in the order in which they were added: on, if `is_on` says so of what they are known by. Only one thread does at a
-/// time.
+/// Switches all stubs, in the order in which they were added: on, if `is_on` says so of their sites. Only one thread does at a time.
 pub(super) fn set(is_on: impl Fn(&Site) -> bool) {
     for switch in parts().flat_map(|part| &part.switches) {
         let wanted = is_on(&switch.site);
         let is_kept = switch.is_for_ends && !wanted;
-        // What is so already is not written: its page may be one that a parent and its children share.
+        // A switch in the wanted state is not written: its page may be one that a parent and its children share.
         if !is_kept && switch.is_on() != wanted {
             switch.switch(wanted);
         }

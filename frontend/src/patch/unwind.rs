@@ -48,7 +48,7 @@ pub(super) struct Section {
     descriptions: [usize; 2],
 }
 
-/// Who reads unwind information.
+/// Reader of unwind information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reader {
     /// An unwinder in this process.

@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr;
 
-/// Appends a CIE with these rules: what is in it depends on the processor (the column of the return address) and on who reads it.
+/// Appends a CIE with these rules: its contents depend on the processor (the column of the return address) and on the reader.
 pub(super) fn append_cie(bytes: &mut Vec<u8>, return_address: u8, augmentation: &[u8], rules: &[u8]) {
     append(bytes, |bytes| {
         bytes.extend_from_slice(&0u32.to_le_bytes()); // a CIE
@@ -79,7 +79,7 @@ macro_rules! weak {
 
 /// Registers a section `.eh_frame`, whose descriptions begin at these places, one of them with the code at `first`.
 pub(super) fn register_section(first: usize, section: Vec<u8>, descriptions: &[usize]) {
-    /// What `_Unwind_Find_FDE` tells of a function.
+    /// Result of `_Unwind_Find_FDE` for a function.
     #[repr(C)]
     struct Bases([*const c_void; 3]);
 
@@ -90,7 +90,7 @@ pub(super) fn register_section(first: usize, section: Vec<u8>, descriptions: &[u
     if registrar.is_null() {
         return;
     }
-    // What is leaked is found by its address in the unwinder, so leak checkers say nothing.
+    // The unwinder has the address of the leaked section, so leak checkers say nothing.
     let bytes: &'static [u8] = Vec::leak(section);
     // SAFETY: the function's type in every unwinder that has it.
     let register: Register = unsafe { std::mem::transmute(registrar) };

@@ -12,9 +12,9 @@ pub(crate) struct Choice {
     wanted: Vec<Wanted>,
     /// Symbols as they stand in files, ascending.
     except: Vec<String>,
-    /// Whether the functions are wanted that compilers have left room in.
+    /// True if the functions are wanted that compilers have left room in.
     pub(super) has_patchable: bool,
-    /// Whether the program's calls of other modules' functions are recorded.
+    /// True if the program's calls of other modules' functions are recorded.
     pub(super) has_library_calls: bool,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "there all are seen by return addresses"))]
     pub(super) ends: Ends,
@@ -76,30 +76,29 @@ impl Choice {
         Self { ends, ..self }
     }
 
-    /// Whether nothing is chosen.
+    /// True if nothing is chosen.
     pub(crate) fn is_empty(&self) -> bool {
         self.wanted.is_empty() && !self.has_patchable && !self.has_library_calls
     }
 
-    /// Whether there is a pattern.
+    /// True if there is a pattern.
     #[cfg(target_arch = "aarch64")]
     pub(super) fn names_functions(&self) -> bool {
         !self.wanted.is_empty()
     }
 
-    /// Whether the function with this symbol is left out. LLVM's suffix of what it has made visible to other parts of a program is not
-    /// looked at.
+    /// True if the function with this symbol is left out. Ignores LLVM's suffix of symbols that it has made visible to other parts of a program.
     pub(crate) fn excepts(&self, symbol: &[u8]) -> bool {
         let end = symbol.windows(6).position(|part| part == b".llvm.").unwrap_or(symbol.len());
         self.except.binary_search_by(|except| except.as_bytes().cmp(&symbol[..end])).is_ok()
     }
 
-    /// Whether functions of this module, by its file's name, may be among them.
+    /// True if functions of this module, by its file's name, may be chosen.
     pub(crate) fn has_module(&self, module: &str, is_program: bool) -> bool {
         self.wanted.iter().any(|wanted| wanted.has_module(module, is_program))
     }
 
-    /// Whether a function of the module is. Its name is asked for if that matters.
+    /// True if a function of the module is chosen. Its name is asked for if that matters.
     pub(crate) fn has(&self, module: &str, is_program: bool, name: impl FnOnce() -> String) -> bool {
         let mut wanted = self.wanted.iter().filter(|wanted| wanted.has_module(module, is_program)).peekable();
         if wanted.peek().is_none() {
@@ -126,7 +125,7 @@ impl Wanted {
     }
 }
 
-/// Whether this is the name of a function that returns twice, goes on on another stack, or is entered without a call.
+/// True for the name of a function that returns twice, goes on on another stack, or is entered without a call.
 pub(super) fn is_special(name: &[u8]) -> bool {
     const NAMES: [&str; 27] = [
         "_start",
@@ -161,15 +160,15 @@ pub(super) fn is_special(name: &[u8]) -> bool {
     NAMES.iter().any(|special| special.as_bytes() == name)
 }
 
-/// Whether this is the name of a part of an unwinder, libgcc's or LLVM's: it asks who has called it, for the registers that are kept there, or
-/// goes on elsewhere and does not return.
+/// True for the name of a part of an unwinder, libgcc's or LLVM's: it asks for its caller, for the registers that are kept there, or goes on
+/// elsewhere and does not return.
 pub(super) fn is_of_unwinder(name: &[u8]) -> bool {
     const BEGINNINGS: [&str; 7] =
         ["_Unwind_", "uw_", "__unw_", "unw_", "unwind_phase", "__libunwind_", "_ZN9libunwind"];
     BEGINNINGS.iter().any(|beginning| name.starts_with(beginning.as_bytes()))
 }
 
-/// Whether this is the name of something that no source calls: what runs the program, and what compilers call, hooks and sanitizers.
+/// True for the name of a function that no source calls: functions that run the program, and those that compilers call, hooks and sanitizers.
 pub(super) fn is_of_runtime(name: &[u8]) -> bool {
     const NAMES: [&str; 14] = [
         "mcount",
@@ -192,8 +191,7 @@ pub(super) fn is_of_runtime(name: &[u8]) -> bool {
         || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning.as_bytes()))
 }
 
-/// Whether this is the name of a function that cannot be hooked where it is called from another module: a special one, or one that asks
-/// who has called it.
+/// True for the name of a function that cannot be hooked where it is called from another module: a special one, or one that asks for its caller.
 pub(super) fn looks_at_its_caller(name: &[u8]) -> bool {
     const NAMES: [&str; 8] = ["dlopen", "dlmopen", "dlsym", "dlvsym", "dlinfo", "siglongjmp", "savectx", "syscall"];
     is_special(name) || NAMES.iter().any(|special| special.as_bytes() == name)

@@ -1,16 +1,16 @@
-//! Code from an instruction on, by all ways that it can go, but for those of exceptions: what becomes of a value there.
+//! Follows a value through the code from an instruction on, by all ways that it can go, but for those of exceptions.
 
 use std::collections::BTreeSet;
 
 /// So many instructions are followed.
 const MOST: usize = 4096;
 
-/// What an instruction does with the value.
+/// Effect of an instruction on the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Does {
     /// The value is there behind it, here and where it jumps to.
     Keeps { next: Option<usize>, target: Option<usize> },
-    /// What is not harmless.
+    /// Any use that is not harmless.
     Uses,
 }
 
@@ -19,7 +19,8 @@ impl Does {
     pub(super) const ENDS: Self = Self::Keeps { next: None, target: None };
 }
 
-/// Whether no instruction from `first` on uses the value, up to where it is there no more. `does` says what the instruction at an address does; `None` if there is none.
+/// True if no instruction from `first` on uses the value, up to where it is there no more. `does` tells the effect of the instruction at an
+/// address; `None` if there is none.
 pub(super) fn never_uses(first: usize, mut does: impl FnMut(usize) -> Option<Does>) -> bool {
     let mut seen = BTreeSet::new();
     let mut ahead = vec![first];

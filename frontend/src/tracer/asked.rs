@@ -1,4 +1,4 @@
-//! What `rftrace ctl` has a tracer do, whoever listens: a recorder, by the library that it preloads, or the program itself.
+//! Commands of `rftrace ctl` for a tracer. The listener is a recorder, by the library that it preloads, or the program itself.
 
 use super::{Statistics, Tracer};
 use crate::filter::{AskValues, Filter};
@@ -42,7 +42,7 @@ impl Tracer {
     ///
     /// # Errors
     ///
-    /// What is wrong with the rules.
+    /// The fault of the rules.
     #[doc(hidden)]
     pub fn obey_rules(&self, rules: &str, ask: Option<AskValues>) -> Result<String, String> {
         if rules.trim().is_empty() {

@@ -140,7 +140,7 @@ impl Config {
         self
     }
 
-    /// What happens when the buffer is used up.
+    /// Sets the behaviour when the buffer is used up.
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
@@ -155,7 +155,7 @@ impl Config {
         self
     }
 
-    /// What is recorded, from the beginning; see [`Tracer::set_filter`].
+    /// Sets the filter from the beginning; see [`Tracer::set_filter`].
     ///
     /// The variable `RFTRACE_FILTER`, if it is set, takes its place: `RFTRACE_FILTER='include=app::*; depth=5' program`. Programs
     /// that run with other rights than their caller's (setuid) do not look at variables.
@@ -173,7 +173,7 @@ impl Config {
         self
     }
 
-    /// Whether call sites are patched: calls of the hooks become NOPs while recording is off, and cheaper jumps while it
+    /// Sets whether call sites are patched: calls of the hooks become NOPs while recording is off, and cheaper jumps while it
     /// is on (on aarch64 the calls that they were). See [`Tracer::patched_sites`]. The environment variable `RFTRACE_PATCHED`, 1 or 0, overrides this.
     ///
     /// Switching recording on and off then takes longer, some milliseconds in large programs, and may not be done in a signal
@@ -213,7 +213,7 @@ impl Config {
         self
     }
 
-    /// Whether functions get a branch, and are recorded, at whose beginning a compiler has left room for it: by
+    /// Sets whether functions get a branch, and are recorded, if a compiler has left room for it at their beginning: by
     /// `-fpatchable-function-entry` (GCC, clang), `-Z patchable-function-entry` (rustc) or `-mfentry -mrecord-mcount -mnop-mcount` (GCC), in
     /// the program and in its libraries. Those with XRay's sleds (`-fxray-instrument` of clang, `-Z instrument-xray` of rustc) are recorded at
     /// these, where they begin and where they end. On aarch64 it is for `-fpatchable-function-entry` and `-Z patchable-function-entry` alone, where
@@ -237,9 +237,9 @@ impl Config {
         self
     }
 
-    /// Whether calls by the program of functions of libraries are recorded, those that go through its global offset table: `malloc`,
-    /// `write`. A function whose address the program uses otherwise too is left out, and so are those that return twice or ask who has called
-    /// them. On other processors than x86-64 and aarch64 [`EntryBranches::refusal`](crate::EntryBranches::refusal) says that none was.
+    /// Sets whether calls by the program of functions of libraries are recorded, those that go through its global offset table: `malloc`,
+    /// `write`. A function whose address the program uses otherwise too is left out, and so are those that return twice or ask for their
+    /// caller. On other processors than x86-64 and aarch64 [`EntryBranches::refusal`](crate::EntryBranches::refusal) says that none was.
     ///
     /// As for [`entry_branches`](Self::entry_branches) the first choice in a program's life is the only one.
     #[cfg(target_os = "linux")]
@@ -249,22 +249,22 @@ impl Config {
         self
     }
 
-    /// Whether the buffer is backed with memory at once, so that recording does not have to wait for it. On by default, for
-    /// buffers that take less than half of what is free. Without it the buffer takes the memory that is used.
+    /// Sets whether the buffer is backed with memory at once, so that recording does not have to wait for it. On by default, for
+    /// buffers that take less than half of the free memory. Without it the buffer takes only the memory that is used.
     #[must_use]
     pub fn prefault(mut self, prefault: bool) -> Self {
         self.prefault = prefault;
         self
     }
 
-    /// What is recorded goes to the disk while the program runs, so that the trace is as long as there is room there, and no buffer fills up. A
-    /// thread of its own, `rftrace-writer`, takes it out of the buffer, packed, to the folder `.recording` of the [directory](Self::directory);
-    /// [`Tracer::save`] makes a trace of that. An older trace in the directory is removed at once.
+    /// Writes records to the disk while the program runs, so that the trace is as long as there is room there, and no buffer fills up. A
+    /// thread of its own, `rftrace-writer`, takes them out of the buffer, packed, to the folder `.recording` of the [directory](Self::directory);
+    /// [`Tracer::save`] makes a trace of them. An older trace in the directory is removed at once.
     ///
     /// - The [capacity](Self::capacity_bytes) is that of the buffer, which goes round: 64 MiB are good for any program. There is no [`mode`](Self::mode).
     /// - A save ends the stream: give the tracer another buffer to record again. A [snapshot](crate::SaveOptions::keep) does not.
-    /// - Where the program ends without a save, or is killed, `rftrace report` shows what had reached the disk, and `rftrace recover` makes a trace
-    ///   of it: what is older than a fifth of a second, but for what is in pieces of the buffer that are not full.
+    /// - Where the program ends without a save, or is killed, `rftrace report` shows the records on the disk, and `rftrace recover` makes a
+    ///   trace of them: all that are older than a fifth of a second, but for those in pieces of the buffer that are not full.
     /// - A child that is forked records nothing.
     /// - When the disk is full the program goes on; [`Saved::left_out`](crate::Saved::left_out) says what is missing.
     ///
@@ -288,8 +288,8 @@ impl Config {
         self
     }
 
-    /// Whether `rftrace ctl` can tell this program, while it runs, what to record, and make dumps: as a program that `rftrace record` runs. With the
-    /// feature `control`, on Linux. The environment variable `RFTRACE_CONTROL`, 1 or 0, overrides this.
+    /// Sets whether `rftrace ctl` can control this program while it runs: choose what to record, and make dumps, as for a program under
+    /// `rftrace record`. With the feature `control`, on Linux. The environment variable `RFTRACE_CONTROL`, 1 or 0, overrides this.
     ///
     /// A thread, `rftrace-control`, listens at `$XDG_RUNTIME_DIR/rftrace/PID.sock`, or in `/tmp/rftrace-UID`, to this user and root, and each client has
     /// one while it talks. They have all signals blocked, and nothing of them is recorded. The first one ends when a [stream](Self::stream) is saved, and
@@ -449,7 +449,7 @@ impl Config {
             #[cfg(target_os = "linux")]
             stream,
         }));
-        // Who switched it on before did nothing.
+        // An earlier switch-on did nothing.
         switch::disable_tracer();
         if let Some(bank) = self.bank {
             own::opened(bank, tracer.first);
@@ -460,7 +460,7 @@ impl Config {
         Ok(tracer)
     }
 
-    /// What the environment says of streams. Not of what goes to a recorder's bank anyway.
+    /// Reads the environment's setting of streams, but for a recorder's bank.
     #[cfg(target_os = "linux")]
     fn read_variable(&mut self) -> Result<(), Error> {
         if self.bank.is_some() {
@@ -486,7 +486,7 @@ impl Config {
     }
 }
 
-/// What the tracer's answer to the memory that it was given means.
+/// Turns the tracer's answer to a buffer into a result.
 fn accepted(status: u32, bytes: usize) -> Result<(), Error> {
     match status {
         init::OK => Ok(()),
@@ -511,7 +511,7 @@ fn hand_over(args: &InitArgs) -> u32 {
     }
 }
 
-/// What a variable of the environment says that is 1 or 0.
+/// Reads a variable of the environment that is 1 or 0.
 fn switch_of_variable(name: &'static str) -> Result<Option<bool>, Error> {
     let Some(value) = host::variable(name) else { return Ok(None) };
     match value.to_str() {

@@ -24,13 +24,13 @@ use crate::backend;
 use crate::bank::writer::without_signals;
 use crate::host;
 
-/// Who listens, and in which process: the child of a fork has no such thread.
+/// The listener and its process: the child of a fork has no such thread.
 static LISTENING: Mutex<Option<(u32, Server)>> = Mutex::new(None);
 
 /// `rftrace ctl` has ended the recording for good.
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// What this program's listener is as long as a buffer is being installed.
+/// This program's listener as long as a buffer is being installed.
 #[derive(Debug)]
 #[must_use = "who has begun to listen ends when this is dropped"]
 pub(super) struct Begun {

@@ -1,4 +1,4 @@
-//! What the hooks themselves take, measured with functions that do nothing.
+//! Overhead of the hooks, measured with functions that do nothing.
 //!
 //! Not here: these functions, of which each kind of hook has its own (`rftrace-preload`).
 
@@ -12,12 +12,12 @@ use crate::backend;
 use crate::clock::ClockPair;
 use crate::clock::tsc::ticks;
 
-/// How often the functions are run. What a preemption spoils is not the median.
+/// How often the functions are run. A round with a preemption is not the median.
 const ROUNDS: usize = 41;
 /// Rounds before those: caches, and how fast the processor runs.
 const WARM_UP: usize = 8;
 
-/// What was recorded while functions ran.
+/// Calls and times of one round.
 struct Round {
     calls: u64,
     /// From the first call's begin to the last one's end.
@@ -27,10 +27,10 @@ struct Round {
 }
 
 impl Tracer {
-    /// Measures what a recorded call takes longer than one that is not hooked. `hooked` calls a function so many times that is empty but
-    /// for its hook, `plain` one without a hook. What was recorded before is not needed any more, and nobody else records.
+    /// Measures the overhead of a recorded call against one without a hook. `hooked` calls a function so many times that is empty but
+    /// for its hook, `plain` one without a hook. Older records are not needed any more, and nobody else records.
     ///
-    /// `None` if it cannot be measured. For what is preloaded into other programs.
+    /// `None` if it cannot be measured. For libraries that are preloaded into other programs.
     #[doc(hidden)]
     pub fn measure_cost(&self, n_calls: u64, hooked: impl Fn(u64), plain: impl Fn(u64)) -> Option<CallCost> {
         let first = ClockPair::now();

@@ -45,7 +45,7 @@ impl Tracer {
     /// waits until the trace is there. Nothing of what it does for that is recorded.
     ///
     /// The reason is an event in the trace, `rftrace:dump:REASON`, at the moment of the call, and `rftrace info` shows it. Numbers go on from
-    /// those that are there. What threads overwrite while it is copied are the oldest calls: the trace begins later then. It takes as much
+    /// those that are there. Threads overwrite the oldest calls during the copy: the trace begins later then. It takes as much
     /// memory as the buffer has, for that time.
     ///
     /// ```no_run
@@ -112,7 +112,7 @@ impl Tracer {
         let failed = |source| Error::Write { path: directory.to_owned(), source };
         // It is at its place as a whole.
         store::admit(directory).map_err(failed)?;
-        // Who makes it, and a number.
+        // The process that makes it, and a number.
         let hidden = format!("{DUMP}{}-{}", std::process::id(), N_DUMPS.fetch_add(1, Relaxed));
         let hidden = directory.join(hidden);
         #[cfg(target_os = "linux")]
@@ -279,7 +279,7 @@ fn dump_panic(info: &PanicHookInfo<'_>, thread: Option<u32>) {
         return;
     }
     let Some(tracer) = Tracer::get() else { return };
-    // Who panics meanwhile waits, and is too early then.
+    // A thread that panics meanwhile waits, and is too early then.
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     if made.0 >= MOST_OF_PANICS || made.1.is_some_and(|last| last.elapsed() < PANIC_PAUSE) {
         return;

@@ -38,7 +38,7 @@ pub(super) fn of_nobody(text: &str) {
 }
 
 fn keep(thread: Option<u32>, text: &str) {
-    // Who forks finds the lock free.
+    // A forking thread finds the lock free.
     let _at_work = host::at_work();
     let mut marks = MARKS.lock().unwrap_or_else(PoisonError::into_inner);
     if own::tell_mark(thread, text) {

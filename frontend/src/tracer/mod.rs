@@ -48,7 +48,7 @@ pub use switch::Recorder;
 /// The one of the buffer in use; null for none.
 static CURRENT: AtomicPtr<Tracer> = AtomicPtr::new(ptr::null_mut());
 
-/// What all buffers of this program share.
+/// State that all buffers of this program share.
 static PROGRAM: OnceLock<Traced> = OnceLock::new();
 
 /// Nobody else reads the buffer or gives the tracer another one, or forks, as long as this lives.
@@ -56,12 +56,12 @@ static PROGRAM: OnceLock<Traced> = OnceLock::new();
 #[must_use = "others may go on when this is dropped"]
 struct Alone {
     _using: MutexGuard<'static, ()>,
-    // Dropped last: who forks finds the lock free.
+    // Dropped last: a forking thread finds the lock free.
     _at_work: AtWork,
 }
 
 thread_local! {
-    /// Whether this thread is the one.
+    /// True in the thread that holds [`Alone`].
     static IS_ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -113,7 +113,7 @@ pub struct Tracer {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Whether recording is on.
+    /// True while recording is on.
     pub recording: bool,
     /// Entries and exits in the buffer, since the last save; of a [stream](Config::stream) those that were taken out of it.
     pub events: u64,
@@ -142,7 +142,7 @@ impl Tracer {
         unsafe { CURRENT.load(Acquire).as_ref() }
     }
 
-    /// Whether its buffer is the one in use. Recording may be on: nothing of this is recorded.
+    /// Returns true if its buffer is the one in use. Recording may be on: nothing of this is recorded.
     #[inline(always)]
     fn is_current(&self) -> bool {
         backend::unrecorded(|| ptr::eq(CURRENT.load(Acquire), self))
@@ -164,7 +164,7 @@ impl Tracer {
         }
     }
 
-    /// Whether recording is on.
+    /// Returns true while recording is on.
     #[inline(always)]
     #[must_use]
     pub fn is_recording(&self) -> bool {
@@ -208,7 +208,8 @@ impl Tracer {
         })
     }
 
-    /// Whether each of the [optional rules](Filter::optional_rules) of the filter in force matches anything. For what a recorder preloads.
+    /// Returns true for each of the [optional rules](Filter::optional_rules) of the filter in force that matches anything. For the library that a
+    /// recorder preloads.
     #[doc(hidden)]
     pub fn rules_in_effect(&self) -> Vec<bool> {
         backend::unrecorded(|| self.program.choice().in_effect())
@@ -226,7 +227,7 @@ impl Tracer {
         });
     }
 
-    /// Whether recording is filtered. For what a recorder preloads.
+    /// Returns true if recording is filtered. For the library that a recorder preloads.
     #[doc(hidden)]
     pub fn is_filtered(&self) -> bool {
         backend::unrecorded(|| self.program.choice().is_filtered())
@@ -257,9 +258,9 @@ impl Tracer {
         })
     }
 
-    /// Chooses the threads that are recorded from now on, by what the system calls them (`gettid`): those that run, and those that begin later or are
-    /// forked. What another one has open stays open in the trace, until it is recorded again or the recording ends; that its functions return is
-    /// not recorded, nor what they call.
+    /// Chooses the threads that are recorded from now on, by their system ids (`gettid`): those that run, and those that begin later or are
+    /// forked. Open functions of another thread stay open in the trace, until it is recorded again or the recording ends: their returns are
+    /// not recorded, nor their calls.
     ///
     /// # Errors
     ///
@@ -286,8 +287,8 @@ impl Tracer {
         backend::unrecorded(chosen::chosen)
     }
 
-    /// What the calling thread was about to do for this tracer will never be gone on with: it has left the stack that it did it
-    /// on. Forks do not wait for it; further saves would wait for ever. For what is preloaded into other programs.
+    /// Gives up the calling thread's work for this tracer, which will never go on: the thread has left the stack of that work. Forks do not
+    /// wait for it; further saves would wait for ever. For libraries that are preloaded into other programs.
     #[cfg(target_os = "linux")]
     #[doc(hidden)]
     pub fn abandon() {
@@ -311,14 +312,14 @@ impl Tracer {
         })
     }
 
-    /// What became of the call sites, if they are patched; see [`Config::patched`]. All 0 if they are not.
+    /// Outcome for the call sites, if they are patched; see [`Config::patched`]. All 0 if they are not.
     #[inline(always)]
     #[must_use]
     pub fn patched_sites(&self) -> PatchedSites {
         backend::unrecorded(patch::counts)
     }
 
-    /// What became of the functions that [`Config::entry_branches`] names, and of [library calls](Config::library_calls).
+    /// Outcome for the functions that [`Config::entry_branches`] names, and for [library calls](Config::library_calls).
     #[cfg(target_os = "linux")]
     #[inline(always)]
     #[must_use]
@@ -360,7 +361,7 @@ fn tasks() -> Vec<Task<'static>> {
     decode::tasks(backend::chunks(), open)
 }
 
-/// What became of what was recorded: the buffer itself is being emptied.
+/// Counts the records of a stream: the buffer itself is being emptied.
 #[cfg(target_os = "linux")]
 fn stream_statistics(stream: &crate::bank::writer::Stream) -> Statistics {
     let control = backend::control();

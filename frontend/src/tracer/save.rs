@@ -107,7 +107,7 @@ impl<'a> SaveOptions<'a> {
     }
 }
 
-/// What was saved.
+/// Outcome of a save.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Saved {
@@ -119,7 +119,7 @@ pub struct Saved {
     pub threads: usize,
     /// Calls that were not recorded because they were nested too deeply. The trace shows where.
     pub lost: u64,
-    /// Whether the processor's time stamp counter runs at a constant rate. If not (or unknown), times are not exact.
+    /// True if the processor's time stamp counter runs at a constant rate. If not (or unknown), times are not exact.
     pub invariant_tsc: Option<bool>,
     /// Stop mode: the buffer was used up, and recording stopped.
     pub full: bool,
@@ -149,7 +149,7 @@ impl Tracer {
     /// # Errors
     ///
     /// [`Error::NoEvents`]; [`Error::Write`], with [`what_fits`](SaveOptions::what_fits) if not even the beginning could be
-    /// written. What was recorded is kept then.
+    /// written. The records are kept then.
     #[inline(always)]
     pub fn save_with(&self, options: &SaveOptions<'_>) -> Result<Saved, Error> {
         if options.keep {
@@ -213,7 +213,7 @@ impl Tracer {
         Ok(saved(path, totals, gaps))
     }
 
-    /// What was recorded since a moment until now, as it is written by one thread.
+    /// Returns the records from a moment until now, as one thread writes them.
     pub(super) fn recording<'a>(&self, tasks: &'a [Task<'a>], start_tsc: u64, minima: &'a Minima) -> Recording<'a> {
         let last = ClockPair::now();
         let rate = host::exact_rate();
@@ -266,7 +266,7 @@ impl Tracer {
     }
 }
 
-/// What was saved of a stream.
+/// Returns the outcome of saving a stream.
 #[cfg(target_os = "linux")]
 pub(super) fn saved_stream(path: &Path, saved: SavedBank, dropped: u64, left_out: Option<String>) -> Saved {
     Saved {
@@ -298,7 +298,7 @@ pub(super) fn saved(path: &Path, totals: Totals, gaps: Gaps) -> Saved {
     }
 }
 
-/// What was not recorded.
+/// Counts the gaps of the recording.
 fn gaps() -> Gaps {
     let control = backend::control();
     Gaps {

@@ -29,13 +29,13 @@ impl StreamOptions {
         Self { most_bytes: u64::MAX, waits: true }
     }
 
-    /// The most bytes of records, 16 for each entry and exit. What comes after that is not recorded.
+    /// The most bytes of records, 16 for each entry and exit. Later ones are not recorded.
     pub fn max_bytes(self, bytes: u64) -> Self {
         Self { most_bytes: bytes, ..self }
     }
 
-    /// Whether threads wait for room in the buffer, for a second at the most if nobody makes any. Otherwise they go on, and what they call is not
-    /// recorded.
+    /// Sets whether threads wait for room in the buffer, for a second at the most if nobody makes any. Otherwise they go on, and their calls are
+    /// not recorded.
     pub fn waits(self, waits: bool) -> Self {
         Self { waits, ..self }
     }
@@ -51,7 +51,7 @@ impl StreamOptions {
 
 const VARIABLE: &str = "RFTRACE_STREAM";
 
-/// What the variable says: a directory, and bytes of the buffer if it says so.
+/// Reads the variable: a directory, and bytes of the buffer if it names them.
 pub(super) fn from_variable() -> Result<Option<(PathBuf, Option<usize>)>, Error> {
     let Some(value) = host::variable(VARIABLE).filter(|value| !value.is_empty()) else { return Ok(None) };
     let bad = || {

@@ -1,8 +1,8 @@
 //! The switch of recording: on after `enable`, and while a [`Recorder`] lives, whichever thread it is on.
 //!
-//! What is wanted is one word; who changes it then brings the tracer in line, and looks again whether it is still wanted. So of
+//! The wanted state is one word. A thread that changes it then brings the tracer in line, and looks again whether it is still wanted. So of
 //! threads that switch at the same time the last one to act finds all changes, and nobody waits: a signal handler may switch too.
-//! Nor does who is late to switch off what nobody wanted switch off what another thread has wanted, and switched on, since.
+//! A late thread cannot switch off a recording that another one has wanted, and switched on, since.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;

@@ -36,27 +36,27 @@ use crate::decode::{self, Minima, Task, Window};
 use crate::filter::own;
 use crate::host::program::{Identify, Identity, Program};
 
-/// A recording that is to be written: who, from when to when.
+/// A recording that is to be written: its tasks, its begin and its end.
 pub(crate) struct Recording<'a> {
     pub(crate) tasks: &'a [Task<'a>],
     pub(crate) start_tsc: u64,
     pub(crate) stop_tsc: u64,
-    /// Whether what was recorded after that is left out.
+    /// True to leave out later records.
     pub(crate) is_cut: bool,
     /// Moments that are shown, in any order.
     pub(crate) marks: Vec<Mark>,
-    /// What ticks become nanoseconds by.
+    /// Conversion of ticks to nanoseconds.
     pub(crate) clock: TscClock,
     pub(crate) pairs: [ClockPair; 2],
     /// Unix time at the first pair.
     pub(crate) unix_nanos: Option<u64>,
     pub(crate) minima: &'a Minima,
-    /// Who says how fast the clock runs.
+    /// Source of the clock's rate.
     pub(crate) tsc_hz_source: Cow<'static, str>,
     pub(crate) gaps: Gaps,
     /// Threads that may write it, the calling one included.
     pub(crate) n_writers: usize,
-    /// Whether what cannot be written is left out. Otherwise nothing counts as written then.
+    /// True to leave out all that cannot be written. Otherwise nothing counts as written then.
     pub(crate) what_fits: bool,
     pub(crate) done: Option<decode::Done<'a>>,
 }
@@ -97,7 +97,7 @@ pub(crate) fn mark_name(text: &str) -> String {
     event_name(&format!("mark:{}", text.trim()))
 }
 
-/// What was written.
+/// Totals of a written directory.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) n_events: u64,
@@ -212,14 +212,14 @@ pub(crate) fn prepare(directory: &Path) -> Result<Owned, Error> {
         .map_err(|source| Error::Write { path: directory.to_owned(), source })
 }
 
-/// Whether a folder is a part, a dump or the facts of a process: somebody owns the directory that it lies in.
+/// Returns true for a part, a dump or the facts of a process: somebody owns the directory that the folder lies in.
 fn is_within(folder: &Path) -> bool {
     let name_of = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let above = folder.parent().map(name_of).unwrap_or_default();
     above == recording::FOLDER || above == recording::STREAM || name_of(folder).starts_with(store::DUMP)
 }
 
-/// Who the tasks are. The system may use an id again after a thread has ended; then the later thread's id is raised by more
+/// Returns the identities of the tasks. The system may use an id again after a thread has ended; then the later thread's id is raised by more
 /// than the system gives out (`PID_MAX_LIMIT`).
 fn identities(tasks: &[Task<'_>], identify: &Identify) -> Vec<Identity> {
     const RAISE: u32 = 1 << 22;
@@ -320,7 +320,7 @@ fn session_id([first, last]: &[ClockPair; 2], pid: u32) -> String {
     format!("{mixed:016x}")
 }
 
-/// What ticks were converted by, and the wall clock at the first pair, so that traces of guest and host can be aligned later.
+/// Returns the conversion of ticks, and the wall clock at the first pair, so that traces of guest and host can be aligned later.
 fn clock_file(recording: &Recording<'_>, program: &Program) -> ClockFile {
     let last = recording.pairs[1];
     ClockFile {

@@ -1,5 +1,5 @@
 //! Writing a trace directory: `directory` puts the files in place, `task` writes the records of one, `modules` knows which modules there
-//! are, `symfile` makes the files of their symbols; `raw` writes the records alone. What their bytes are is in the crate `rftrace-format`.
+//! are, `symfile` makes the files of their symbols; `raw` writes the records alone. The format of their bytes is in `rftrace-format`.
 
 pub(crate) mod directory;
 mod modules;

@@ -43,7 +43,7 @@ pub(super) fn symbol_files(program: &Program) -> Vec<(String, String, &LoadedMod
     names.into_iter().zip(modules).filter_map(|(name, (path, module))| Some((name?, path, module))).collect()
 }
 
-/// Whether a symbol file has the function at an address.
+/// Returns true if a symbol file has the function at an address.
 #[cfg(target_os = "linux")]
 pub(super) fn has_symbol(program: &Program, address: u64) -> bool {
     symbol_files(program).iter().any(|(_, _, (module, symbols))| {

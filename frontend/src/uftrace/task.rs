@@ -22,10 +22,10 @@ use crate::host::program::{Identity, Program};
 /// Bytes of records that are collected before they are written.
 pub(super) const BLOCK_BYTES: usize = 256 * 1024;
 
-/// What was written of one task.
+/// Totals of one written task.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Written {
-    /// Who it is in the trace.
+    /// Its identity in the trace.
     pub(super) identity: Identity,
     pub(super) n_records: u64,
     pub(super) first_nanos: u64,
@@ -49,7 +49,7 @@ impl Written {
     }
 }
 
-/// What could not be written, and room for what must be.
+/// The first error of a left-out file, and reserved room for the files that must be written.
 pub(super) struct LeftOut<'a> {
     is_allowed: bool,
     first: Mutex<Option<Error>>,
@@ -125,7 +125,7 @@ struct TaskWriter<'a> {
     written: Written,
 }
 
-/// The values that functions have in this trace, by the address in their records: of calls, and of returns. What is recorded first
+/// The values that functions have in this trace, by the address in their records: of calls, and of returns. The first record
 /// counts: readers know one list of values for a function.
 #[derive(Debug)]
 pub(super) struct Specs<'a> {
@@ -141,7 +141,7 @@ impl<'a> Specs<'a> {
         Self { program, known: Mutex::default() }
     }
 
-    /// What stands behind the record of an event that has these values; nothing where they could not be read.
+    /// Returns the bytes behind the record of an event that has these values; none where they could not be read.
     fn payload(&self, event: Event, items: &[u8]) -> Vec<u8> {
         let values = items::items(items);
         let specs = values.iter().map(|value| value.spec);
@@ -152,7 +152,7 @@ impl<'a> Specs<'a> {
         if specs.eq(known.iter().copied()) { items::payload(&values) } else { Vec::new() }
     }
 
-    /// What was found.
+    /// Returns the specs that were found.
     pub(super) fn into_known(self) -> KnownSpecs {
         let mut known = self.known.into_inner().unwrap_or_default();
         known.retain(|_, specs| !specs.is_empty());
@@ -190,7 +190,7 @@ impl Emit for &mut TaskWriter<'_> {
     }
 }
 
-/// Whether something follows a record.
+/// Sets whether something follows a record.
 #[cold]
 fn set_payload(record: &mut [u8; RECORD_BYTES], has_payload: bool) {
     if let Some(decoded) = Record::decode(record) {
@@ -257,7 +257,7 @@ impl TaskWriter<'_> {
         let Some(mut file) = self.file.take() else { return self.written };
         let mut n_records = file.metadata().map_or(0, |meta| meta.len()) / RECORD_BYTES as u64;
         while n_records > 0 {
-            // What else is on the disk, or comes to it meanwhile, needs room too.
+            // Other files on the disk, and those that come meanwhile, need room too.
             n_records -= n_records.div_ceil(16);
             self.block.clear();
             self.written = Written { identity: identity.clone(), ..Written::default() };

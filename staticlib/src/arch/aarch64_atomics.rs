@@ -14,7 +14,7 @@ use core::arch::global_asm;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Whether all processors have these instructions.
+/// True if all processors have these instructions.
 static HAS_LSE: AtomicBool = AtomicBool::new(false);
 
 /// Says that all processors have the atomic instructions of Armv8.1, before there are several threads. Where threads run already, each change is by either

@@ -33,10 +33,10 @@ pub(crate) const KEY_SHIFT: u32 = DECIDED_BITS;
 pub(crate) const OFFSET_SHIFT: u32 = KEY_SHIFT + KEY_BITS;
 /// And the fingerprint, up to the highest bit.
 pub(crate) const FINGERPRINT_SHIFT: u32 = OFFSET_SHIFT + OFFSET_BITS;
-/// What fingerprints are made with: an odd number without pattern, 2^64 / the golden ratio.
+/// The factor of fingerprints: an odd number without pattern, 2^64 / the golden ratio.
 pub(crate) const FINGERPRINT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What prologues say: `fingerprint | (CFA - x29) / 8 | key | where the fingerprint's instructions are`, 0 in a cell that is not used. A cell
+/// Decoded prologues: `fingerprint | (CFA - x29) / 8 | key | where the fingerprint's instructions are`, 0 in an unused cell. A cell
 /// is written whole.
 ///
 /// **Invariant**: the instructions that a cell leads to lie in the page of the call, for each call that the cell may be found for:
@@ -55,14 +55,14 @@ const _: () = assert!(1 << (CELL_BITS + CELL_SHIFT) >= PAGE_BYTES);
 /// Added to `parent_loc`, which is even, where that is a word of the hook: of a function of which nothing has run, so the return address is in
 /// no frame yet, and goes back to x30 from there.
 pub(crate) const AT_START: usize = 1;
-/// What the hook saves then, below the CFA.
+/// Bytes that the hook saves then, below the CFA.
 pub(crate) const AT_START_BYTES: usize = 240;
 
 fn is_at_start(parent_loc: usize) -> bool {
     parent_loc & AT_START != 0
 }
 
-/// What is known of the frame of the function that has called the hook: `(CFA - x29) / 8 << 2 | key`, or 0.
+/// The frame of the function that has called the hook, as far as known: `(CFA - x29) / 8 << 2 | key`, or 0.
 fn known(child_ip: usize) -> u64 {
     let Some(frame) = prologue::decode(|number| Some(instruction(child_ip, number.wrapping_add(2)))) else {
         return 0;
@@ -101,7 +101,7 @@ fn instruction(child_ip: usize, before: usize) -> u32 {
     unsafe { (place as *const u32).read_volatile() }
 }
 
-/// Whether the decisive instructions lie in the page of the call.
+/// True if the decisive instructions lie in the page of the call.
 fn is_in_page(child_ip: usize, decided: usize) -> bool {
     let page = |address: usize| address / PAGE_BYTES;
     let first = child_ip.wrapping_sub(decided.wrapping_mul(size_of::<u32>()));
@@ -110,7 +110,7 @@ fn is_in_page(child_ip: usize, decided: usize) -> bool {
     page(first) == call && page(last) == call
 }
 
-/// What the hook computes of the decisive instructions, two words, to compare their fingerprint: `(a * factor + b) * factor`.
+/// The hook's own hash of the decisive instructions, two words, to compare their fingerprint: `(a * factor + b) * factor`.
 fn mixed(child_ip: usize, decided: usize) -> u64 {
     let two = |before: usize| {
         u64::from(instruction(child_ip, before)) | u64::from(instruction(child_ip, before.wrapping_sub(1))) << 32
@@ -148,13 +148,13 @@ impl Slot {
         unsafe { (self.place as *mut usize).write_volatile(signed(trampoline, self.frame, self.key)) };
     }
 
-    /// Whether it will return to a trampoline.
+    /// True if it will return to a trampoline.
     pub(crate) fn is_hooked(self) -> bool {
         is_trampoline(self.return_address)
     }
 }
 
-/// Whether a function whose return address should be at `parent_loc` has a frame there that is known.
+/// True if a function whose return address should be at `parent_loc` has a known frame there.
 pub(crate) fn is_frame(parent_loc: usize, child_ip: usize, stack_pointer: usize) -> bool {
     is_at_start(parent_loc)
         || parent_loc >= stack_pointer && parent_loc.is_multiple_of(align_of::<usize>()) && known(child_ip) > KEY_MASK
@@ -190,7 +190,7 @@ pub(crate) fn caller_frame(
     if nearest.wrapping_sub(frame_pointer) <= MAX_FRAME_BYTES {
         return nearest;
     }
-    // What no frame is: that of the function that was called may lie where the pointer points to.
+    // An odd word, which no frame is: that of the called function may lie where the pointer points to.
     nearest_left(frame_pointer).unwrap_or(frame_pointer | 1)
 }
 
@@ -199,7 +199,7 @@ pub(crate) fn frame_of_pointer(frame_pointer: usize) -> usize {
     frame_pointer
 }
 
-/// Whether any frame may be hooked: where the return address of another one is, is not known, so all may.
+/// True if any frame may be hooked: the place of another one's return address is unknown, so all may.
 pub(crate) fn may_be_hooked(_running: usize, _frame: usize) -> bool {
     true
 }

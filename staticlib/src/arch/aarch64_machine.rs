@@ -57,7 +57,7 @@ pub(crate) fn entry_values_trampoline() -> usize {
     address_of!(".Lrftrace_keeping_values_trampoline")
 }
 
-/// Whether an address is that of a trampoline: what is left on a stack may also be a return address of their slow paths.
+/// True if an address is that of a trampoline: an old word on a stack may also be a return address of their slow paths.
 pub(crate) fn is_trampoline(address: usize) -> bool {
     #[cfg(not(target_os = "none"))]
     if address == values_trampoline() || address == entry_trampoline() || address == entry_values_trampoline() {
@@ -66,7 +66,7 @@ pub(crate) fn is_trampoline(address: usize) -> bool {
     address == trampoline()
 }
 
-/// Whether the processor has scalable vectors (SVE). The hooks of entry branches keep them as a whole.
+/// True if the processor has scalable vectors (SVE). The hooks of entry branches keep them as a whole.
 #[cfg(not(target_os = "none"))]
 pub(crate) static HAS_SCALABLE: AtomicBool = AtomicBool::new(false);
 
@@ -120,7 +120,7 @@ pub(crate) fn keeping_vectors(work: impl FnOnce()) {
     work();
 }
 
-/// Whether the calling thread has a guarded control stack (Armv9.4), which faults where a return address was changed. The
+/// True if the calling thread has a guarded control stack (Armv9.4), which faults where a return address was changed. The
 /// instruction does nothing where there is none, also on older processors (Arm ARM, CHKFEAT).
 pub(crate) fn has_shadow_stack() -> bool {
     const GCS: usize = 1 << 0;

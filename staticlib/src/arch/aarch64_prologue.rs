@@ -23,7 +23,7 @@ pub(crate) enum Key {
     B = 3,
 }
 
-/// What is known of a frame while the hook runs.
+/// The frame of a function while the hook runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     /// CFA - x29, a multiple of 8: LLVM saves a lone d register below x29.
@@ -109,7 +109,7 @@ pub(crate) fn decode(mut word: impl FnMut(usize) -> Option<u32>) -> Option<Frame
     }
     let cfa_offset = u32::try_from(sp?).ok()?;
     let record = record?;
-    // What moves sp behind the store is no part of the distance: x29 points at what was stored.
+    // Changes of sp behind the store are no part of the distance: x29 points at the stored words.
     let decided = first.filter(|first| first - record < DECISIVE).map(|first| first + 2);
     (wanted.is_none() && cfa_offset % 8 == 0).then_some(Frame { cfa_offset, key, decided })
 }

@@ -8,7 +8,7 @@
 
 use core::arch::asm;
 
-/// What a slow path has saved: from here on x0 to x7, x8, a word of its own, and v0 to v7.
+/// The registers saved by a slow path: from here on x0 to x7, x8, a word of its own, and v0 to v7.
 #[derive(Clone, Copy)]
 pub(crate) struct Registers {
     /// Where x0 is; 0 where nothing is known of registers.

@@ -1,4 +1,4 @@
-//! What depends on the processor, and what only some have: nothing outside asks which one it is. The hooks themselves, and `values`, are
+//! Code for each processor, and features of only some: nothing outside asks for the processor. The hooks themselves, and `values`, are
 //! above all else here.
 //!
 //! An entry of a return stack is named by the *frame* of its function, a word that hooks and trampolines know and that no other
@@ -9,12 +9,12 @@
 //! | `is_frame`, `frames`, `caller_frame`, `frame_of_pointer` | the frames of a function and of its caller, by what the hook finds |
 //! | `Slot` | where the return address of a function is that is running |
 //! | `may_be_hooked`, `may_return_to`, `reach` | what is above it on the same stack, as far as that may be read |
-//! | `whole_address` | an address by its low 48 bits |
+//! | `may_be_hooked`, `may_return_to`, `reach` | the words above it on the same stack, as far as they may be read |
 //! | `HAS_SLEDS` | whether some returns are told of by sleds |
-//! | `sequence`, `ticks` | which of two calls with one frame is the younger one; the time |
+//! | `HAS_SLEDS` | true if sleds report some returns |
 //! | `trampoline`, `entry_trampoline`, `entry_values_trampoline`, `is_trampoline` | where hooked functions return to |
 //! | `thread_block`, `set_thread_block`, `set_first_thread_block`, `local_block` | thread-local storage |
-//! | `keeping_vectors`, `zero`, `abort` | what no Rust can say |
+//! | `keeping_vectors`, `zero`, `abort` | operations without a form in Rust |
 //! | `hooks` | in assembly |
 //! | `values` | arguments and results, and where they are (`registers`); on Linux on x86-64 and aarch64, `no_values.rs` where there are none |
 //! | `interrupted` and its like | functions that an interrupt has called; `no_interrupts.rs` where there are none |
@@ -148,7 +148,7 @@ pub(crate) fn local_block() -> Option<*mut ThreadBlock> {
     None
 }
 
-/// Whether there are functions whose returns are not hooked, see [`UNHOOKED`](crate::abi::UNHOOKED): addresses must leave that bit free.
+/// True if there are functions whose returns are not hooked, see [`UNHOOKED`](crate::abi::UNHOOKED): addresses must leave that bit free.
 pub(crate) const HAS_SLEDS: bool = cfg!(all(target_arch = "x86_64", not(target_os = "none")));
 
 /// Stands for the block of a thread that is not traced (any more). The hooks take what is not above it for no block.

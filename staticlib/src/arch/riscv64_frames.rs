@@ -37,10 +37,10 @@ pub(crate) const DECISIVE_SHIFTS: [u32; 2] = [RETURN_SHIFT + RETURN_BITS, RETURN
 pub(crate) const DECISIVE_BITS: u32 = 7;
 /// Where their fingerprint begins, up to the highest bit.
 pub(crate) const FINGERPRINT_SHIFT: u32 = DECISIVE_SHIFTS[1] + DECISIVE_BITS;
-/// What fingerprints are made with: an odd number without pattern, 2^64 / the golden ratio.
+/// The factor of fingerprints: an odd number without pattern, 2^64 / the golden ratio.
 pub(crate) const FINGERPRINT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What prologues say, by the names above; 0 in a cell that is not used. A cell is written whole.
+/// Decoded prologues, by the names above; 0 in an unused cell. A cell is written whole.
 ///
 /// **Invariant**: the instructions that a cell leads to lie in the page of the call, for each call that the cell may be found for:
 /// the cell's number has the call's place in its page. So they may be read whatever lies there now. An unused cell leads to the
@@ -83,7 +83,7 @@ pub(crate) fn find(child_ip: usize, stack_pointer: usize, frame_pointer: usize, 
         return None;
     }
     remember(child_ip, &known);
-    // What stands below is s0 as the caller had it.
+    // The word below is s0 as the caller had it.
     // SAFETY: of the function's frame, the frame pointer's own place.
     let caller = if known.has_frame_pointer { unsafe { word(slot.wrapping_sub(size_of::<usize>())) } } else { 0 };
     Some(Found { slot, frame, caller })
@@ -131,7 +131,7 @@ unsafe fn word(place: usize) -> usize {
     unsafe { (place as *const usize).read_volatile() }
 }
 
-/// Whether the four bytes at a place before the call lie in the page of the call.
+/// True if the four bytes at a place before the call lie in the page of the call.
 fn is_in_page(child_ip: usize, place: usize) -> bool {
     let page = |address: usize| address / PAGE_BYTES;
     let first = child_ip.wrapping_sub(place.wrapping_mul(HALF));
@@ -170,13 +170,13 @@ impl Slot {
         unsafe { (self.place as *mut usize).write_volatile(address) };
     }
 
-    /// Whether it will return to the trampoline.
+    /// True if it will return to the trampoline.
     pub(crate) fn is_hooked(self) -> bool {
         is_trampoline(self.return_address())
     }
 }
 
-/// Whether a function's return address was found, see [`find`].
+/// True if a function's return address was found, see [`find`].
 pub(crate) fn is_frame(slot: usize, _child_ip: usize, stack_pointer: usize) -> bool {
     slot >= stack_pointer
 }
@@ -201,7 +201,7 @@ pub(crate) fn frame_of_pointer(frame_pointer: usize) -> usize {
     frame_pointer
 }
 
-/// Whether any frame may be hooked: where the return address of another one is, is not known, so all may.
+/// True if any frame may be hooked: the place of another one's return address is unknown, so all may.
 pub(crate) fn may_be_hooked(_running: usize, _frame: usize) -> bool {
     true
 }

@@ -32,7 +32,7 @@ pub(crate) fn entry_trampoline() -> usize {
     trampoline()
 }
 
-/// Whether an address is that of T: what is left on a stack may also be a return address of its slow path.
+/// True if an address is that of T: an old word on a stack may also be a return address of its slow path.
 pub(crate) fn is_trampoline(address: usize) -> bool {
     address == trampoline()
 }
@@ -65,7 +65,7 @@ pub(crate) fn keeping_vectors(work: impl FnOnce()) {
     work();
 }
 
-/// Whether the calling thread has a shadow stack (Zicfiss). What would tell is an illegal instruction on processors without; Linux gives
+/// True if the calling thread has a shadow stack (Zicfiss). The instruction that tells is illegal on processors without; Linux gives
 /// one only to programs that were built for it.
 pub(crate) fn has_shadow_stack() -> bool {
     false

@@ -22,10 +22,10 @@
 //!
 //! This file knows nothing of the tracer, so that tests can compare what it says with `.eh_frame`.
 
-/// What is known of a frame while the hook runs.
+/// The frame of a function while the hook runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// Whether distances are from s0; else they are from sp.
+    /// True if distances are from s0; else they are from sp.
     pub(crate) has_frame_pointer: bool,
     /// How far above that the CFA is, in bytes.
     pub(crate) cfa_offset: u32,
@@ -140,7 +140,7 @@ struct Instruction {
     effect: Effect,
 }
 
-/// What an instruction does, as far as it matters here.
+/// The effect of an instruction, as far as it matters here.
 #[derive(Clone, Copy)]
 enum Effect {
     /// Adds to sp.

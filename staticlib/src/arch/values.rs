@@ -23,7 +23,7 @@ use crate::control_block::CONTROL;
 /// No mapping ends, and none begins, within.
 const PAGE: usize = 4096;
 
-/// What is copied at once.
+/// Bytes copied at once.
 const WORD: usize = size_of::<u64>();
 
 /// The values of a call or a return, as items.
@@ -35,7 +35,7 @@ pub(crate) struct Values {
     block: [usize; 2],
 }
 
-/// What is recorded of a function.
+/// The values recorded of a function.
 #[derive(Clone, Copy)]
 pub(crate) struct Site(&'static ValueSite);
 
@@ -47,7 +47,7 @@ pub(crate) fn site(action: u8, child_ip: usize) -> Option<Site> {
     find_site(child_ip)
 }
 
-/// What is to be read of a function, and what may be read directly for it.
+/// The values to read of a function, and the memory that may be read directly for them.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
     site: &'static ValueSite,
@@ -57,7 +57,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// What is wanted of a function. `frame` names its frame, `stack_pointer` is below that.
+    /// Those of a function. `frame` names its frame, `stack_pointer` is below that.
     fn new(Site(site): Site, registers: Registers, stack_pointer: usize, frame: usize) -> Self {
         let stack = [stack_pointer, (last_byte(frame) | (PAGE - 1)).wrapping_add(1)];
         Self { site, registers, stack }
@@ -73,7 +73,7 @@ impl Wanted {
         Some(Self::new(find_site(child_ip)?, Registers::of_return(registers)?, frame, frame))
     }
 
-    /// What the function is to return to, if its return is looked at.
+    /// The address that the function is to return to, if its return is looked at.
     pub(crate) fn trampoline(self) -> Option<usize> {
         (self.site.n_result != 0 || watch::has_returns(self.site)).then(super::values_trampoline)
     }
@@ -113,7 +113,7 @@ pub(crate) fn before(site: Option<Site>) -> u32 {
     site.levels
 }
 
-/// What is recorded of the function that hooks know by `child_ip`.
+/// The site of the function that hooks know by `child_ip`.
 fn find_site(child_ip: usize) -> Option<Site> {
     // SAFETY: null, or a table that stays mapped.
     let table = unsafe { CONTROL.filter.values.load(Acquire).as_ref() }?;
@@ -130,7 +130,7 @@ fn find_site(child_ip: usize) -> Option<Site> {
     None
 }
 
-/// Whether a word of this form is the address of what is wanted.
+/// True if a word of this form is the address of the wanted bytes.
 fn is_pointer(form: u16) -> bool {
     matches!(form, STRING | COUNTED) || form >= OWNED
 }
@@ -376,7 +376,7 @@ unsafe fn read(wanted: Wanted, address: usize, to: *mut u8, n_bytes: usize, is_t
     let n_direct = range.map_or(0, |[_, end]| n_bytes.min(end.wrapping_sub(address)));
     // SAFETY: memory that is there, by the frontend's word or because it is the running function's stack.
     let (n_copied, is_ended) = unsafe { copy(address, to, n_direct, is_text) };
-    // What goes on behind that may be there too.
+    // The bytes behind that may be readable too.
     let n_others = n_bytes.wrapping_sub(n_copied);
     if is_ended || n_others == 0 || CONTROL.filter.confined.load(Relaxed) != 0 {
         return n_copied;

@@ -1,4 +1,4 @@
-//! What the unwind information of trampolines says of return addresses, for all processors.
+//! The rule for return addresses in the unwind information of trampolines, for all processors.
 
 // The rule for the return address of a trampoline: a DWARF expression that looks for the entry of a frame in the return stacks of all threads. What stands on
 // its stack is beside, right end on top: the CFA; the frame; T, where the block of the trampolines begins; whether this is the second pass.

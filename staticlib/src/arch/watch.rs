@@ -60,7 +60,7 @@ pub(crate) fn returned(site: &ValueSite, thread: u32, entered: u64) {
     }
 }
 
-/// Whether any return is looked at.
+/// True if any return is looked at.
 pub(crate) fn has_returns(site: &ValueSite) -> bool {
     watches(site).any(|watch| watch.on_return != 0)
 }

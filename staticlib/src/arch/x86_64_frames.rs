@@ -33,13 +33,13 @@ impl Slot {
         word(self.frame).store(address, Relaxed);
     }
 
-    /// Whether it will return to a trampoline.
+    /// True if it will return to a trampoline.
     pub(crate) fn is_hooked(self) -> bool {
         is_hooked(self.frame)
     }
 }
 
-/// Whether a function whose return address should be at `parent_loc` has a frame there.
+/// True if a function whose return address should be at `parent_loc` has a frame there.
 pub(crate) fn is_frame(parent_loc: usize, _child_ip: usize, stack_pointer: usize) -> bool {
     parent_loc >= stack_pointer && parent_loc.is_multiple_of(align_of::<usize>())
 }
@@ -63,7 +63,7 @@ fn return_address(frame: usize) -> usize {
     word(frame).load(Relaxed)
 }
 
-/// Whether the function with this frame, which is running on this thread, will return to a trampoline.
+/// True if the function with this frame, which is running on this thread, will return to a trampoline.
 fn is_hooked(frame: usize) -> bool {
     let address = return_address(frame);
     is_trampoline(address) || is_interrupt_trampoline(address)
@@ -75,7 +75,7 @@ pub(crate) fn may_be_hooked(running: usize, frame: usize) -> bool {
     !is_there(running, frame) || is_hooked(frame)
 }
 
-/// Whether any frame may be that of a function which returns there, when that of `running` runs: as [`may_be_hooked`].
+/// True if any frame may be that of a function which returns there, when that of `running` runs: as [`may_be_hooked`].
 pub(crate) fn may_return_to(running: usize, frame: usize, address: usize) -> bool {
     !is_there(running, frame) || return_address(frame) == address
 }
@@ -101,7 +101,7 @@ pub(crate) fn reach(running: usize, frame: usize, caller: usize) -> Reach {
     }
 }
 
-/// Whether the word at `place` is known to be there when the frame `running` runs.
+/// True if the word at `place` is known to be there when the frame `running` runs.
 fn is_there(running: usize, place: usize) -> bool {
     place >= running
         && place | (PAGE_BYTES - 1) == running | (PAGE_BYTES - 1)

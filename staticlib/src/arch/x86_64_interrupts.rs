@@ -45,7 +45,7 @@ const LONGEST_PROLOGUE: usize = 128;
 /// The page size: where no open function says that a stack goes on, it is read up to the end of its page.
 const PAGE: usize = 4096;
 
-/// What the processor pushes.
+/// The words that the processor pushes.
 #[repr(C)]
 pub(crate) struct Frame {
     pub(crate) ip: AtomicUsize,
@@ -78,7 +78,7 @@ pub(crate) fn interrupt_trampoline() -> usize {
     address
 }
 
-/// Whether an address is that of the interrupt trampoline.
+/// True if an address is that of the interrupt trampoline.
 pub(crate) fn is_interrupt_trampoline(address: usize) -> bool {
     address == interrupt_trampoline()
 }
@@ -107,17 +107,17 @@ pub(crate) fn interrupt_sequence(stack_pointer: usize, had_interrupts: bool) -> 
     if had_interrupts { number & !NO_INTERRUPTS } else { number }
 }
 
-/// Whether it is that of such a handler.
+/// True if it is that of a handler that has interrupted code with this stack pointer.
 pub(crate) fn is_interrupt_sequence(sequence: u64, stack_pointer: usize) -> bool {
     sequence | NO_INTERRUPTS == interrupt_sequence(stack_pointer, false)
 }
 
-/// Whether it is that of any such handler, which tells no time.
+/// True if it is that of any such handler, which tells no time.
 pub(crate) fn is_of_handler(sequence: u64) -> bool {
     sequence >> 63 != 0
 }
 
-/// Whether the code had interrupts on.
+/// True if the code had interrupts on.
 pub(crate) fn had_interrupts(sequence: u64) -> bool {
     sequence & NO_INTERRUPTS == 0
 }
@@ -127,7 +127,7 @@ pub(crate) fn frame_below(stack_pointer: usize) -> usize {
     (stack_pointer & !15).wrapping_sub(size_of::<Frame>())
 }
 
-/// What the function that runs was called by, if it was an interrupt. `parent_loc` and `child_ip` are what the hook found,
+/// The interrupt that has called the running function, if one has. `parent_loc` and `child_ip` are as the hook found them,
 /// `top_loc` is the slot of the innermost open function.
 pub(crate) fn interrupted(parent_loc: usize, child_ip: usize, top_loc: usize) -> Option<Interrupted> {
     let current_cs = code_segment();
@@ -155,7 +155,7 @@ pub(crate) fn interrupted(parent_loc: usize, child_ip: usize, top_loc: usize) ->
     None
 }
 
-/// Whether words on a stack can be two selectors with the flags between them.
+/// True if words on a stack can be two selectors with the flags between them.
 fn is_frame(cs: usize, flags: usize, ss: usize) -> bool {
     /// Bit 1 of RFLAGS is set, bits 3, 5, 15 and those from 22 on are clear (Intel SDM volume 1, 3.4.3).
     const ALWAYS_SET: usize = 1 << 1;
@@ -164,7 +164,7 @@ fn is_frame(cs: usize, flags: usize, ss: usize) -> bool {
     cs > 3 && is_selector(cs) && is_selector(ss) && flags & (ALWAYS_SET | ALWAYS_CLEAR) == ALWAYS_SET
 }
 
-/// Whether the prologue before `child_ip` may have a `cld`, as that of every interrupt handler has.
+/// True if the prologue before `child_ip` may have a `cld`, as that of every interrupt handler has.
 fn clears_direction_flag(child_ip: usize) -> bool {
     const CLD: u8 = 0xfc;
     let earliest = child_ip.saturating_sub(LONGEST_PROLOGUE).max(child_ip & !(PAGE - 1));
@@ -181,7 +181,7 @@ fn code_segment() -> usize {
     selector
 }
 
-/// Whether the handler in which `child_ip` lies is one of an exception, or of nobody knows what.
+/// True if `child_ip` lies in a handler of an exception, or of an unknown cause.
 ///
 /// The handlers of interrupts are remembered, as the table is long.
 fn is_exception(child_ip: usize) -> bool {

@@ -49,7 +49,7 @@ pub(crate) fn frames(parent_loc: usize, child_ip: usize, frame_pointer: usize, s
     (if is_copy { true_loc } else { parent_loc }, caller_frame.wrapping_add(8))
 }
 
-/// Whether the prologue that ends at `child_ip` has GCC's beginning of a realigned frame: `lea r10, [rsp + 8]` and an `and`
+/// True if the prologue that ends at `child_ip` has GCC's beginning of a realigned frame: `lea r10, [rsp + 8]` and an `and`
 /// of rsp with a constant.
 fn realigns(child_ip: usize) -> bool {
     /// These bytes, the last one first; the `and` has two forms, which differ in one bit.
@@ -92,7 +92,7 @@ pub(crate) fn values_trampoline() -> usize {
     address_of!(".Lrftrace_values_trampoline")
 }
 
-/// Whether an address is that of T, T2, T3 or T4: what is left on a stack may also be a return address of their slow paths.
+/// True if an address is that of T, T2, T3 or T4: an old word on a stack may also be a return address of their slow paths.
 pub(crate) fn is_trampoline(address: usize) -> bool {
     let paired: usize = address_of!(".Lrftrace_trampolines");
     #[cfg(not(target_os = "none"))]

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use crate::abi::{Jump, MOST_JUMPS, MOST_THREADS, Outside, REGISTRATION_WORDS, ThreadBlock};
 use crate::control_block::{CONTROL, SWITCH};
 
-/// What is told by who has put the tracer here.
+/// Data shared with the process that has put the tracer here.
 #[unsafe(export_name = "rftrace_outside")]
 pub(crate) static OUTSIDE: Outside = Outside {
     control: &CONTROL,
@@ -220,7 +220,7 @@ pub(crate) fn forget_thread(tid: u32, block: *mut ThreadBlock) -> bool {
     has_ended(tid)
 }
 
-/// Whether this process has no such thread any more.
+/// True if this process has no such thread any more.
 pub(crate) fn has_ended(tid: u32) -> bool {
     const GETPID: usize = 39;
     const TGKILL: usize = 234;
@@ -249,7 +249,7 @@ fn system_call(number: usize, first: usize, second: usize) -> isize {
     result
 }
 
-// What a thread runs that is borrowed: a system call, and what a frame returns to that gives it its registers back. Not all programs have these.
+// Code for a borrowed thread: a system call, and the return address of a frame, which gives it its registers back. Not all programs have these.
 global_asm!(
     ".globl rftrace_outside_call",
     ".type rftrace_outside_call,@function",

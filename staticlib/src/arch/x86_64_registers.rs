@@ -5,7 +5,7 @@
 
 use core::arch::asm;
 
-/// What a hook and `rftrace_call_saved` have saved.
+/// The registers saved by a hook and `rftrace_call_saved`.
 #[derive(Clone, Copy)]
 pub(crate) struct Registers {
     /// The rbp of `rftrace_call_saved`.

@@ -6,7 +6,7 @@
 
 use core::arch::asm;
 
-/// Whether the calling thread has one. The instruction does nothing where there is none, also on older processors (Intel SDM
+/// True if the calling thread has a shadow stack. The instruction does nothing where there is none, also on older processors (Intel SDM
 /// volume 2, RDSSP).
 pub(crate) fn has_shadow_stack() -> bool {
     let mut pointer = 0usize;

@@ -14,7 +14,7 @@ use crate::{entry, exit, filter};
 /// The address of the trampoline, which no code and no slot of the tests has.
 const TRAMPOLINE: usize = 0x7a7a_7a7a_7a00;
 
-/// What a hook has on the stack, below the stack pointer of the traced function: its return address and three registers.
+/// A hook's data on the stack, below the stack pointer of the traced function: its return address and three registers.
 const HOOK_BYTES: usize = 32;
 
 /// The largest alignment of a frame, as in the assembly.
@@ -30,7 +30,7 @@ pub(crate) const HAS_SLEDS: bool = true;
 pub(crate) const UNTRACED: *mut ThreadBlock = std::ptr::without_provenance_mut(1);
 
 static TICKS: AtomicU64 = AtomicU64::new(1);
-/// Whether threads that begin now have a shadow stack.
+/// True if threads that begin now have a shadow stack.
 static SHADOW_STACK: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -132,7 +132,7 @@ fn mark_left(entry: &ReturnEntry) -> bool {
     entry.exit_word.fetch_or(kind::LEFT, Relaxed) & kind::LEFT == 0
 }
 
-/// What the entry hook finds when it is called.
+/// The state at a call of the entry hook.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     /// Where the function's return address is, as the hook takes it: above the frame pointer or, for `__fentry__`, above
@@ -178,7 +178,7 @@ pub unsafe fn entry(call: Call) {
     }
 }
 
-/// Whether there is no block, in place of whose address stands 0 or 1.
+/// True if there is no block: 0 or 1 stands in place of its address.
 fn is_none(block: &Block) -> bool {
     block.0.addr() <= UNTRACED.addr()
 }
@@ -203,7 +203,7 @@ unsafe fn entry_fast(call: Call) -> Option<()> {
     unsafe { record_and_hook(call, &block, entry, 0) }
 }
 
-/// Whether a call is nested in the function of the entry below `entry`, or is a tail call in its place.
+/// True if a call is nested in the function of the entry below `entry`, or is a tail call in its place.
 ///
 /// # Safety
 ///
@@ -459,7 +459,7 @@ pub(crate) fn entry_values_trampoline() -> usize {
     entry_trampoline()
 }
 
-/// Whether a return address is that of the trampoline; here is but one.
+/// True for a return address of the trampoline; there is only one here.
 pub(crate) fn is_trampoline(address: usize) -> bool {
     address == TRAMPOLINE
 }

@@ -1,4 +1,4 @@
-//! The tracer's memory, its switches, and what it recorded.
+//! The tracer's memory, its switches, and its records.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
@@ -50,7 +50,7 @@ impl Drop for Memory {
     }
 }
 
-/// What the tracer is given.
+/// Options of the tracer.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Bytes for records, a multiple of the chunk size.
@@ -267,7 +267,7 @@ impl Lab {
         assert_eq!(self.give_buffer(buffer_bytes, false, &args), init::OK, "the tracer takes the memory");
     }
 
-    /// What was shared with who empties it.
+    /// The memory shared with the recorder.
     pub fn bank(&self) -> &Bank {
         &self.bank
     }
@@ -284,8 +284,8 @@ impl Lab {
         }
     }
 
-    /// What a recorder copies of a ring while threads record, by thread and in the order of chunks: until the moment at which it began. A
-    /// thread may write two records between two looks at it, so what is later has holes.
+    /// A recorder's copy of a ring, made while threads record, by thread and in the order of chunks: until the moment at which it began. A
+    /// thread may write two records between two looks at it, so later parts have holes.
     #[must_use]
     pub fn copy_ring(&self) -> BTreeMap<u32, Vec<Segment>> {
         let until = arch::ticks();
@@ -312,7 +312,7 @@ impl Lab {
         threads
     }
 
-    /// What the frontend makes of the records, by thread, whatever stack it was on. Recording is off.
+    /// The frontend's view of the records, by thread, whatever stack it was on. Recording is off.
     #[must_use]
     pub fn events(&self) -> BTreeMap<u32, Vec<Event>> {
         self.events_of_at_least(0)
@@ -328,7 +328,7 @@ impl Lab {
         tasks.iter().map(|task| (task.tid, self.events_of(task, minima))).collect()
     }
 
-    /// What the frontend makes of the records: each thread, and each stack that was left and resumed.
+    /// The frontend's view of the records: each thread, and each stack that was left and resumed.
     #[must_use]
     pub fn events_by_stack(&self) -> Vec<Vec<Event>> {
         let tasks = decode::tasks(backend::chunks(), backend::open_by_thread());
@@ -392,7 +392,7 @@ pub struct Segment {
     pub records: Vec<(u64, u64)>,
 }
 
-/// What happened in a thread.
+/// An event in a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A function was entered.
@@ -407,8 +407,8 @@ pub enum Event {
     Core(u64),
 }
 
-/// Whether several threads use the word at this address at a time: in the control block, in the head of a chunk, the link
-/// of a block in the free list, what a new buffer changes in it; and return stacks, where frames move between threads.
+/// True if several threads use the word at this address at a time: in the control block, in the head of a chunk, the link
+/// of a block in the free list, a word that a new buffer changes in it; and return stacks, where frames move between threads.
 #[must_use]
 pub fn is_shared(address: usize) -> bool {
     let areas = AREAS.get();

@@ -7,7 +7,7 @@
 //!   `use core::sync::atomic::…` find it. Its atomics have the layout and the operations of the real ones, and call
 //!   [`steer::point`] before each: there a test lets another thread go on, or a signal handler strike.
 //! - [`lab`] hands memory to the tracer, empties it again, and reads the records back; `reader` is the frontend's own
-//!   decoder, for the same reason. What empties and copies chunks is the recorder's own.
+//!   decoder, for the same reason. The code that empties and copies chunks is the recorder's own.
 //! - [`slot`] is what a recorder and a process ask of each other.
 //!
 //! The control block is one static variable, as in the tracer: one [`lab::Lab`] lives at a time.
@@ -19,7 +19,7 @@
 extern crate self as core;
 extern crate self as rftrace;
 
-// What they use of `core`, unchanged.
+// The parts of `core` that they use, unchanged.
 pub use std::{ffi, hint, iter, mem, ptr, slice};
 
 #[path = "../../../src/abi/mod.rs"]

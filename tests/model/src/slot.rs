@@ -1,4 +1,4 @@
-//! What a recorder and a process do with a slot, by the frontend's own code.
+//! The actions of a recorder and a process on a slot, by the frontend's own code.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -13,7 +13,7 @@ pub struct Slot {
     requests: handover::Requests,
 }
 
-/// What has become of a request.
+/// The state of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// It is not the last one.
@@ -55,7 +55,7 @@ impl Slot {
         self.snapshot_tsc.store(moment, SeqCst);
     }
 
-    /// Whether it was not made.
+    /// True until the copy is made.
     pub fn is_copy_wanted(&self) -> bool {
         self.snapshot_tsc.load(SeqCst) != 0
     }
@@ -70,7 +70,7 @@ impl Slot {
         self.requests.refuse(exec_nanos);
     }
 
-    /// Whether one may come still.
+    /// True if a signal may still come.
     pub fn is_sending(&self) -> bool {
         self.requests.is_sending.load(SeqCst) != 0
     }
@@ -104,7 +104,7 @@ impl Slot {
         self.requests.take_back(number)
     }
 
-    /// What has become of a request.
+    /// Returns the state of a request.
     pub fn phase(&self, number: u64) -> Phase {
         match self.requests.phase(number) {
             None => Phase::Gone,

@@ -1,4 +1,4 @@
-//! What a test decides in the tracer's stead: who runs, and what comes in between two steps.
+//! Decisions of a test in the tracer's stead: the running thread, and interruptions between two steps.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

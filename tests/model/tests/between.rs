@@ -1,4 +1,4 @@
-//! What comes between two steps of a hook, at each of them in turn: calls of another thread, or of a signal handler.
+//! Interruptions between two steps of a hook, at each of them in turn: calls of another thread, or of a signal handler.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use rftrace_model::arch::{self, Call};
 use rftrace_model::lab::{self, Lab, Options};
 use rftrace_model::steer;
 
-/// What is done between two steps; it is told the address that the next one is about.
+/// The action between two steps; its argument is the address that the next one is about.
 type Between = Box<dyn FnMut(usize)>;
 
 thread_local! {
@@ -20,7 +20,7 @@ thread_local! {
 }
 
 fn at_point(address: usize) {
-    // What is done in between has steps too.
+    // The action has steps too.
     let Some(mut between) = BETWEEN.take() else { return };
     between(address);
     BETWEEN.set(Some(between));

@@ -45,7 +45,7 @@ fn node() -> impl Strategy<Value = Node> {
     })
 }
 
-/// What [`FilterControl`](rftrace_model::abi::FilterControl) holds.
+/// Contents of [`FilterControl`](rftrace_model::abi::FilterControl).
 #[derive(Clone, Debug)]
 struct Filter {
     /// The action for each function; `None`: not in the table.
@@ -214,7 +214,7 @@ fn check(nodes: &[Node], filter: &Filter, buffer_bytes: usize) {
     let expected: Vec<Event> = nodes.iter().flat_map(|node| filter.expected(node, false, false, 0).0).collect();
     let found = lab.events_of_at_least(filter.min_ticks()).into_values().next().unwrap_or_default();
     assert_eq!(found, expected);
-    // What was too short is not even in the buffer, unless its entry was the last record of a chunk.
+    // Calls that were too short are not even in the buffer, unless the entry was the last record of a chunk.
     let segments = lab.segments().into_values().next().unwrap_or_default();
     let n_records = |wanted: u64| {
         let words = segments.iter().flat_map(|segment| &segment.records).map(|&(_, word)| word);

@@ -31,7 +31,7 @@ const CALLERS: usize = 0x7000_0000_0000;
 /// Slots of the table of functions that a filter knows; far more than calls in a program.
 const TABLE_SLOTS: usize = if cfg!(miri) { 1 << 10 } else { 1 << 13 };
 
-/// What the program does next.
+/// An operation of the program.
 #[derive(Clone, Debug)]
 enum Op {
     /// Calls functions, one in the other.
@@ -66,7 +66,7 @@ enum Op {
     },
 }
 
-/// What is recorded from now on.
+/// The filter from now on.
 #[derive(Clone, Copy, Debug)]
 struct Filter {
     active: bool,
@@ -90,11 +90,11 @@ struct Style {
     words: usize,
     /// Words that its caller pushed for it.
     pushed: usize,
-    /// What a filter does with it, an [`action`]; 0: the table does not have it.
+    /// A filter's [`action`] for it; 0: the table does not have it.
     action: u8,
 }
 
-/// What a test lets happen.
+/// Operations that a test allows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mix {
     jumps: bool,
@@ -280,7 +280,7 @@ struct Thread {
     /// Where the return addresses of recorded functions were.
     slots: HashMap<usize, usize>,
     events: Vec<Event>,
-    /// Whether the newest record is one of lost calls.
+    /// True if the newest record is one of lost calls.
     is_lost_last: bool,
     /// How many functions were open behind the last jump, where that is not noticed yet.
     jumped_to: Option<usize>,
@@ -350,7 +350,7 @@ impl Program {
         &mut self.threads[THREAD.get()]
     }
 
-    /// Whether calls of the thread that runs are recorded.
+    /// True if calls of the running thread are recorded.
     fn is_recording(&mut self) -> bool {
         self.enabled && !self.thread().is_excluded
     }
@@ -466,7 +466,7 @@ impl Program {
         let stack = self.current();
         let Some(frame) = self.stacks[stack].frames.last().copied() else { return };
         self.n_calls += 1;
-        // What is in the slot stays there.
+        // The slot keeps its content.
         self.enter(frame.slot, frame.parent_ip, Style { realigned: false, ..style });
     }
 
@@ -509,7 +509,7 @@ impl Program {
         let mut recorded = false;
         if style.traced {
             recorded = self.expect_entry(id, caller.map(|caller| (caller, stack)), stack, parent_loc);
-            // What a realigned frame's entry is named by is told by its static chain.
+            // The static chain gives the frame by which a realigned frame's entry is named.
             let frame = if style.realigned && !style.fentry { slot } else { parent_loc };
             self.thread().slots.insert(id, frame);
             self.move_signal(stack_pointer, call.frame_pointer);
@@ -544,7 +544,7 @@ impl Program {
         }
     }
 
-    /// What the trace has to show when a function is entered. Returns whether its entry is recorded.
+    /// Adds the events that the trace must show for an entered function. Returns true if its entry is recorded.
     fn expect_entry(&mut self, id: usize, caller: Option<(Frame, usize)>, stack: usize, parent_loc: usize) -> bool {
         if !self.is_recording() {
             return false;
@@ -695,8 +695,8 @@ impl Program {
 }
 
 impl Thread {
-    /// Whether calls are counted as lost without a look at more than where they are: behind another one. What a jump has left seems to be
-    /// open then.
+    /// True if calls are counted as lost by their place alone: behind another one. Functions left by a jump seem to be open
+    /// then.
     fn only_counts(&self) -> bool {
         self.open.len() == RETURN_STACK_ENTRIES && self.is_lost_last
     }
@@ -725,7 +725,7 @@ fn buffer_bytes(ops: &[Op]) -> usize {
     }
 }
 
-/// Runs a program and checks what must always hold. Returns what was recorded of each thread and what was expected.
+/// Runs a program and checks what must always hold. Returns the recorded and the expected events of each thread.
 fn check(ops: &[Op], n_left_buckets: usize, what: Check) -> (BTreeMap<u32, Vec<Event>>, BTreeMap<u32, Vec<Event>>) {
     steer::set_identity(Some(|| THREAD.get()));
     steer::at_each_point(Some(at_point));
@@ -806,12 +806,12 @@ fn assert_same(found: &BTreeMap<u32, Vec<Event>>, expected: &BTreeMap<u32, Vec<E
     }
 }
 
-/// What is checked of a program.
+/// The check of a program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Check {
-    /// Returns, and that what the frontend shows is balanced.
+    /// Returns, and the balance of the frontend's events.
     Returns,
-    /// That the records themselves are balanced.
+    /// Balance of the records themselves.
     Balance,
     /// That they are what the program did.
     All,

@@ -15,7 +15,7 @@ use rftrace_model::arch::{self, Call};
 use rftrace_model::lab::{self, Lab, Options};
 use rftrace_model::steer;
 
-/// Who calls: three threads, and the handler on the first.
+/// The callers: three threads, and the handler on the first.
 const STRUCK: usize = 0;
 const OTHER: usize = 1;
 const THIRD: usize = 2;
@@ -43,7 +43,7 @@ fn at_point(_address: usize) {
     let due = AFTER.get();
     AFTER.set(due.and_then(|after| after.checked_sub(1)));
     if due == Some(0) {
-        // What the handler calls is not taken back.
+        // The handler's calls are not taken back.
         LAB.with_borrow(|lab| lab.as_deref().expect("a tracer").control().filter.min_ticks.store(0, Relaxed));
         // The first of these calls may need a chunk, or the last.
         let n_calls = HANDLER_CALLS.get();
@@ -188,7 +188,7 @@ fn a_late_record_stays_in_its_chunk_of_a_ring_in_a_storm() {
     });
 }
 
-/// What is recorded in the new cycle.
+/// Checks the records in the new cycle.
 #[test]
 fn a_late_record_stays_in_its_chunk_when_the_buffer_is_emptied() {
     let empty_and_call = |lab: &Lab| {
@@ -287,7 +287,7 @@ fn what_is_taken_back_is_in_the_own_chunk() {
     steer::set_identity(None);
 }
 
-/// Whether entries and exits are those of whole calls, of which the ring may have lost the beginning.
+/// True if entries and exits are those of whole calls, of which the ring may have lost the beginning.
 fn is_balanced(words: &[u64]) -> bool {
     let mut open = Vec::new();
     let are_right = words.iter().all(|word| match word & kind::MASK {
@@ -343,7 +343,7 @@ fn a_struck_hook_does_not_mix_two_buffers() {
             IS_SLOW.set(false);
             (0..8).for_each(|i| call(STRUCK, n_before + i));
             lab.disable();
-            // What was open when the buffer was replaced may be in either.
+            // Functions open at the replacement of the buffer may be in either.
             let open: Vec<u64> = words(STRUCK, n_before - 1).into();
             let records = lab.segments().into_values().flatten().flat_map(|segment| segment.records);
             let found =
@@ -364,7 +364,7 @@ fn a_struck_hook_does_not_mix_two_buffers() {
     steer::set_identity(None);
 }
 
-/// What a thread has of the first buffer.
+/// A thread's chunk of the first buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum First {
     None,

@@ -13,7 +13,7 @@ use rftrace_model::abi::{ADDRESS_SHIFT, MIN_CHUNK_BYTES, chunk_state, init, kind
 use rftrace_model::arch::{self, Call};
 use rftrace_model::lab::{self, Event, Lab, Options, Segment};
 
-/// Who runs threads.
+/// A way to run threads.
 #[derive(Clone, Copy)]
 struct System {
     spawn: fn(Box<dyn FnOnce() + Send>) -> Join,
@@ -38,7 +38,7 @@ const REAL: System = System {
 #[derive(Clone, Copy, Debug)]
 struct Step {
     word: u64,
-    /// What [`Phase`] was.
+    /// [`Phase`] at that time.
     phase: u64,
     recorded: Recorded,
 }
@@ -53,7 +53,7 @@ enum Recorded {
     MustNot,
 }
 
-/// What a scenario knows of the switch: 0 on, 1 between, 2 off, 3 between, 4 on…
+/// A scenario's view of the switch: 0 on, 1 between, 2 off, 3 between, 4 on…
 #[derive(Default)]
 struct Phase(AtomicU64);
 
@@ -315,7 +315,7 @@ fn chunks_are_emptied(system: System, n_threads: u64, n_chunks: usize, wait_tick
     let lab = Arc::new(Lab::new(Options { buffer_bytes, n_blocks, n_left_buckets: 0, ring: false }));
     lab.give_bank(buffer_bytes, wait_ticks);
     lab.enable();
-    // Who empties chunks looks at them all the time.
+    // The thread that empties chunks looks at them all the time.
     let calls = if cfg!(miri) { system.calls / 3 } else { system.calls };
     let n_done = Arc::new(AtomicUsize::new(0));
     let count_done = Arc::clone(&n_done);
@@ -614,7 +614,7 @@ fn buffers_are_replaced(system: System, n_threads: u64, lives: usize) {
     let n_found = found.iter().map(|(_, records)| records.len()).sum::<usize>();
     let unique: HashSet<u64> = found.iter().flat_map(|(_, records)| records).map(|(_, word)| *word).collect();
     assert_eq!(unique.len(), n_found, "a record twice");
-    // What was recorded last is in the last buffer, as long as that has room.
+    // The last records are in the last buffer, as long as that has room.
     if lab.control().full.load(Relaxed) == 0 {
         for step in workers.iter().flat_map(|worker| &worker.steps).filter(|step| step.phase == 12) {
             assert!(step.recorded != Recorded::Must || unique.contains(&step.word), "{step:x?} is missing");
@@ -793,7 +793,7 @@ fn coroutines_move_between_threads(system: System, n_threads: u64, n_coroutines:
     let expected: BTreeMap<u32, Vec<Event>> =
         lab.segments().iter().map(|(tid, segments)| (*tid, lab::balanced(segments))).collect();
     assert_eq!(lab.events(), expected, "the frontend reads it differently");
-    // Who leaves a stack while another thread resumes it already may have told of a part of it only: then calls count twice.
+    // A thread that leaves a stack may have told of a part of it only when another one resumes it already: then calls count twice.
     for events in lab.events_by_stack() {
         let mut open = Vec::new();
         for event in events {

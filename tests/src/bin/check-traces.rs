@@ -45,7 +45,7 @@ fn main() {
 fn uftrace(command: &str, dir: &Path, read: &mut dyn FnMut(&mut dyn Read) -> io::Result<()>) {
     let mut uftrace = Command::new("uftrace");
     uftrace.args(command.split(' ')).args(["--no-pager", "-d"]).arg(dir);
-    // What does not fit into the pipe of stderr would stop uftrace, so stderr is read while it runs.
+    // A full pipe of stderr would stop uftrace, so stderr is read while it runs.
     uftrace.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = uftrace.spawn().unwrap_or_else(|error| panic!("uftrace does not start: {error}"));
     let mut stderr = child.stderr.take().expect("stderr is piped");

@@ -19,11 +19,11 @@ use rftrace_tests::tools;
 /// The columns.
 const TRACERS: [Tracer; 3] = [Tracer::Ours, Tracer::Published, Tracer::Uftrace];
 
-/// What stands around the table in the file.
+/// Marks before and after the table in the file.
 const BEGIN: &str = "<!-- Written by the binary `conformance`. -->\n";
 const END: &str = "<!-- End of what it writes. -->\n";
 
-/// What a build with a tracer came to.
+/// A build with a tracer, and its faults.
 type Result<'c> = ((&'c str, Tracer, Build), Vec<Fault>);
 
 fn main() -> ExitCode {
@@ -111,7 +111,7 @@ fn in_words(faults: &[Fault]) -> String {
     words.join(", ")
 }
 
-/// What all builds of a case came to with one tracer: `ok`, or what is wrong and in which builds.
+/// Summary of a case's builds with one tracer: `ok`, or the faults with their builds.
 fn cell(results: &[Result<'_>], case: &Case, tracer: Tracer) -> String {
     let mut found: Vec<(String, Vec<&str>)> = Vec::new();
     let builds: Vec<Build> = case.builds().into_iter().filter(|build| tracer.can_trace(*build)).collect();
@@ -139,7 +139,7 @@ fn capitalised(name: &str) -> String {
     chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// When and where the table was made, and with what.
+/// Time, machine and programs of the table.
 fn facts() -> String {
     let first_line = |program: &str, arguments: &[&str]| {
         let text = tools::text(Command::new(program).args(arguments));

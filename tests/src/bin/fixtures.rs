@@ -31,7 +31,7 @@ const BUILDS: [(&str, Build); 8] = [
     ("tools", || fixtures::command_line().join("rftrace").exists()),
 ];
 
-/// What the tests of the part `arm-record` need alone.
+/// The build that only the tests of the part `arm-record` need.
 const ARM: &str = "tools for aarch64";
 
 fn main() -> ExitCode {

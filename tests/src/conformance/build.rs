@@ -18,7 +18,7 @@ pub(super) const NOT_TRACED: &str = "not-traced";
 ///
 /// # Errors
 ///
-/// What the compiler or the linker printed.
+/// The output of the compiler or the linker.
 pub fn build(case: &Case, build: Build, tracer: Tracer, folder: &Path) -> Result<(), String> {
     match (&case.program, build) {
         (&Program::C { source, arguments, library, .. }, Build::C(more)) => {
@@ -95,7 +95,7 @@ fn list_not_traced(folder: &Path) {
     fs::write(folder.join(NOT_TRACED), list).expect("a file in a temporary folder");
 }
 
-/// Compiles the file `path`, or says why not. What does compile was perhaps compiled before.
+/// Compiles the file `path`, or says why not. A file that compiles was perhaps compiled before.
 fn compile(compiler: &mut Command, path: &Path) -> Result<(), String> {
     let built = cache::try_compile(compiler, "program")?;
     cache::copy(&built, path);
@@ -149,7 +149,7 @@ fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
     Ok(output)
 }
 
-/// What builds them so that all functions call a hook, and where they are then.
+/// Returns the cargo that builds them so that all functions call a hook, and the folder of the results.
 fn rust_programs_with_hooks(profile: Profile, tracer: Tracer) -> (Command, PathBuf) {
     let target_folder = build_folder("conformance-programs").join(tracer.name().replace(' ', "-"));
     let (name, flag) = match profile {

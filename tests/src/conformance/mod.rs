@@ -19,7 +19,7 @@ use crate::Profile;
 pub use seen::{Fault, Seen, Task};
 pub use trial::try_case;
 
-/// Who traces.
+/// The tracer of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracer {
     /// Nobody: the program must be right by itself.
@@ -40,7 +40,7 @@ pub enum Tracer {
     Uftrace,
 }
 
-/// What functions are recorded by that do not call the tracer.
+/// Hooks of functions that do not call the tracer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hooks {
     /// Branches in place of their first instructions.
@@ -49,7 +49,7 @@ pub enum Hooks {
     Room,
     /// XRay's sleds.
     Sleds,
-    /// Room, and stubs for what the program calls of libraries.
+    /// Room, and stubs for calls of libraries' functions.
     LibraryCalls,
 }
 
@@ -57,7 +57,7 @@ impl Hooks {
     /// All.
     pub const ALL: [Self; 4] = [Self::Branches, Self::Room, Self::Sleds, Self::LibraryCalls];
 
-    /// What the compiler is told.
+    /// Flags for the compiler.
     #[must_use]
     pub fn flags(self) -> &'static [&'static str] {
         match self {
@@ -74,7 +74,7 @@ impl Hooks {
         }
     }
 
-    /// What rustc is told.
+    /// Flags for rustc.
     #[must_use]
     pub fn rust_flags(self) -> &'static str {
         match self {
@@ -86,7 +86,7 @@ impl Hooks {
 }
 
 impl Tracer {
-    /// What it is called in tables and messages.
+    /// Its name in tables and messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -104,8 +104,8 @@ impl Tracer {
         }
     }
 
-    /// Whether it knows programs that are built so: rftrace 0.3.2 has no `__fentry__`, uftrace and `rftrace record` refuse static ones. With
-    /// hooks that are no calls of the tracer one build is tried of each kind of executable: for sleds without optimisation, as clang would leave
+    /// True if it can trace programs built this way: rftrace 0.3.2 has no `__fentry__`, uftrace and `rftrace record` refuse static ones. With
+    /// hooks other than calls of the tracer one build of each kind of executable is tried: for sleds without optimisation, as clang would leave
     /// calls out that GCC is told to keep.
     #[must_use]
     pub fn can_trace(self, build: Build) -> bool {
@@ -137,29 +137,29 @@ impl Tracer {
         }
     }
 
-    /// Whether it is this repository's.
+    /// True if it is this repository's.
     #[must_use]
     pub fn is_ours(self) -> bool {
         matches!(self, Self::Ours | Self::OursOnRiscv64 | Self::OursBy(_)) || self.on_aarch64().is_some()
     }
 }
 
-/// A program with what must be in its trace.
+/// A program, and the check of its trace.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// A name of its own.
     pub name: &'static str,
-    /// What happens in it, in a few words.
+    /// Its actions, in a few words.
     pub what: &'static str,
     /// The program.
     pub program: Program,
-    /// Whether it switches recording off and on.
+    /// True if it switches recording off and on.
     pub switches: bool,
-    /// Whether this repository's tracer is known to fail; the test leaves it out, the table does not.
+    /// True if this repository's tracer is known to fail; the test leaves it out, the table does not.
     pub is_unsolved: bool,
-    /// Whether it ends within functions.
+    /// True if it ends within functions.
     pub may_end_open: bool,
-    /// Hooks that it is not about, and why.
+    /// Hooks that it is not about, with the reasons.
     pub not_by: &'static [(Hooks, &'static str)],
     /// Looks at the trace.
     pub check: fn(&Seen) -> Result<(), Fault>,
@@ -174,7 +174,7 @@ pub enum Program {
         source: &'static str,
         /// Arguments for the compiler in all builds.
         arguments: &'static [&'static str],
-        /// What else, one build for each.
+        /// Further arguments, one build for each.
         builds: &'static [&'static str],
         /// The source of a shared library, which the program finds in its folder as `library.so`.
         library: Option<&'static str>,
@@ -296,7 +296,7 @@ pub enum Build {
 }
 
 impl Build {
-    /// What it is called.
+    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

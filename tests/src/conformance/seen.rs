@@ -1,4 +1,4 @@
-//! What a trace shows, and what can be wrong with it.
+//! The contents of a trace, and faults found in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use rftrace_views::{Call, CallTree};
 pub struct Fault {
     /// In a few words, for a table.
     pub words: String,
-    /// For who has to find the reason.
+    /// Details for finding the reason.
     pub detail: String,
 }
 
@@ -26,7 +26,7 @@ impl Fault {
 /// The calls in all traces that a program left, also those of its children.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// What the program printed.
+    /// The program's output.
     pub printed: String,
     /// The threads that called something.
     pub tasks: Vec<Task>,
@@ -41,7 +41,7 @@ pub struct Task {
     pub calls: Vec<(usize, String)>,
 }
 
-/// The functions that bind a program to its tracer, and what the compiler and the C library add.
+/// The functions that bind a program to its tracer, and those that the compiler and the C library add.
 const NOT_OF_THE_PROGRAM: [&str; 14] = [
     "trace_begin",
     "trace_on",
@@ -324,7 +324,7 @@ fn calls(tree: &CallTree, of_libraries: &BTreeSet<String>) -> Vec<(usize, String
     }))
 }
 
-/// What is wrong with a task's records.
+/// Returns the faults in a task's records.
 fn flaws(tree: &CallTree, may_end_open: bool, of_libraries: &BTreeSet<String>) -> Vec<Fault> {
     let mut faults: Vec<Fault> = tree
         .warnings

@@ -211,7 +211,7 @@ fn look(case: &Case, tracer: Tracer, folder: &Path, printed: String) -> Vec<Faul
     faults
 }
 
-/// What a program calls of libraries, by name.
+/// Returns the names of library functions that a program calls.
 fn called_of_libraries(program: &Path) -> BTreeSet<String> {
     let listed = tools::text(Command::new("nm").args(["-D", "--undefined-only", "--demangle"]).arg(program));
     // `U malloc@GLIBC_2.2.5`

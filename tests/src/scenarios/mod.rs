@@ -76,7 +76,7 @@ impl Family {
 }
 
 impl Scenario {
-    /// Whether a way applies.
+    /// True if a way applies.
     #[must_use]
     pub fn applies(&self, way: &Way) -> bool {
         !self.not.keys().any(|begin| way.name.starts_with(begin.as_str()))

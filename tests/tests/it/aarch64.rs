@@ -18,7 +18,7 @@ mod prologue;
 
 const TRACER: Tracer = Tracer::OursOnAarch64("max");
 
-/// What a tool of the cross compilers prints.
+/// Returns the output of a tool of the cross compilers.
 fn printed(tool: &str, arguments: &[&str], program: &Path) -> String {
     tools::text(Command::new(format!("{}{tool}", aarch64::PREFIX)).args(arguments).arg(program))
 }
@@ -99,7 +99,7 @@ fn prologues_are_read_as_eh_frame_has_them() {
     assert!(n_decided * 100 >= n_calls * 97, "a few instructions decide in {n_decided} of {n_calls}");
 }
 
-/// What decides which functions get branches, and what makes their stubs.
+/// Unit tests of the choice of functions for branches, and of the stubs.
 #[test]
 fn unit_tests_of_patching() {
     if !aarch64::require() {

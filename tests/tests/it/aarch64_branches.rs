@@ -91,7 +91,7 @@ fn what_is_left_whole_has_its_reason() {
     ] {
         assert_eq!(left_out.get(name).map(String::as_str), Some(reason), "{left_out:?}");
     }
-    // What looks like a jump is taken for one where nothing tells that it is data: without sections. Nor are there names then.
+    // Data that looks like a jump is taken for one without sections, which tell data from code. Nor are there names then.
     assert_eq!(n_jumped_to(&left_out), 1, "{left_out:?}");
     let without_sections = tempfile::tempdir().unwrap();
     let path = without_sections.path().join("program");
@@ -105,7 +105,7 @@ fn what_is_left_whole_has_its_reason() {
     assert_eq!((run.status.code(), &*run.stdout), (Some(0), "ok\n"), "{}", run.stderr);
     let left_out = self::left_out(&run);
     assert!(n_jumped_to(&left_out) > 3, "{left_out:?}");
-    // What calls the tracer is recorded by that.
+    // Functions that call the tracer are recorded by that.
     let program = c_source().with_compilers(aarch64::PREFIX).build();
     let run = record(&["-P", "*"], &program.path, &["plain"]);
     check_calls(&run, &[("leaf", 2)]);
@@ -210,7 +210,7 @@ fn libraries_have_branches_too() {
     for (patterns, expected) in [
         (&["-P", "*@libfoo"][..], [0, 1, 2]),
         (&["-P", "*", "-P", "inner@libfoo.so.1"], [1, 0, 2]),
-        // Whose functions are in use already.
+        // The functions of libc are in use already.
         (&["-P", "*@libfoo", "-P", "*@libc"], [0, 1, 2]),
     ] {
         let run = record(patterns, &program, &[]);

@@ -54,7 +54,7 @@ fn entries_change_while_threads_run() {
     }
 }
 
-/// What calls the hook and has room too is recorded once. Without the variable nothing is by its room.
+/// Functions that call the hook and have room too are recorded once. Without the variable nothing is recorded by its room.
 #[test]
 fn functions_are_recorded_once() {
     if !aarch64::require() {

@@ -11,7 +11,7 @@ use crate::entry_branches::{check_calls, left_out, recorded};
 use crate::library_calls::{COUNTS, check_callers, check_left_out, check_values};
 use crate::record::{self, c_source, calls};
 
-/// What says how slots are filled, and what the code in between looks like.
+/// Compiler options for the filling of slots and for the code in between.
 const LINKAGE: [&[&str]; 4] = [
     &["-Wl,-z,lazy", "-mbranch-protection=standard"],
     &["-Wl,-z,now", "-mbranch-protection=none"],

@@ -25,7 +25,7 @@ fn is_cut(shown: &str, printed: &str) -> bool {
     (is_address || text.0.strip_suffix("...").is_some_and(|begun| whole.0.starts_with(begun))) && text.1 == whole.1
 }
 
-/// What is shown is what the program has printed. Returns how many lines have texts that were not read.
+/// Checks that the values are those that the program has printed. Returns how many lines have texts that were not read.
 #[track_caller]
 fn check(shown: &str, printed: &str, way: &str) -> usize {
     let (shown, printed): (Vec<&str>, Vec<&str>) = (shown.lines().collect(), printed.lines().collect());
@@ -94,7 +94,7 @@ fn results_without_arguments() {
     assert!(!shown.contains("add(3"), "{shown}");
 }
 
-/// By debug information. What is not read counts as unknown.
+/// By debug information. A text that is not read counts as unknown.
 #[track_caller]
 fn check_types(run: &Run, prefix: &str) -> Shown {
     assert_eq!(run.status.code(), Some(0), "{}", run.stderr);

@@ -22,7 +22,7 @@ pub(crate) fn program() -> &'static Program {
     BUILT.get_or_init(|| CProgram::new(&["attached.c"]).without_library().with(&["-O1", "-lpthread"]).build())
 }
 
-/// What is said where a program that is attached to gets no processor.
+/// Messages about an attached program that gets no processor.
 pub(crate) const BUSY: [&str; 3] =
     ["was at a place where it can be borrowed", "nothing was recorded", "has had no processor"];
 
@@ -121,7 +121,7 @@ impl Running {
             told.clear();
             while reader.read_line(&mut told).unwrap() > 0 {
                 if told.contains("recording process") {
-                    // Who says more finds somebody who listens.
+                    // The thread reads further messages of the recorder.
                     thread::spawn(move || reader.read_to_end(&mut Vec::new()));
                     return recorder;
                 }
@@ -198,7 +198,7 @@ pub(crate) fn count(trace: &Path, function: &str) -> u64 {
     calls_per_task(&traces::open(trace)).iter().filter_map(|task| task.get(function)).sum()
 }
 
-/// What has begun and ended within the time is there as a whole.
+/// Calls that begin and end within the time are there as a whole.
 #[track_caller]
 pub(crate) fn check_calls(trace: &Path, most_threads: u64) {
     let (leaves, middles) = (count(trace, "leaf"), count(trace, "middle"));
@@ -223,7 +223,7 @@ fn a_busy_program_again_and_again() {
     for task in traces::open(&running.trace()).tasks() {
         assert!(tids.contains(&task.tid()), "{} of {tids:?}", task.tid());
     }
-    // What the tracer's library needs has come.
+    // The mappings that the tracer's library needs have come.
     let now = running.code();
     assert!(code.iter().all(|(line, bytes)| now.get(line) == Some(bytes)), "code was changed");
     let (status, said) = running.end();
@@ -452,7 +452,7 @@ fn a_recorder_that_is_killed_at_any_time() {
     assert!(said.contains("slot same"), "{said}");
 }
 
-/// What was recorded is in the trace, whoever ends.
+/// All records are in the trace, whoever ends.
 #[test]
 fn ends() {
     if !require(&["gcc"]) {
@@ -549,7 +549,7 @@ fn refusals() {
     refused(pid, |_| (), "zombie");
     running.child.wait().unwrap();
 
-    // Those that are recorded from their beginning: who ended their recorder would end them.
+    // Those that are recorded from their beginning: the end of their recorder would be theirs.
     let hooked = CProgram::new(&["attached.c"]).without_library();
     let hooked = hooked.with(&["-O1", "-static", "-DNO_SLOT", "-lpthread"]).build();
     for program in [&program().path, &hooked.path] {

@@ -35,10 +35,10 @@ pub(crate) fn ask(running: &mut Running, byte: u8) -> String {
 
 /// All functions have sleds.
 const XRAY: [&str; 3] = ["-fxray-instrument", "-fxray-instruction-threshold=1", "-fnoxray-link-deps"];
-/// What a sled at the beginning of a function begins with while it is recorded.
+/// First bytes of a sled at the beginning of a function while it is recorded.
 const LONG_CALL: [u8; 7] = [0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x48, 0xe8];
 
-/// What the program answers: by a function of its own, or of the library.
+/// The program's answer: by a function of its own, or of the library.
 pub(crate) const OWN: &str = "1499500\n";
 const OF_LIBRARY: &str = "501500\n";
 
@@ -283,7 +283,7 @@ fn a_thread_that_waits_for_its_child() {
     assert_eq!((status.code(), said.as_str()), (Some(5), ""));
 }
 
-/// What a handler has interrupted there stays as it is.
+/// A function that a handler has interrupted there stays as it is.
 #[test]
 fn interrupted_functions_are_left_out() {
     if !require(&["gcc"]) {
@@ -306,7 +306,7 @@ fn interrupted_functions_are_left_out() {
     assert_eq!((status.code(), said.trim()), (Some(7), "right, handled 1"));
 }
 
-/// The program goes on with its branches, and `--leave`, or who attaches next, takes them away.
+/// The program goes on with its branches, and `--leave`, or the next attach, takes them away.
 #[test]
 fn a_recorder_that_is_killed() {
     if !require(&["gcc"]) {

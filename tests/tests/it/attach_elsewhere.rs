@@ -24,7 +24,7 @@ fn program() -> &'static Program {
     })
 }
 
-/// Whether there can be namespaces here.
+/// True if there can be namespaces here.
 pub(crate) fn has_namespaces() -> bool {
     let made = Command::new("unshare").args(["-m", "-p", "-f", "--mount-proc", "true"]).stderr(Stdio::null()).status();
     let has_some = made.is_ok_and(|status| status.success());

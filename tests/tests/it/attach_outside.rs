@@ -66,7 +66,7 @@ fn a_thread_that_is_mostly_at_the_beginning_of_mcount() {
     ends_well(running, &program);
 }
 
-/// What has begun and ended while it was recorded is there, in the threads that did it, and nothing else.
+/// All calls that begin and end during the recording are there, in their own threads, and nothing else.
 #[test]
 fn all_calls_of_new_threads() {
     if !require(&["gcc"]) {
@@ -94,7 +94,7 @@ fn all_calls_of_new_threads() {
     }
 }
 
-/// What is chosen is what it is in the program that is linked dynamically: by one recorder after the other, each of which chooses otherwise, or nothing.
+/// Filters choose the same as in the dynamically linked program: one recorder after the other, each with other filters, or none.
 #[test]
 fn filters_of_one_recorder_after_the_other() {
     const FILTERS: [(&[&str], [u64; 3]); 9] = [
@@ -314,7 +314,7 @@ fn a_program_that_becomes_another() {
         let mut line = String::new();
         running.output.read_line(&mut line).unwrap();
         assert_eq!(line.trim(), running.pid().to_string());
-        // What it is now can be recorded too.
+        // The new program can be recorded too.
         running.record_some(&["--for", "50ms"]);
         check_calls(&running.trace(), 1);
         ends_well(running, &program);

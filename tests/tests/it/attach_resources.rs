@@ -60,7 +60,7 @@ fn end_recording(recorder: &mut Child) {
     assert!(recorder.wait().unwrap().success());
 }
 
-/// What was recorded.
+/// Returns the records.
 #[track_caller]
 fn values(running: &Running) -> Value {
     let mut command = Command::new(rftrace());
@@ -76,7 +76,7 @@ fn counted(values: &Value, kind: &str) -> [u64; 5] {
         .map(|key| values[kind][key].as_u64().unwrap())
 }
 
-/// What is mapped of files and not written to by the program: the slots of a program that has bound all of them.
+/// Returns mappings of files that the program does not write to: the slots of a program that has bound all of them.
 pub(crate) fn constants(pid: u32) -> BTreeMap<String, Vec<u8>> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let memory = fs::File::open(format!("/proc/{pid}/mem")).unwrap();
@@ -91,7 +91,7 @@ pub(crate) fn constants(pid: u32) -> BTreeMap<String, Vec<u8>> {
     maps.lines().filter(of_files).filter_map(read).collect()
 }
 
-/// What was mapped then is there, and the same.
+/// Checks that the earlier mappings are still there, and the same.
 #[track_caller]
 pub(crate) fn check_constants(running: &Running, before: &BTreeMap<String, Vec<u8>>) {
     let now = constants(running.pid());
@@ -308,7 +308,7 @@ fn what_a_file_specifies() {
         assert_eq!(counted(&found, "file")[..4], [3, 3, 1, 1], "{found:#}");
     }
     check_constants(&running, &before);
-    // What is built in, of functions that are chosen by processor: each block is filled.
+    // Built-in resources, of functions that are chosen by processor: each block is filled.
     let mut recorder = begin_recording(&running, "memtransfer");
     tell(&mut running, "t");
     end_recording(&mut recorder);
@@ -407,7 +407,7 @@ fn children_and_other_programs() {
     end(running);
 }
 
-/// What is there when a program is killed was recorded.
+/// All is recorded that is there when a program is killed.
 #[test]
 fn a_program_that_is_killed() {
     if !require(&["gcc"]) {

@@ -31,7 +31,7 @@ fn check(trace: &Path, running: [&Running; 2]) {
     let mut wanted = running.map(Running::pid).to_vec();
     wanted.sort_unstable();
     assert_eq!(pids, wanted);
-    // What has begun and ended within the time is there as a whole.
+    // Calls that begin and end within the time are there as a whole.
     assert!(found.values().all(|&(leaves, middles)| middles > 0 && leaves.abs_diff(2 * middles) <= 8), "{found:?}");
 }
 

@@ -24,14 +24,14 @@ fn begin(way: &str) -> Running {
     Running::begin_by(Command::new(&program().path).arg(way))
 }
 
-/// Whether a thread of it sleeps where no signal wakes it.
+/// True if a thread of it sleeps where no signal wakes it.
 fn is_asleep(running: &Running) -> bool {
     let threads = fs::read_dir(format!("/proc/{}/task", running.pid())).unwrap();
     let state = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("status")).unwrap_or_default();
     threads.flatten().any(|thread| state(thread).contains("State:\tD"))
 }
 
-/// Whether a child of one has done its first work, and waits for a byte.
+/// True if a child of one has done its first work, and waits for a byte.
 fn is_child_waiting(running: &Running) -> bool {
     let threads = fs::read_dir(format!("/proc/{}/task", running.pid())).unwrap();
     let children = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children")).unwrap_or_default();
@@ -85,7 +85,7 @@ fn a_thread_that_sleeps_for_long() {
         check_counts(&running, &[("leaf", 200 + 500 + 1000), ("work", 3), ("wait_for_child", 0), ("of_child", 0)]);
         check_code(&running);
 
-        // What it returns by is given back while it sleeps.
+        // Its return path is given back while it sleeps.
         let recorder = running.begin_recording(&["-P", "*"]);
         put_to_sleep(&mut running);
         stop(recorder);

@@ -30,7 +30,7 @@ fn program() -> &'static Program {
     BUILT.get_or_init(|| CProgram::new(&["attached_waits.c"]).without_library().with(&["-O1", "-lpthread"]).build())
 }
 
-/// Whether the first thread waits in the system.
+/// True if the first thread waits in the system.
 fn is_waiting(running: &Running) -> bool {
     let pid = running.pid();
     let told = fs::read_to_string(format!("/proc/{pid}/task/{pid}/stat")).unwrap();
@@ -76,7 +76,7 @@ fn waits_go_on_with_branches() {
     check_waits(&["-P", "*@libc*", "-P", "leaf"]);
 }
 
-/// What a program waits in that was stopped before has another number (`restart_syscall`).
+/// The wait of a program that was stopped before has another number (`restart_syscall`).
 #[test]
 fn a_sleeping_program_is_left_at_once() {
     let mut sleeping = Command::new("sleep").arg("1000").spawn().unwrap();

@@ -62,7 +62,7 @@ fn by_itself(program: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
 }
 
-/// What is mapped for stubs.
+/// Returns the number of mappings for stubs.
 fn n_areas(running: &Running) -> usize {
     let maps = fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap();
     maps.lines().filter(|line| line.contains("rftrace-stubs") && line.contains(" r-xp ")).count()
@@ -130,7 +130,7 @@ fn is_on(pid: u32) -> bool {
     control(pid, &["get", "tracing_on"]).trim() == "1"
 }
 
-/// What is called while recording is on is there, and nothing else: by `rftrace ctl`, and by a signal to the recorder of a program that was started.
+/// Calls are there if recording is on, and only these: by `rftrace ctl`, and by a signal to the recorder of a program that was started.
 #[test]
 fn recording_is_switched() {
     if !require(&["gcc"]) {
@@ -151,7 +151,7 @@ fn recording_is_switched() {
         let found = ["leaf", "many", "recursive"].map(|function| count(&running.trace(), function));
         assert_eq!(found, [10_000, 2000, 7994], "{shown}");
         check_code(&running);
-        // Who comes next records at once.
+        // The next recorder records at once.
         let recorder = running.begin_recording(&["-P", "*"]);
         assert_eq!(ask(&mut running, b'?'), OWN, "{shown}");
         stop(recorder);
@@ -272,7 +272,7 @@ fn busy_threads_again_and_again() {
     assert!(n_moved > 0);
 }
 
-/// What a handler has interrupted there stays as it is.
+/// A function that a handler has interrupted there stays as it is.
 #[test]
 fn interrupted_functions_are_left_out() {
     if !require(&["gcc"]) {
@@ -297,7 +297,7 @@ fn interrupted_functions_are_left_out() {
     }
 }
 
-/// The program goes on with its branches, and `--leave`, or who attaches next, takes them away.
+/// The program goes on with its branches, and `--leave`, or the next attach, takes them away.
 #[test]
 fn a_recorder_that_is_killed() {
     if !require(&["gcc"]) {
@@ -522,7 +522,7 @@ fn rust_programs_for_musl() -> &'static [PathBuf] {
     &BUILT.get_or_init(built).1
 }
 
-/// What it says after each round.
+/// Its answer after each round.
 const CAUGHT: &str = "caught 80, shown 5, found 5\n";
 const PANICS_COUNTS: [(&str, u64); 5] =
     [("attempts", 4), ("attempt", 80), ("descend", 840), ("inner", 52), ("sink", 156)];
@@ -573,7 +573,7 @@ fn panics_of_rust_programs_for_musl_that_run() {
     }
 }
 
-/// What cannot be recorded is not changed, or has not begun.
+/// A program that cannot be recorded is not changed, or has not begun.
 #[test]
 fn refusals() {
     if !require(&["gcc"]) {

@@ -54,12 +54,12 @@ impl Pair {
         calls_of(trace)
     }
 
-    /// What the trace calls the functions of the stripped one, by their names.
+    /// The trace's names for the functions of the stripped one, by their real names.
     fn names(&self) -> BTreeMap<String, String> {
         self.addresses().into_iter().map(|(name, address)| (name, format!("<{address:x}>"))).collect()
     }
 
-    /// What patterns and the list of what is left out call them.
+    /// Their names in patterns and in the list of left-out functions.
     fn unnamed(&self) -> BTreeMap<String, String> {
         self.addresses().into_iter().map(|(name, address)| (name, format!("sub_{address:x}"))).collect()
     }
@@ -82,7 +82,7 @@ fn all() -> &'static Pair {
     BUILT.get_or_init(|| Pair::build("unnamed.cpp", &["-static"]))
 }
 
-/// What it says after each round.
+/// Its answer after each round.
 const ROUND: &str = "20 20 20 24 210 42\n";
 /// Its functions, and how often each is called in a round.
 const COUNTS: [(&str, u64); 14] = [
@@ -254,12 +254,12 @@ exit 9
     }
 }
 
-/// What they say after each round: backtraces have no names.
+/// Their answer after each round: backtraces have no names.
 const CAUGHT: &str = "caught 80, shown 0, found 5\n";
 const PANICS_COUNTS: [(&str, u64); 5] =
     [("attempts", 4), ("attempt", 80), ("descend", 840), ("inner", 52), ("sink", 156)];
 
-/// What the addresses of its file are less than those in a process.
+/// Returns the difference between addresses in a process and in its file.
 fn base(running: &Running, program: &Path) -> u64 {
     const ET_EXEC: u8 = 2;
 
@@ -271,7 +271,7 @@ fn base(running: &Running, program: &Path) -> u64 {
     u64::from_str_radix(first.split('-').next().unwrap(), 16).unwrap()
 }
 
-/// What functions do and say tells of a program what its names do.
+/// Code and messages of functions identify the same unwinder as their names.
 #[test]
 fn unwinders_are_where_names_say() {
     if !require(&["g++", "strip", "nm"]) {
@@ -338,7 +338,7 @@ fn unwinders_are_where_names_say() {
 fn panics_of_rust_programs() {
     // With names these have branches.
     const OF_UNWINDER: [&str; 2] = ["logAPIs", "logUnwinding"];
-    // What is a jump through a slot is taken for an entry of the linkage table without a name.
+    // A jump through a slot is taken for an entry of the linkage table without a name.
     const JUMPS: [&str; 2] = ["__rustc::__rdl_dealloc", "std::env::args"];
 
     for pair in Pair::of_rust() {
@@ -351,7 +351,7 @@ fn panics_of_rust_programs() {
         for (function, number) in PANICS_COUNTS {
             assert_eq!(found.get(&format!("outside_panics::{function}")), Some(&number), "{function} of {shown}");
         }
-        // What threads do that meet others differs from time to time.
+        // The calls of threads that meet others differ from run to run.
         let other = |(function, number): &(&String, &u64)| {
             let function = function.as_str();
             !OF_UNWINDER.contains(&function) && !JUMPS.contains(&function) && found.get(function) != Some(number)
@@ -421,7 +421,7 @@ fn panics_of_rust_programs_that_run() {
     }
 }
 
-/// The program goes on with its branches, and `--leave`, or who attaches next, takes them away.
+/// The program goes on with its branches, and `--leave`, or the next attach, takes them away.
 #[test]
 fn a_recorder_that_is_killed() {
     if !require(&["gcc", "strip", "nm"]) {
@@ -458,7 +458,7 @@ fn programs_that_call_a_hook() {
     }
 }
 
-/// What has another unwinder, or libgcc's and lies anywhere, is not changed, or has not begun.
+/// A program with another unwinder, or with libgcc's at any address, is not changed, or has not begun.
 #[test]
 fn other_unwinders() {
     if !require(&["g++", "strip"]) {

@@ -42,7 +42,7 @@ fn buffers_are_replaced_while_threads_call() {
         let trace = run.trace("trace");
         let mut outlines: Vec<String> = trees(&trace).iter().map(|tree| outline_of_tree(tree, "")).collect();
         outlines.sort();
-        // What has been open since an earlier buffer is entered again.
+        // Functions open since an earlier buffer are entered again.
         let lasting = "call_all_the_time\n  farewell\n";
         assert_eq!(outlines, [lasting, lasting, lasting, "outer\n  inner\n  inner\n"], "{arguments:?}");
         // 30 buffers of 32 MB were filled, or backed with memory at least.

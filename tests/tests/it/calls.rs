@@ -7,7 +7,7 @@ use rftrace_read::{RECORD_BYTES, Record};
 use rftrace_tests::traces::uftrace;
 use rftrace_tests::{CProgram, Profile, Run, assert_same_lines, outline, outline_of, require, rust_program, tools};
 
-/// What fixtures/c/calls.c does.
+/// The calls of fixtures/c/calls.c.
 const C_CALLS: &str = "\
 two
   leaf
@@ -92,7 +92,7 @@ fn memcheck_finds_nothing() {
     assert_eq!(outline(&run.trace("trace")), C_CALLS);
 }
 
-/// What fixtures/rust/src/bin/calls.rs does in functions of its own. Optimised, the closure is part of `apply`, and the
+/// The calls of fixtures/rust/src/bin/calls.rs, of functions of its own. Optimised, the closure is part of `apply`, and the
 /// method has no name of its own crate in front.
 const RUST_CALLS: &str = "\
 two

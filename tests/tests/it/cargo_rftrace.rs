@@ -19,7 +19,7 @@ struct Workspace {
     folder: TempDir,
 }
 
-/// How a command ended, and what it printed.
+/// A command's exit, and its output.
 #[derive(Debug)]
 struct CargoRun {
     code: Option<i32>,
@@ -127,7 +127,7 @@ fn a_program_runs_as_without_and_is_recorded() {
         assert!(run.stderr.contains(&format!("{next}target/rftrace/traces/app")), "{}", run.stderr);
     }
 
-    // What is a part of the compiler is not instrumented.
+    // Parts of the compiler are not instrumented.
     let of_host = workspace.target_folder().join("rftrace/debug");
     let built: Vec<PathBuf> = files(&of_host)
         .into_iter()

@@ -54,7 +54,7 @@ fn none_is_killed_for_calls_of_the_library() {
     }
 }
 
-/// Who only asks whether there are filters is not confined: stacks of all threads are whole.
+/// A program that only asks whether there are filters is not confined: stacks of all threads are whole.
 #[test]
 fn who_asks_is_not_confined() {
     if !require(&["gcc"]) {

@@ -272,7 +272,7 @@ fn names_of_ftrace() {
     assert!(!rounds.contains_key("round_h"));
 }
 
-/// What is wrong changes nothing, and says what is wrong.
+/// Wrong input changes nothing, and its message says the reason.
 #[test]
 fn what_is_wrong_is_told() {
     if !require(&["gcc"]) {
@@ -513,7 +513,7 @@ pub(crate) fn reading(command: &mut Command) -> (Child, std::sync::mpsc::Receive
     (child, from)
 }
 
-/// What calls are in a text, without times and threads.
+/// Returns the calls in a text, without times and threads.
 fn calls(lines: impl IntoIterator<Item = String>) -> String {
     let call = |line: String| Some(line.split_once("| ")?.1.trim().to_owned());
     let text = lines.into_iter().filter_map(call).collect::<Vec<_>>().join(" ");
@@ -600,7 +600,7 @@ fn a_dump_for_who_asks() {
     assert!(refused.contains("was made: what is recorded is only shown"), "{refused}");
 }
 
-/// Who does not read holds nobody up.
+/// A stalled reader holds nobody up.
 #[test]
 fn a_reader_that_stalls() {
     if !require(&["gcc"]) {

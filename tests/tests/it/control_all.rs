@@ -16,13 +16,13 @@ use rftrace_tests::{require, traces};
 use crate::control::{ALL, Controlled};
 use crate::record::rftrace;
 
-/// What is done, what is asked then, and what the answer has. Where nothing is done it is only asked.
+/// An action, the question after it, and a part of the answer. Without an action it is only asked.
 type Step<'a> = (&'a [&'a str], &'a [&'a str], &'a str);
 
 /// A program that is told what to do by two clients.
 struct Both {
     it: Controlled,
-    /// What was used: commands, and names.
+    /// The commands and names that were used.
     used: Mutex<BTreeSet<String>>,
 }
 

@@ -293,7 +293,7 @@ fn processes_with_buffers_of_their_own() {
     while !it.ctl(&["status"]).contains("it is full, the rest is not recorded") {
         assert!(since.elapsed() < std::time::Duration::from_secs(60), "{}", it.ctl(&["status"]));
     }
-    // Who has limited its memory has all of that.
+    // A program with limited memory keeps all of that for itself.
     let folder = tempfile::tempdir().unwrap();
     let line = "ulimit -v 2000000; exec \"$0\" record --stop -o trace -- \"$1\" plain";
     let mut command = Command::new("sh");

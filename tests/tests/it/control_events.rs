@@ -235,7 +235,7 @@ fn a_folder_of_files() {
     it.round('a');
     set("set_ftrace_notrace", "\n");
     wait("set_ftrace_notrace", &str::is_empty);
-    // What cannot be set is told, and the file has what holds.
+    // An invalid value is reported, and the file keeps the value in force.
     set("max_graph_depth", "many\n");
     wait("max_graph_depth", &|text| text == "0\n");
     line.clear();

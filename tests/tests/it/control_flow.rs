@@ -69,7 +69,7 @@ fn a_stack_that_is_gone_is_not_read() {
             assert_eq!(run.stdout, format!("{n_leaves}\n"), "{arguments:?} {how}");
             let edges = edges(&run.trace("trace"));
             let n_called = |callee| edges.iter().filter(|((_, name), _)| name == callee).map(|(_, n)| n).sum::<u64>();
-            // Who called the second leaf is a guess: the frame pointer names what was given up.
+            // The caller of the second leaf is a guess: the frame pointer names a frame that was given up.
             assert_eq!([n_called("run"), n_called("leaf")], [1, n_leaves], "{edges:?}");
         }
     }

@@ -19,7 +19,7 @@ struct Own {
     folder: TempDir,
     program: Child,
     lines: BufReader<ChildStdout>,
-    /// What it has forked.
+    /// The child that it has forked.
     child: Option<u32>,
 }
 
@@ -58,7 +58,7 @@ impl Own {
         line.trim_end().to_owned()
     }
 
-    /// What it answers to a line.
+    /// Returns its answer to a line.
     fn tell(&mut self, line: &str) -> String {
         writeln!(self.program.stdin.as_ref().unwrap(), "{line}").unwrap();
         self.line()
@@ -68,14 +68,14 @@ impl Own {
         ctl(self.folder.path(), self.program.id(), words)
     }
 
-    /// What `rftrace ctl` prints, which does what it is to.
+    /// Returns the output of `rftrace ctl`, which succeeds.
     fn done(&self, words: &[&str]) -> String {
         let output = self.ctl(words);
         assert!(output.status.success(), "{words:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Why `rftrace ctl` does not.
+    /// Returns the reason why `rftrace ctl` fails.
     fn refused(&self, words: &[&str]) -> String {
         let output = self.ctl(words);
         assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
@@ -284,14 +284,14 @@ fn it_has_files() {
     until("current_tracer", "function_graph\n");
     own.tell("round");
     for _ in 0..2 {
-        // Who reads it is not kept waiting for what never comes.
+        // A reader is not kept waiting for calls that never come.
         let text = fs::read_to_string(files.join("trace_pipe")).unwrap();
         assert!(text.starts_with("# a program that records itself does not show its calls"), "{text}");
     }
     fs::write(files.join("tracing_on"), "0").unwrap();
     until("current_tracer", "nop\n");
 
-    // Who has opened a file before another one took its place is heard.
+    // A file that was opened before another one took its place is still heard.
     until("tracing_on", "0\n");
     let mut opened = File::options().write(true).open(files.join("tracing_on")).unwrap();
     let mut of_filter = File::options().append(true).open(files.join("set_ftrace_filter")).unwrap();
@@ -346,7 +346,7 @@ fn the_child_of_a_fork_does_not_listen() {
         return;
     }
     let mut own = Own::ready("stop");
-    // Who is connected sees its end all the same.
+    // A connected client sees its end all the same.
     let mut connected = UnixStream::connect(&own.sockets()[0]).unwrap();
     let request = Request { pid: own.program.id(), words: vec!["filter".to_owned()] };
     request.write(&mut connected).unwrap();

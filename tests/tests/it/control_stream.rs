@@ -16,7 +16,7 @@ fn receive(stream: &Path, to: &Path) -> Output {
     command.output().unwrap()
 }
 
-/// What was called, by task.
+/// Returns the outlines of calls, by task.
 fn called(trace: &Path) -> Vec<String> {
     traces::trees(&traces::open(trace)).iter().map(|tree| traces::outline_of_tree(tree, "")).collect()
 }
@@ -59,7 +59,7 @@ fn a_stream_for_who_asks() {
             assert_eq!(called(&folder.join(received).join("trace")), whole);
         }
 
-        // Who takes it for a trace is told what makes one, by these words.
+        // The message for a stream that is taken for a trace has the command that makes one.
         let mistaken = Command::new(rftrace()).arg("report").arg(&stream).output().unwrap();
         let told = String::from_utf8(mistaken.stderr).unwrap();
         let remedy = told.split('`').nth(1).unwrap_or_default().replacen("rftrace", "\"$0\"", 1);
@@ -67,7 +67,7 @@ fn a_stream_for_who_asks() {
         assert!(done.status.success(), "{told}: {done:?}");
         assert_eq!(called(&folder.join("traces").join("trace")), whole);
 
-        // What is cut is not taken for complete.
+        // A cut stream is not taken for complete.
         let bytes = fs::read(&stream).unwrap();
         fs::write(&stream, &bytes[..bytes.len() - 1]).unwrap();
         let cut = receive(&stream, &folder.join("cut"));
@@ -76,7 +76,7 @@ fn a_stream_for_who_asks() {
     }
 }
 
-/// What is not written while the program runs is no stream.
+/// Records that are not written while the program runs are no stream.
 #[test]
 fn what_is_no_stream_is_refused() {
     if !require(&["gcc"]) {

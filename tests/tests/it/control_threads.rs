@@ -53,7 +53,7 @@ fn threads_are_chosen() {
         it.round('c');
         set(&it, &["set_ftrace_notrace_pid", m, s], &format!("{m}\n{s}\n"));
         it.round('d');
-        // What is only excluded hides nobody who comes later.
+        // Excluding threads alone hides none that come later.
         set(&it, &["set_ftrace_pid", ""], "no pid\n");
         it.round('g');
         set(&it, &["set_ftrace_notrace_pid"], "no pid\n");

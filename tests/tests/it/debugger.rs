@@ -10,7 +10,7 @@ use crate::strikes::tracer_symbols;
 
 const BUILDS: [&[&str]; 2] = [&["-O1", "-foptimize-sibling-calls"], &["-O2", "-mfentry"]];
 
-/// What gdb prints when it executes `commands` on a program, and a core file if that is given.
+/// Returns gdb's output for `commands` on a program, and on a core file if that is given.
 fn gdb(program: &Path, core: Option<&Path>, commands: &[&str]) -> (Run, String) {
     let mut gdb = Command::new("gdb");
     gdb.args(["-nx", "-q", "-batch"]);

@@ -86,7 +86,7 @@ fn closing_what_is_not_open_is_told() {
     if !require(&["gcc"]) {
         return;
     }
-    // What takes the place of stdin is one that the program has opened, in place of one that it has not.
+    // The descriptor in place of stdin is one that the program has opened, in place of one that it has not.
     let (folder, values) = check("twice", [2, 1, 2]);
     assert_eq!(number(&values["file"], "unknown_releases"), 1, "{values:#}");
     let text = String::from_utf8_lossy(&resources(&folder, &[]).stdout).into_owned();
@@ -136,7 +136,7 @@ fn threads_are_joined_or_detached() {
     }
     let (folder, values) = check("threads", [0, 0, 0]);
     let thread = &values["thread"];
-    // What begins detached is nobody's.
+    // A thread that begins detached is nobody's.
     assert_eq!((number(thread, "allocations"), number(thread, "blocks")), (2 * 500 + 6, 2), "{values:#}");
     assert_eq!(number(thread, "unknown_releases"), 0, "{values:#}");
     let leaks = resources(&folder, &["--leaks"]);
@@ -203,7 +203,7 @@ fn kinds_are_chosen_and_compared() {
         text.starts_with("file: +5 descriptors taken; ") && text.contains("\n+3 descriptors still there; "),
         "{text}"
     );
-    // What was not recorded is said.
+    // A kind that was not recorded is reported.
     let output = resources(&other, &["--kind", "memory"]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && told.contains("memory was not recorded; there is file"), "{told}");

@@ -74,7 +74,7 @@ fn names(dumps: &[PathBuf]) -> Vec<String> {
     dumps.iter().map(|dump| dump.file_name().unwrap().to_string_lossy().into_owned()).collect()
 }
 
-/// What dumps say that they were made for.
+/// Returns the reasons given in dumps.
 fn reasons(dumps: &[PathBuf]) -> Vec<String> {
     let reason = |dump: &PathBuf| {
         let info = Command::new(rftrace()).arg("info").arg(dump).output().unwrap();
@@ -85,7 +85,7 @@ fn reasons(dumps: &[PathBuf]) -> Vec<String> {
     dumps.iter().map(reason).collect()
 }
 
-/// What is left of a ring that was overwritten are its last calls, whole, and what they were called from; in each way to end.
+/// A ring that was overwritten keeps its last calls, whole, and their callers; in each way to end.
 #[test]
 fn a_ring_outlives_its_program() {
     if !require(&["gcc"]) {
@@ -286,7 +286,7 @@ fn the_moment_is_in_the_dump() {
     assert_eq!(n_marks, 1, "{}", told(&output));
 }
 
-/// What is made on a thousand calls are as many dumps as may be, and all others are counted.
+/// Triggers on a thousand calls make as many dumps as allowed, and all others are counted.
 #[test]
 fn a_thousand_fires() {
     if !require(&["gcc"]) {
@@ -593,7 +593,7 @@ fn a_copy_of_a_ring_that_is_overwritten_has_no_torn_record() {
         return;
     }
     const N: u64 = 6;
-    // What has gone when the recorder comes to the smaller one.
+    // In the smaller buffer, records are gone when the recorder comes to them.
     for buffer in ["1M", "4M"] {
         let (folder, output) = record_ring(&["--buffer", buffer], N, "walks");
         assert_eq!(output.status.code(), Some(0), "{}", told(&output));

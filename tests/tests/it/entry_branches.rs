@@ -102,7 +102,7 @@ fn room_that_compilers_leave_is_used() {
         check_calls(&run, &counts.map(|(name, n)| (name, if name == "modest" { 0 } else { n })).collect::<Vec<_>>());
         assert!(run.stderr.contains("functions have entry branches"), "{}", run.stderr);
     }
-    // Only some have room; who names functions has these alone.
+    // Only some have room; a choice by name records these alone.
     let program = c_program("entered.c", &["-fpatchable-function-entry=0", "-DROOM=patchable_function_entry(8)"]);
     check_calls(&recorded(&[], &program.path, &[]), &[("leaf", 8307), ("middle", 0), ("main", 0)]);
     check_calls(&recorded(&["-P", "middle"], &program.path, &[]), &[("leaf", 0), ("middle", 4100)]);
@@ -240,7 +240,7 @@ fn children_and_other_programs_are_recorded_too() {
     }
 }
 
-/// What a program says on its own.
+/// Returns a program's own output.
 fn of_program(output: &Output) -> (Vec<u8>, String, Option<i32>) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let own = stderr.lines().filter(|line| !line.starts_with("rftrace: ") && !line.starts_with("  rftrace "));

@@ -132,7 +132,7 @@ fn build(compiler: &str, folder: &Path, arguments: &[&str]) {
     tools::run(Command::new(compiler).current_dir(folder).args(arguments));
 }
 
-/// What looks at its return address finds its caller: the dynamic linker searches where the library that has called it says.
+/// A function that looks at its return address finds its caller: the dynamic linker searches where the calling library says.
 #[test]
 fn libraries_are_found_by_their_callers() {
     if !require(&["gcc"]) {

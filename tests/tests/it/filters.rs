@@ -35,7 +35,7 @@ fn run_filtered(program: &Path, filter: &str) -> Run {
     Run::of_any(Command::new(program).env("RFTRACE_FILTER", filter))
 }
 
-/// Whether call sites are patched.
+/// Values of the variable that patches call sites.
 const PATCHED: [&str; 2] = ["0", "1"];
 
 fn run_patched(program: &Program, patched: &str, arguments: &[&str]) -> Run {

@@ -40,7 +40,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What differs from run to run gets a name, in the order in which it comes: processes, addresses, times, offsets within functions.
+/// Names the parts that differ from run to run, in the order in which they come: processes, addresses, times, offsets within functions.
 fn plain(text: &str) -> String {
     let mut pids: HashMap<String, String> = HashMap::new();
     let mut blocks: HashMap<String, String> = HashMap::new();

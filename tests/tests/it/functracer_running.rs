@@ -154,7 +154,7 @@ fn signals_begin_and_end_traces() {
     for round in 0..4 {
         let text = fs::read_to_string(running.folder.path().join(format!("allocs-{pid}.{round}.trace"))).unwrap();
         let calls = calls(&text);
-        // What was taken outside of traces is in none, but is given back in one.
+        // Blocks taken outside of traces are in none, but their release is in one.
         let count = |name: &str| calls.iter().filter(|call| *call == name).count();
         assert_eq!((count("malloc(100)"), count("free")), (10, 15), "{round}: {text}");
         assert!(text.contains(") was created\n") && text.contains(" has exited with code 0\n"), "{text}");

@@ -1,4 +1,4 @@
-//! What a kernel sends and what is made of it, tried in a program: an import has the tree that a save of the same buffer has.
+//! A kernel's image and its import, tried in a program: an import has the tree that a save of the same buffer has.
 
 use std::fs;
 use std::path::Path;

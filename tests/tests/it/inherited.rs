@@ -1,4 +1,4 @@
-//! What `rftrace record` inherits does not disturb it, and the program gets all of it: ignored and blocked signals, limits, libraries that
+//! Inherited properties do not disturb `rftrace record`, and the program gets all of them: ignored and blocked signals, limits, libraries that
 //! somebody else has preloaded.
 
 use std::fs;
@@ -41,7 +41,7 @@ fn a_program_gets_what_its_recorder_has() {
     ];
     let named = |line: &str| line.replace("$0", &format!("'{}'", program.path.display()));
     for (number, line) in lines.into_iter().enumerate() {
-        // What comes first concerns them all.
+        // The first lines concern all ways.
         for way in &ways[..if number < 2 { 4 } else { 1 }] {
             let [alone, recorded] = both(&program.path, &named(line), way);
             assert_eq!(alone.status.code(), Some(6), "{line}: {}", alone.stderr);

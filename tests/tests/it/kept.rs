@@ -13,10 +13,10 @@ use tempfile::TempDir;
 
 use super::resources::{record_kinds, resources, sums, values};
 
-/// What is lost: by the lines of the program's own file, innermost first, blocks and bytes.
+/// Losses: by the lines of the program's own file, innermost first, blocks and bytes.
 type Lost = BTreeMap<Vec<u64>, [u64; 2]>;
 
-/// What `rftrace resources --leaks` says.
+/// Losses by `rftrace resources --leaks`.
 #[track_caller]
 fn by_rftrace(folder: &TempDir, source: &str) -> Lost {
     let output = resources(folder, &["--leaks", "--json", "--limit", "0", "--depth", "0"]);
@@ -33,7 +33,7 @@ fn by_rftrace(folder: &TempDir, source: &str) -> Lost {
     lost
 }
 
-/// What valgrind says is definitely lost.
+/// Definite losses by valgrind.
 fn by_valgrind(program: &Path, source: &str) -> Lost {
     let folder = tempfile::tempdir().unwrap();
     let told = folder.path().join("told.xml");
@@ -104,7 +104,7 @@ fn what_a_c_program_loses() {
     let program = CProgram::new(&["kept.c"]).without_hooks().without_library();
     let program = program.with(&["-g", "-O1", "-fno-builtin", "-pthread"]).build();
     compare(&program.path, "kept.c", &[[1, 500], [5, 500]]);
-    // What is given back twice is nobody's. The C library ends the program for it.
+    // A block that is given back twice is nobody's. The C library ends the program for it.
     let (folder, _) = record_kinds("memory", &[], &program.path, &["twice"]);
     let output = resources(&folder, &["--json", "--limit", "0"]);
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -148,13 +148,13 @@ fn check_own_allocator(program: &Path, source: &str, lost: &[[u64; 2]], taken: u
     let [allocations, ..] = sums(&found, &["main"]);
     let [of_threads, ..] = sums(&found, &["main", "_dl_allocate_tls"]);
     assert_eq!(allocations - of_threads, taken, "{found:#}");
-    // What the allocator calls of itself is no call of its own.
+    // The allocator's calls of itself are not counted as own calls.
     let stacks = found["stacks"].as_array().unwrap();
     let is_inner = |stack: &&Value| stack["frames"][0]["function"].as_str().is_some_and(|name| name.contains("je_"));
     assert_eq!(stacks.iter().find(is_inner), None);
 }
 
-/// What the linker is told for a jemalloc that becomes a part of the program.
+/// Linker arguments for a jemalloc that becomes a part of the program.
 fn jemalloc() -> Option<[&'static str; 4]> {
     let archive = Command::new("gcc").arg("-print-file-name=libjemalloc.a").output().ok()?;
     let is_there = Path::new(String::from_utf8(archive.stdout).ok()?.trim()).is_absolute();

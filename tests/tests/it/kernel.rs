@@ -12,7 +12,7 @@ use rftrace_tests::{Run, assert_same_lines, fixtures, require, tools};
 
 use crate::kernel_raw::RawTrace;
 
-/// What the names of the kernel's functions begin with.
+/// Prefix of the kernel's function names.
 const PREFIX: &str = "rftrace_example_kernel::";
 /// How QEMU ends when the kernel wants it: all was well, or it has panicked.
 pub(crate) const SUCCESS: i32 = 33;
@@ -245,7 +245,7 @@ fn two_rounds(name: &str, first: &str, second: &str) -> String {
     format!("tasks::tell_core\nwork::{name}\n{first}{YIELD}{second}tasks::end\n")
 }
 
-/// What the tasks of each core do in `mode=tree`, and what the core does before and after.
+/// Returns the tasks' calls on each core in `mode=tree`, and the core's own before and after.
 fn expected_outlines(machine: Machine) -> [Vec<String>; 2] {
     let idle = "run_tasks\n  tasks::run_all\n    arch::interrupts::yielded\n      tasks::switch\n".to_owned();
     let timer = "  arch::interrupts::timer\n    tasks::tick\n    tasks::switch\n";

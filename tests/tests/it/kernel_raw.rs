@@ -155,9 +155,9 @@ impl RawTrace {
             last_index: u64,
             /// The addresses of open functions, as far as they are known.
             open: Vec<Option<u64>>,
-            /// Whether one more may be open: the first chunk that is left says one too few where an interrupt has struck a hook.
+            /// True if one more may be open: the first chunk that is left says one too few where an interrupt has struck a hook.
             may_have_one_more: bool,
-            /// By how many what chunks say may differ from what is known: by one where an interrupt has struck a hook, and the first chunk that is left too.
+            /// The allowed difference between chunks and known depths: one where an interrupt has struck a hook and the first chunk that is left.
             tolerance: usize,
         }
         let mut tasks: BTreeMap<u32, Task> = BTreeMap::new();

@@ -15,7 +15,7 @@ fn source() -> CProgram {
     CProgram::new(&["known_work.c"]).without_library().with(&["-O2"])
 }
 
-/// What the program says: nanoseconds a call of each function.
+/// Returns the program's figures: nanoseconds a call of each function.
 fn known(run: &Run) -> BTreeMap<String, f64> {
     let line = |line: &str| {
         let (name, nanos) = line.split_once(' ').expect("a name and a number");
@@ -24,7 +24,7 @@ fn known(run: &Run) -> BTreeMap<String, f64> {
     run.stdout.lines().map(line).collect()
 }
 
-/// What a report shows.
+/// Returns a report's text.
 fn report(run: &Run, options: &[&str]) -> String {
     let output = Command::new(rftrace()).arg("report").args(options).arg(run.path("trace")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -50,7 +50,7 @@ fn check(program: &Program, options: &[&str]) {
     while problems.len() < TRIES {
         let Err(problem) = compare(program, options) else { return };
         problems.push(problem);
-        // What else the processor does changes from one second to the next.
+        // The processor's other load changes from one second to the next.
         thread::sleep(Duration::from_millis(500));
     }
     panic!("{options:?}: {problems:#?}");
@@ -111,7 +111,7 @@ fn where_nobody_has_measured_it_times_are_those_recorded() {
     }
 }
 
-/// What a program's own recording took is measured afterwards, once; not on another machine, and not for uftrace's traces.
+/// The overhead of a program's own recording is measured afterwards, once; not on another machine, and not for uftrace's traces.
 #[test]
 fn a_program_that_records_itself() {
     if !require(&["gcc"]) {

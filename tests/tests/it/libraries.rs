@@ -31,7 +31,7 @@ fn libraries_are_there_until_they_were_closed_as_often_as_opened() {
     let path = place.path().to_str().unwrap();
     let its_folder = format!("-DFOLDER=\"{path}\"");
     build(&at("libnesting.so"), &[&shared[..], &[&its_folder, "libraries_nesting.c"]].concat());
-    // What a specification names counts for libraries too.
+    // The functions of a specification count for libraries too.
     let specified = at("close.toml");
     fs::write(&specified, super::attach_resources::specified("strdup", "dlclose")).unwrap();
     let both = format!("library,{}", specified.display());
@@ -39,7 +39,7 @@ fn libraries_are_there_until_they_were_closed_as_often_as_opened() {
     for (tags, kinds) in [("enable", "library"), ("disable", "library"), ("disable", &both)] {
         let program = at(tags);
         build(&program, &["libraries.c", &format!("-Wl,--{tags}-new-dtags,-rpath,$ORIGIN/sought"), "-ldl"]);
-        // What the program prints is compared with what it prints alone: so each name leads to the same library, or to none.
+        // The program's output is compared with that of a run alone: so each name leads to the same library, or to none.
         let (folder, told) = record_kinds(kinds, &[], &program, &[path]);
         let found = values(&folder, &[]);
         // The first, the second, that in a space of its own, the nesting one, and what that opens. What was sought by the program's own path

@@ -25,7 +25,7 @@ pub(crate) const COUNTS: [(&str, u64); 12] = [
     ("strdup", 0),
 ];
 
-/// What says how slots are used.
+/// Compiler options for the use of slots.
 const LINKAGE: [&[&str]; 4] =
     [&["-Wl,-z,lazy"], &["-Wl,-z,now"], &["-fno-plt", "-Wl,-z,now"], &["-no-pie", "-fno-pie", "-Wl,-z,lazy"]];
 
@@ -65,7 +65,7 @@ fn they_are_below_the_functions_that_call_them() {
     assert!(run.stderr.contains("-P names no function"), "{}", run.stderr);
 }
 
-/// What is left out of the program, and why.
+/// Checks the functions left out of the program, with their reasons.
 #[track_caller]
 pub(crate) fn check_left_out(run: &Run) {
     let left_out = left_out(run);
@@ -76,7 +76,7 @@ pub(crate) fn check_left_out(run: &Run) {
     assert_eq!(reason("__libc_start_main"), None, "nobody calls it");
 }
 
-/// Who calls them, and whom they call.
+/// Checks their callers and callees.
 #[track_caller]
 pub(crate) fn check_callers(run: &Run) {
     let edges = traces::edges_where(&run.trace("trace"), |name| Some(name).filter(|name| !name.contains(':')));

@@ -23,7 +23,7 @@ fn memory_is_locked_as_without() {
         return;
     }
     let program = CProgram::new(&["locks.c"]).without_library().with(&["-O1"]).build();
-    // What nobody may lock, what the program has room in, and what it has not.
+    // Limits on locked memory: none, enough for the program, too little, and 0.
     let limits: &[&[&str]] = if is_root() { &[&[], &["7340032"], &["1048576"], &["0"]] } else { &[&[]] };
     for (limit, flags) in limits.iter().flat_map(|limit| FLAGS.map(|flags| (limit, flags))) {
         let without = Command::new(&program.path).arg(flags).args(*limit).output().unwrap();

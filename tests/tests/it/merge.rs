@@ -123,7 +123,7 @@ fn a_guest_is_aligned_with_its_host_to_the_tick() {
     let raw = RawTrace::read(&guest.path("trace.img")).ticks();
     let first = raw.values().flatten().copied().min().unwrap();
 
-    // What KVM would have said of a guest whose first record came a thousandth second after the host's.
+    // KVM's events for a guest whose first record came a thousandth second after the host's.
     let offset = i128::from(first) - (clock.first_tsc + 2_345_679);
     let at = |guest_tick: i128| guest_tick - offset;
     let next = i64::try_from(offset).unwrap().cast_unsigned();

@@ -178,7 +178,7 @@ fn a_limit_for_files_is_an_error() {
     // The second save fails as well, and says so.
     assert_eq!(run.status.code(), Some(1));
     assert!(is_expected(&run.stderr, "dump: cannot write trace/"), "{}", run.stderr);
-    // What is left is not taken for a trace.
+    // The remains are not taken for a trace.
     assert!(!run.path("small/info").exists() && !run.path("trace/info").exists());
 }
 

@@ -54,7 +54,7 @@ fn recording_goes_on_while_dumps_are_made() {
             } else {
                 assert!(n_middle >= 4 * n * number && n_middle >= before && n_middle <= all, "{way}: {n_middle}");
             }
-            // What was called since the moment is not in it. That is all, where the thread that copies has no processor for so long.
+            // Calls since the moment are not in it. These are all calls, where the thread that copies has no processor for so long.
             n_filled += u32::from(n_middle > 1_000);
             before = n_middle;
             let text = replay(&dump);
@@ -104,7 +104,7 @@ fn a_dump_that_cannot_be_leaves_nothing() {
     assert_eq!(fs::read_to_string(folder.path().join("trace")).unwrap(), "a file");
 }
 
-/// What a process that was killed while it made a dump has left there goes, and what another one makes stays.
+/// Pieces left by a process that was killed while it made a dump go; those of a live process stay.
 #[test]
 fn pieces_of_dumps_are_removed() {
     if !require(&["gcc"]) {

@@ -32,7 +32,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Whether uftrace would read it, and nothing else is there.
+/// True if uftrace would read it, and nothing else is there.
 fn is_whole(trace: &Path) -> bool {
     trace.join("info").is_file() && !trace.join(".recording").exists()
 }
@@ -78,7 +78,7 @@ fn a_stream_is_saved_once_and_others_follow() {
     assert_eq!(counted, [2 * N, 20, 4 * N]);
 }
 
-/// What had reached the disk when the program ended without a save is shown, and recovered.
+/// The records on disk when the program ended without a save are shown, and recovered.
 #[test]
 fn what_is_not_saved_is_recovered() {
     if !require(&["gcc"]) {

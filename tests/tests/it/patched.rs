@@ -204,7 +204,7 @@ fn systems_that_refuse_to_change_code() {
     }
 }
 
-/// What other threads may not have seen is not built upon, and is told of.
+/// Patches that other threads may not have seen are not built upon, and a message says so.
 #[test]
 fn barriers_that_fail() {
     if !require(&["nightly"]) {

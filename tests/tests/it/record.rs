@@ -13,7 +13,7 @@ use rftrace_tests::fixtures::{self, build_as, folder};
 use rftrace_tests::traces::{self, calls_per_task, uftrace};
 use rftrace_tests::{CProgram, Program, Run, require, tools};
 
-/// The command, built with what it preloads beside it.
+/// The command, with its preload libraries beside it.
 pub(crate) fn rftrace() -> PathBuf {
     fixtures::command_line().join("rftrace")
 }
@@ -57,7 +57,7 @@ fn build_any_rust(fixture: &str, options: &[&str]) -> PathBuf {
 
 const MUSL: &str = "x86_64-unknown-linux-musl";
 
-/// Whether nightly can build for musl.
+/// True if nightly can build for musl.
 fn has_rust_for_musl() -> bool {
     if !require(&["nightly", "gcc"]) {
         return false;
@@ -98,7 +98,7 @@ pub(crate) fn rust_program() -> &'static Path {
     BUILT.get_or_init(|| build_rust(&[]))
 }
 
-/// What `rftrace replay` shows of the calls, without columns.
+/// Returns the calls that `rftrace replay` shows, without columns.
 #[track_caller]
 pub(crate) fn replay(run: &Run) -> String {
     let mut command = Command::new(rftrace());
@@ -289,7 +289,7 @@ pub(crate) fn counted(dir: &Path) -> BTreeMap<String, u64> {
     counts
 }
 
-/// What `uftrace record` counts.
+/// Returns the counts of `uftrace record`.
 fn uftrace_calls(program: &Path, arguments: &[&str]) -> BTreeMap<String, u64> {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("trace");
@@ -425,7 +425,7 @@ fn what_is_recorded_can_be_chosen() {
     assert_eq!(calls(&run), BTreeMap::from([("leaf".to_owned(), 4), ("work".to_owned(), 1)]));
 }
 
-/// What was recorded is not lost with the trace.
+/// Records are not lost with the trace.
 #[test]
 fn where_no_trace_can_be_written() {
     if !require(&["gcc"]) {
@@ -481,7 +481,7 @@ fn source_lines_are_written() {
     assert_eq!(calls(&run)["leaf"], 1);
 }
 
-/// What a compiler has inlined has no calls; `--inlined` tells where it is. By the trace alone, or by the program. uftrace takes it for comments.
+/// Inlined functions have no calls; `--inlined` shows them where they are. By the trace alone, or by the program. uftrace takes them for comments.
 #[test]
 fn inlined_functions_are_told_of() {
     if !require(&["gcc", "uftrace"]) {

@@ -124,7 +124,7 @@ fn as_linked_dynamically() {
     }
 }
 
-/// What is chosen is what it is in the program that is linked dynamically: rules of all kinds, and what is said of those that match nothing.
+/// Filters choose the same as in the dynamically linked program: rules of all kinds, with the messages about those that match nothing.
 #[test]
 fn filters_as_linked_dynamically() {
     const FILTERS: [&[&str]; 12] = [
@@ -185,7 +185,7 @@ pub(crate) fn loading(folder: &TempDir) -> [PathBuf; 2] {
     paths
 }
 
-/// What is chosen of a library that a program with musl loads counts soon after, and so does that it was chosen.
+/// A filter for a library that a program with musl loads takes effect soon after, and soon counts as matched.
 #[test]
 fn filters_of_libraries_that_come_later() {
     if !require(&["musl-gcc"]) {
@@ -201,12 +201,12 @@ fn filters_of_libraries_that_come_later() {
     assert_eq!((found["own"], found["loaded"]), (200, 200), "{}", run.stderr);
     assert!(found.get("leaf").is_none_or(|&n| n < 150), "{found:?}");
     assert!(run.stderr.contains("matches not_below=missing\n"), "{}", run.stderr);
-    // What is not named is not included, whenever it comes.
+    // Functions that are not named are not included, whenever they come.
     let found = calls(&record(&["--rules", "include=own; exclude=missing"], &program, &[library]));
     assert_eq!(found, [("own".to_owned(), 200)].into());
 }
 
-/// What runs before the C library knows the thread calls the program's own hook; from there on, constructors first, all is recorded.
+/// Functions before the C library knows the thread call the program's own hook; from there on, constructors first, all is recorded.
 #[test]
 fn before_main() {
     if !require(&["gcc"]) {
@@ -302,7 +302,7 @@ fn rust_programs_for_musl() {
     }
 }
 
-/// What a panic tells of the functions that it passes.
+/// The functions in a panic's report.
 #[test]
 fn reports_of_panics_with_musl() {
     let report = |command: &mut Command, folder: &Path| -> Vec<String> {
@@ -387,7 +387,7 @@ fn signals_go_on() {
     }
 }
 
-/// Who controls it finds it, and takes the tracer out: the program goes on.
+/// `rftrace ctl` finds it, and takes the tracer out: the program goes on.
 #[test]
 fn controlled() {
     if !require(&["gcc"]) {
@@ -420,7 +420,7 @@ fn controlled() {
     }
 }
 
-/// The program outlives a recorder that is killed. Who attaches to it then takes the tracer out first.
+/// The program outlives a recorder that is killed. The next attach then takes the tracer out first.
 #[test]
 fn a_recorder_that_is_killed() {
     if !require(&["gcc"]) {
@@ -443,7 +443,7 @@ fn a_recorder_that_is_killed() {
     }
 }
 
-/// What it reads and writes is its own.
+/// It reads and writes its own input and output.
 #[test]
 fn input_and_output() {
     if !require(&["gcc"]) {
@@ -466,7 +466,7 @@ fn input_and_output() {
     }
 }
 
-/// What cannot be recorded has not begun.
+/// A program that cannot be recorded has not begun.
 #[test]
 fn refusals() {
     if !require(&["gcc", "strip"]) {

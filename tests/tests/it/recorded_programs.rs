@@ -1,4 +1,4 @@
-//! What `rftrace record` says of options, of programs that it cannot record or save, and of what takes too much room.
+//! Messages of `rftrace record` on options, on programs that it cannot record or save, and on too much data.
 
 use std::fs::{self, File};
 use std::io;
@@ -115,7 +115,7 @@ fn what_is_written_has_a_limit() {
     assert_eq!(gaps.too_much as usize + n_saved, 9);
 }
 
-/// What rftrace says may reach nobody. The program ends as by itself, and its trace is whole.
+/// rftrace's messages may reach nobody. The program ends as by itself, and its trace is whole.
 #[test]
 fn nobody_reads_what_is_said() {
     if !require(&["gcc"]) {

@@ -86,8 +86,8 @@ fn replaced_return_addresses_are_found() {
     }
 }
 
-/// What the tracer knows are the functions that `cfi` finds, as far as they are recorded; at the same lines, but where one was called by a
-/// function that is not.
+/// The tracer knows the functions that `cfi` finds, as far as they are recorded; at the same lines, except for callers that are functions without
+/// records.
 #[test]
 fn the_tracer_knows_the_same_functions() {
     if !require(&["gcc", "g++"]) {

@@ -35,7 +35,7 @@ fn record(options: &[&str], program: &Path, arguments: &[&str]) -> (TempDir, Str
 /// The same of other kinds of resources.
 #[track_caller]
 pub(super) fn record_kinds(kinds: &str, options: &[&str], program: &Path, arguments: &[&str]) -> (TempDir, String) {
-    // What it writes is in a folder of its own.
+    // Its files are in a folder of their own.
     let place = tempfile::tempdir().unwrap();
     let plain = Command::new(program).args(arguments).current_dir(place.path()).output().unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -53,7 +53,7 @@ pub(super) fn resources(folder: &TempDir, options: &[&str]) -> Output {
     Command::new(rftrace()).arg("resources").args(options).arg("trace").current_dir(folder.path()).output().unwrap()
 }
 
-/// What was recorded, of which all is in order.
+/// Returns the records, all of which are in order.
 #[track_caller]
 pub(super) fn values(folder: &TempDir, options: &[&str]) -> Value {
     let (values, told) = values_as_told(folder, options);
@@ -64,7 +64,7 @@ pub(super) fn values(folder: &TempDir, options: &[&str]) -> Value {
     values
 }
 
-/// What was recorded, and what is told beside it.
+/// Returns the records, and the messages beside them.
 #[track_caller]
 pub(super) fn values_as_told(folder: &TempDir, options: &[&str]) -> (Value, String) {
     let output = resources(folder, &[&["--json", "--limit", "0", "--depth", "0"], options].concat());
@@ -172,7 +172,7 @@ fn frame_pointers_and_no_backtraces() {
     assert_eq!(found["memory"]["bytes"], 500, "{found:#}");
 }
 
-/// What is remembered of the last stack makes none wrong: by frame pointers nothing is remembered.
+/// The memory of the last stack makes no stack wrong: by frame pointers nothing is remembered.
 #[test]
 fn deep_stacks_are_those_of_frame_pointers() {
     if !require(&["gcc"]) {
@@ -318,7 +318,7 @@ fn two_traces_are_compared() {
     let same: Value = values(&folder, &["--diff", "trace"]);
     assert_eq!((&same["memory"]["bytes"], &same["memory"]["peak_bytes"]), (&0.into(), &0.into()));
     assert_eq!(same["stacks"], Value::Array(Vec::new()));
-    // What is gone is all of the old one.
+    // All of the old one is gone.
     let all: i64 =
         new["stacks"].as_array().unwrap().iter().map(|stack| stack["allocated_bytes"].as_i64().unwrap()).sum();
     assert_eq!(new["memory"]["allocated_bytes"], all);
@@ -344,7 +344,7 @@ fn calls_and_memory_in_one_trace() {
         CProgram::new(&["resources.c"]).without_library().with(&["-g", "-O1", "-fno-builtin", "-lpthread"]).build();
     let (folder, told) = record(&[], &program.path, &["leak"]);
     assert_eq!(sums(&values(&folder, &[]), &["leaf"]), [10, 1000, 5, 500], "{told}");
-    // What the tracer has taken to write the trace is not the program's.
+    // The tracer's memory for writing the trace is not the program's.
     let leaks = resources(&folder, &["--leaks"]);
     assert!(!String::from_utf8_lossy(&leaks.stdout).contains("rftrace_frontend"), "{leaks:?}");
     let said = String::from_utf8_lossy(&leaks.stderr).into_owned();

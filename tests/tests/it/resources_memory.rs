@@ -1,4 +1,4 @@
-//! What memory of a program `rftrace record --resources memory` takes itself.
+//! Memory that `rftrace record --resources memory` takes in a program.
 
 use std::path::Path;
 use std::process::Command;
@@ -89,7 +89,7 @@ fn is_of(stack: &Value, function: &str) -> bool {
     super::resources::functions(stack).contains(&function)
 }
 
-/// What finds callers is made for the first thread, and for each other one before that begins: none has to do without.
+/// The memory for finding callers is made for the first thread, and for each other one before that begins: none has to do without.
 #[test]
 fn each_thread_has_what_finds_its_callers() {
     /// KiB: two caches of 16, and pages of the table of stacks. It took 120 where there were seven.
@@ -115,7 +115,7 @@ fn each_thread_has_what_finds_its_callers() {
     }
 }
 
-/// What of the library's file only its beginning needed is given back, but for a debugger, whose breakpoints may be in it.
+/// Code that only the library's beginning needed is given back, except under a debugger, whose breakpoints may be in it.
 #[test]
 fn code_of_the_beginning_is_given_back() {
     if !require(&["gcc", "setarch", "strace"]) {
@@ -131,7 +131,7 @@ fn code_of_the_beginning_is_given_back() {
     assert!(alone > 0 && alone + 32 < traced, "{alone} {traced}");
 }
 
-/// What waits for the recorder has one unit for most blocks. All are told as they were: those of few bytes, of many, and of as many as are just short.
+/// Most blocks take one unit while they wait for the recorder. All are told as they were: with few bytes, many, and just few enough to be short.
 #[test]
 fn most_blocks_take_sixteen_bytes_until_the_recorder_comes() {
     const BLOCKS: u64 = 30_000;

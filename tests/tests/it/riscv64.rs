@@ -88,12 +88,12 @@ fn what_is_not_there_is_refused() {
     assert!(!output.status.success() && said.contains("docs/riscv64.md"), "{said}");
 }
 
-/// What a tool of the cross compilers prints.
+/// Returns the output of a tool of the cross compilers.
 fn printed(tool: &str, arguments: &[&str], program: &Path) -> String {
     tools::text(Command::new(format!("{}{tool}", riscv64::PREFIX)).args(arguments).arg(program))
 }
 
-/// What the CFA is told from, how far above that it is, and how far below it the return address is, as `.eh_frame` has it.
+/// The CFA's base register, its offset from that, and the return address's offset below it, from `.eh_frame`.
 type Place = (String, u32, Option<u32>);
 
 /// These, by the address from which on they hold.

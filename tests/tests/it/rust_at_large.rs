@@ -22,7 +22,7 @@ fn own<'n>(name: &'n str, prefix: &str) -> Option<&'n str> {
     (!name.contains("{closure")).then_some(name)
 }
 
-/// What fixtures/rust/src/bin/async_poll.rs does. A future's poll is the closure in its function, which itself only
+/// The calls of fixtures/rust/src/bin/async_poll.rs. A future's poll is the closure in its function, which itself only
 /// makes the future. `Pause::poll` is `pause`.
 const POLLS: &str = "\
 boxed
@@ -100,7 +100,7 @@ fn a_poll_calls_the_polls_of_what_it_awaits() {
     }
 }
 
-/// What fixtures/rust/crates/src/bin/tokio_local.rs does.
+/// The calls of fixtures/rust/crates/src/bin/tokio_local.rs.
 const TOKIO_POLLS: &str = "\
 all
 all::{closure#0}
@@ -258,7 +258,7 @@ fn check_coroutines(case: &str, expected: &[&str]) {
     }
 }
 
-// What a coroutine calls is in a task of its own, behind that of the thread on which it began, once for each call.
+// A coroutine's calls are in a task of its own, behind that of the thread on which it began, once for each call.
 
 /// Two rounds, the first deeper than the second.
 const BODY: &str = "\
@@ -339,7 +339,7 @@ fn a_thousand_coroutines() {
     check_coroutines("many", &expected);
 }
 
-/// What fixtures/rust/src/bin/flavours.rs does, up to what needs unwinding.
+/// The calls of fixtures/rust/src/bin/flavours.rs, up to those that need unwinding.
 const FLAVOURS: &str = "\
 many
   leaf
@@ -397,7 +397,7 @@ fn build(name: &str, [opt_level, lto, codegen_units, panic]: [&str; 4]) -> Progr
     cargo.args(["--release", "--bin", name, "--target-dir"]).arg(&target_folder);
     cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", opt_level).env("CARGO_PROFILE_RELEASE_LTO", lto);
     cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", codegen_units).env("CARGO_PROFILE_RELEASE_PANIC", panic);
-    // What the program is linked with is compiled as quickly as possible.
+    // The program's dependencies are compiled as quickly as possible.
     cargo.args(["--config", r#"profile.release.package."*".opt-level=0"#]);
     cargo.args(["--config", r#"profile.release.package."*".codegen-units=16"#]);
     let messages = tools::text(cargo.arg("--message-format=json"));
@@ -444,7 +444,7 @@ fn a_panic_hook_saves_before_the_program_ends() {
     }
 }
 
-/// What fixtures/rust/harness/tests/traced.rs does in the thread of each test, and in those that one starts.
+/// The calls of fixtures/rust/harness/tests/traced.rs in the thread of each test, and in those that one starts.
 const TESTS: [&str; 13] = [
     "countdown\n  countdown\n    countdown\n      countdown\n        leaf\n",
     "countdown\n  countdown\n    countdown\n      leaf\n",

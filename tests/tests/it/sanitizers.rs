@@ -1,5 +1,5 @@
 //! Programs that are traced and run under a sanitizer at once: it finds nothing where nothing is wrong, and what is wrong
-//! where something is; the trace is right. What does not work is told in docs/conformance.md.
+//! where something is; the trace is right. docs/conformance.md lists the failures.
 
 use std::collections::BTreeMap;
 use std::process::Command;

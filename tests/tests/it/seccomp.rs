@@ -52,7 +52,7 @@ fn calls(folder: &TempDir, is_by_library: bool, do_fail: bool, without: &[i64]) 
     path
 }
 
-/// Whether this may read filters.
+/// True if this may read filters.
 fn has_rights() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
@@ -84,7 +84,7 @@ fn interrupt(mut recorder: std::process::Child) {
     assert!(recorder.wait().unwrap().success());
 }
 
-/// What a recorder that is killed has left is taken over.
+/// A recorder takes over after a killed one.
 #[track_caller]
 fn record_after_a_killed_one(running: &Running, options: &[&str]) {
     let mut killed = running.begin_recording(options);
@@ -156,7 +156,7 @@ fn no_other_call_is_made_in_static_programs() {
     }
 }
 
-/// What a filter does not let pass is named, and nothing is changed: a wait that was interrupted goes on too.
+/// A call that the filter does not let pass is named, and nothing is changed: a wait that was interrupted goes on too.
 #[test]
 fn what_is_missing_is_named() {
     if !require(&["gcc"]) || !has_rights() {
@@ -239,7 +239,7 @@ fn the_strict_mode() {
     assert_eq!(status.code(), Some(7));
 }
 
-/// Who may not read a filter says what is needed, and touches nothing.
+/// A recorder that may not read filters names the missing right, and touches nothing.
 #[test]
 fn who_may_not_read_filters() {
     if !require(&["gcc", "setpriv"]) || !has_rights() {

@@ -145,7 +145,7 @@ fn all_hooks_count_the_same() {
     let counts = ways.map(|(name, program, options)| {
         let run = recorded(options, &program.path, &[]);
         let mut calls = calls(&run);
-        // What no source has, or what only some hooks can be in: assembly.
+        // Functions that have no source, or assembly that only some hooks can be in.
         let names: Vec<&str> = COUNTS.iter().map(|&(name, _)| name).collect();
         calls.retain(|called, _| {
             names.contains(&called.as_str()) && !["modest", "looping", "jumped_into"].contains(&called.as_str())
@@ -159,7 +159,7 @@ fn all_hooks_count_the_same() {
     }
 }
 
-/// What somebody else has changed is left alone: LLVM's runtime, if it is told to trace.
+/// Code changed by somebody else is left alone: LLVM's runtime, if it is told to trace.
 #[test]
 fn the_runtime_of_llvm_goes_first() {
     if !require(&["clang"]) {

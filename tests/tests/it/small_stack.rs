@@ -14,7 +14,7 @@ fn callers_are_found_on_small_stacks() {
         return;
     }
     let program = CProgram::new(&["small_stack.c"]).without_hooks().without_library();
-    // What is checked as in debug builds takes 2 KiB more than what users have, which lives with 8.
+    // The checks of debug builds take 2 KiB more than users' builds, for which 8 are enough.
     let program =
         program.with(&["-g", "-O1", "-fno-builtin", "-pthread", "-fno-omit-frame-pointer", "-DBYTES=12288"]).build();
     for backtraces in ["none", "fp", "cfi"] {

@@ -36,7 +36,7 @@ fn postprocessor(place: &Path) -> Option<PathBuf> {
         tools::skip("no source of sp-rtrace: RFTRACE_SP_RTRACE is to name its folder");
         return None;
     }
-    // What its configure script would write.
+    // The file that its configure script would write.
     fs::write(place.join("config.h"), "#define PACKAGE_STRING \"sp-rtrace\"\n").unwrap();
     let program = place.join("sp-rtrace-postproc");
     let mut gcc = Command::new("gcc");
@@ -56,7 +56,7 @@ fn postprocessor(place: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
-/// What is written for sp-rtrace of a recording.
+/// Writes a recording's text for sp-rtrace.
 fn text(folder: &TempDir, options: &[&str]) -> PathBuf {
     let output = resources(folder, &[&["--text", "sp-rtrace"], options].concat());
     assert!(output.status.success(), "{output:?}");
@@ -79,7 +79,7 @@ fn summaries(text: &str) -> Vec<&str> {
     text.lines().filter_map(|line| line.strip_prefix("# allocation summary: ")?.split("total size ").nth(1)).collect()
 }
 
-/// What a postprocessor makes of it.
+/// Returns a postprocessor's output for it.
 fn processed(program: &Path, arguments: &[&str], text: &Path) -> String {
     let output = Command::new(program).args(arguments).arg(text).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

@@ -44,7 +44,7 @@ fn specification() -> PathBuf {
     folder("specifications").join("pool.toml")
 }
 
-/// What it says when a specification is wrong.
+/// Returns the message about a wrong specification.
 #[track_caller]
 fn refused(text: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
@@ -106,7 +106,7 @@ fn a_pool_of_the_users_own_is_counted() {
     assert!(told.contains("blocks was not recorded; there is memory, block, ticket"), "{told}");
 }
 
-/// What `block` of a specification is where a program is recorded with it: taken, bytes of that, there, bytes of that.
+/// Checks `block` of a specification in a recording: taken, bytes of that, there, bytes of that.
 #[track_caller]
 fn check_blocks(specification: &Path, program: &Path, arguments: &[&str], expected: [u64; 4]) -> Value {
     let kinds = format!("memory,{}", specification.display());
@@ -175,7 +175,7 @@ fn calls_within_programs_in_cpp_and_rust_are_seen() {
     check_blocks(&specification, &place.path().join("own_pool"), &[], [10, 550, 2, 30]);
 }
 
-/// What has no branch is named with the reason: here assembly that says nothing of where it ends.
+/// A function without a branch is named with the reason: here assembly that says nothing of where it ends.
 #[test]
 fn what_can_have_no_branch_has_its_reason() {
     if !require(&["gcc"]) {
@@ -214,7 +214,7 @@ fn what_is_wrong_with_a_specification_is_told_before_anything_runs() {
         "{text}\n[[function]]\nsymbol = \"f\"\nlibrary = \"libnothing.so*\"\nresource = \"block\"\nkind = \"note\"\n"
     ));
     assert!(told.contains("loads no library libnothing.so*"), "{told}");
-    // What may be missing is.
+    // An optional function may be missing.
     let folder = tempfile::tempdir().unwrap();
     let optional = "[[function]]\nsymbol = \"f\"\noptional = true\nresource = \"block\"\nkind = \"note\"\n";
     fs::write(folder.path().join("own.toml"), format!("{text}\n{optional}")).unwrap();
@@ -286,7 +286,7 @@ fn what_is_moved_in_memory_is_told_as_by_functracer() {
     assert!(text.contains(": main+0x"), "{text}");
 }
 
-/// What needs no specification is recorded as without one, also where both are of the same functions.
+/// Functions that need no specification are recorded as without one, also where a specification has the same functions.
 #[test]
 fn functions_that_are_recorded_in_any_case() {
     if !require(&["gcc"]) {

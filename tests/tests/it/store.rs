@@ -31,7 +31,7 @@ fn succeeds(output: &Output) {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
 }
 
-/// What is in a directory, and what the files hold.
+/// Returns the names and contents of the files in a directory.
 fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     let mut found: Vec<_> = entries
@@ -72,7 +72,7 @@ fn files_of_others_stay_in_the_directory_of_a_trace() {
         assert_eq!(fs::read(folder.path("trace/stream/fish")).unwrap(), b"a river");
         assert_eq!((leaves(&folder.path("trace")), leaves(&folder.path("trace.old"))), (SHORT, SHORT));
     }
-    // What is in the older one does not go either.
+    // Files in the older one do not go either.
     fs::write(folder.path("trace.old/notes"), "older").unwrap();
     let recorded = records(&folder);
     assert_eq!(recorded.status.code(), Some(1));
@@ -271,7 +271,7 @@ fn damage_costs_its_part_alone_and_is_told() {
     succeeds(&recover("whole"));
     let whole = leaves(&folder.path("whole"));
     assert!(whole > 8 * 2000);
-    // What is known of a process.
+    // Files about a process.
     for (name, damage) in [("about", "change"), ("removed", "remove"), ("spool", "remove")] {
         let work = copy(name).join("stream");
         let spool = spools(&work).pop().unwrap();
@@ -295,7 +295,7 @@ fn damage_costs_its_part_alone_and_is_told() {
         let shown = folder.command(&["info", name]).output().unwrap();
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned() + &stderr(&shown);
         assert!(shown.contains("are damaged"), "{shown}");
-        // What cannot be read stays.
+        // Files that cannot be read stay.
         assert_eq!(work.is_dir(), name != "spool", "{name}");
     }
     // Any byte of a spool.
@@ -348,7 +348,7 @@ fn after_a_full_disk_all_is_recovered() {
     disk.grow();
     let recovered = folder.command(&["recover", "disk/trace"]).output().unwrap();
     succeeds(&recovered);
-    // What a call costs, and what the program has used.
+    // The overhead of a call, and the program's usage.
     let clock = fs::read_to_string(folder.path("disk/trace/clock.txt")).unwrap();
     assert!(clock.contains("hook_inside_ps="), "{clock}");
     let info = fs::read(folder.path("disk/trace/info")).unwrap();

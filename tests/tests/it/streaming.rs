@@ -69,7 +69,7 @@ fn all_is_there_however_it_ends() {
         ("kill", 1),
         ("raw_exit", 1),
         ("fork", 2),
-        // What the child does is not recorded, and does no harm to what its parent does.
+        // The child is not recorded, and does no harm to the recording of its parent.
         ("raw_fork", 2),
         ("chroot", 2),
         ("user", 2),
@@ -176,7 +176,7 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// What the system kills as there is no memory left has all its calls in the trace.
+/// A program that the system kills for lack of memory has all its calls in the trace.
 #[test]
 fn all_is_there_after_the_oom_killer() {
     if !require(&["gcc"]) {
@@ -253,7 +253,7 @@ fn a_recorder_that_is_stopped_stops_nothing() {
     assert!(n_missing > 0 && n_missing <= n_dropped && n_dropped <= 2 * 6 * N, "{n_missing} of {n_dropped}: {lines}");
 }
 
-/// What is dropped is counted, and the rest is a trace.
+/// Dropped records are counted, and the rest is a trace.
 #[test]
 fn what_is_dropped_is_counted() {
     if !require(&["gcc"]) {
@@ -271,7 +271,7 @@ fn what_is_dropped_is_counted() {
         n_missing > 0 && n_missing <= n_dropped && n_dropped <= 2 * 3 * 5 * N,
         "{n_missing} of {n_dropped}: {lines}"
     );
-    // Who looks at the trace later is told too.
+    // Later readers of the trace are told too.
     let gaps = fs::read_to_string(trace.join("record.txt")).unwrap();
     assert!(gaps.contains(&format!("\ndropped={n_dropped}\n")), "{gaps}");
     let report = Command::new(rftrace()).arg("report").arg(&trace).output().unwrap();
@@ -296,7 +296,7 @@ fn a_limit_is_kept() {
         let trace = folder.path().join("trace");
         let n_found = count(&trace, "leaf");
         assert!((1..200_000).contains(&n_found), "{n_found}");
-        // What was in the bank when it was reached counts too: a call and its return.
+        // Records in the bank when the limit was reached count too: a call and its return.
         let n_missing = 3 * N - n_found - count(&trace, "middle");
         let n_dropped = dropped(&lines).unwrap_or_else(|| panic!("{lines}"));
         assert!((n_missing..2 * n_missing).contains(&n_dropped), "{buffer}: {n_missing} of {n_dropped}");

@@ -25,14 +25,14 @@ const SITES: [&str; 2] = ["0", "1"];
 const MCOUNT: &[&str] = &["-O2"];
 const FENTRY: &[&str] = &["-O2", "-mfentry"];
 
-/// The scenarios, and what they call.
+/// The scenarios, and their calls.
 const SCENARIOS: [(&str, &str); 8] = [
     ("calls", "calls\n  two\n    leaf\n    leaf\n  leaf\n"),
     ("tails", "tails\n  tail1\n    tail2\n      tail3\n        leaf\n  leaf\n"),
     ("jumps", "jumps\n  jump\n    jump\n      jump\n        jump\n  leaf\n  two\n    leaf\n    leaf\n"),
     (
         "switches",
-        // What the coroutine calls is in a task of its own.
+        // The coroutine's calls are in a task of its own.
         "switches\n  resume\n  leaf\n  resume\nbody\n  work\n    yield\n    leaf\n",
     ),
     ("exceptions", "exceptions\n  catcher\n    tail_middle\n      middle\n        thrower\n  leaf\n"),
@@ -41,14 +41,14 @@ const SCENARIOS: [(&str, &str); 8] = [
     ("leaves", "leaves\n  leaver\n"),
 ];
 
-/// The kinds of handlers, and what they call.
+/// The kinds of handlers, and their calls.
 const KINDS: [(&str, &str); 3] = [
     ("calls", "strike_calls\n  strike_leaf\n  strike_tail\n    strike_leaf\n"),
     ("throws", "strike_throws\n  strike_middle\n    strike_thrower\n  strike_leaf\n"),
     ("jumps", "strike_jumps\n  strike_jump\n    strike_jump\n  strike_leaf\n"),
 ];
 
-/// What the last of them looks like amid a slow path, which leaves the return stack to the slow path that it has struck.
+/// Outline of the last kind amid a slow path, which leaves the return stack to the slow path that it has struck.
 const NOT_NOTICED: &str = "strike_jumps\n  strike_jump\n    strike_jump\n      strike_leaf\n";
 
 fn build(arguments: &[&str]) -> Program {
@@ -93,7 +93,7 @@ fn text(lines: &[Line]) -> String {
     lines.iter().map(|(depth, name)| format!("{}{name}\n", "  ".repeat(depth - above))).collect()
 }
 
-/// What the fixture tells about one run of a scenario.
+/// The fixture's report about one run of a scenario.
 struct Told<'a> {
     kind: &'a str,
     step: usize,

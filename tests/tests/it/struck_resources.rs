@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::record::rftrace;
 use super::resources::{functions, values_as_told};
 
-/// What the program counts.
+/// The kinds that the program counts.
 const KINDS: [&str; 5] = ["memory", "file", "block", "text", "ticket"];
 
 /// Functions whose calls are recorded, where stacks are of such.
@@ -52,7 +52,7 @@ fn number(found: &Value, kind: &str, key: &str) -> u64 {
     found[kind][key].as_u64().unwrap()
 }
 
-/// What is recorded of the part behind all strikes, with its stacks.
+/// Checks the records of the part behind all strikes, with its stacks.
 #[track_caller]
 fn check_afterwards(backtraces: &str, found: &Value) {
     for kind in KINDS {

@@ -144,7 +144,7 @@ fn switches_and_filters_hold_at_once() {
 fn one_function_of_ten_thousand_is_chosen_soon() {
     const FILTERS: usize = 100;
     const IN_TIME: Duration = Duration::from_millis(50);
-    /// What is not optimised needs 14 times as long in the program.
+    /// Unoptimised code needs 14 times as long in the program.
     const FIRST_IN_TIME: Duration = if cfg!(debug_assertions) { Duration::from_millis(300) } else { IN_TIME };
 
     if !require(&["gcc"]) {

@@ -190,7 +190,7 @@ fn check_clippy_and_doc() {
     }
 }
 
-/// What a program's developer may have set, and what would break or slow down the tracer.
+/// Settings that a program's developer may have, and that would break or slow down the tracer.
 const CONFIG: &str = r#"
 [build]
 rustflags = ["-Z", "instrument-mcount", "-C", "target-cpu=native", "-C", "overflow-checks=on", "--cfg", "hostile"]

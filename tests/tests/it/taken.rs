@@ -1,5 +1,5 @@
-//! What programs in C++ and in Rust, which do the same, take of each kind of resource but memory (`kept`): files, threads, mappings, shared
-//! memory, what is moved, objects.
+//! Resources of each kind but memory (`kept`) taken by programs in C++ and in Rust, which do the same: files, threads, mappings, shared
+//! memory, moved resources, objects.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::record::rftrace;
 use super::resources::{record_kinds, resources, sums, values};
 
-/// What the linker is told for GObject; `None` where it is not installed.
+/// Linker arguments for GObject; `None` where it is not installed.
 fn gobject() -> Option<Vec<String>> {
     let flags = Command::new("pkg-config").args(["--cflags", "--libs", "gobject-2.0"]).output().ok()?;
     let words = String::from_utf8(flags.stdout).ok()?;

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::record::rftrace;
 
-/// What the commands are told, each with uftrace's name for it.
+/// Arguments of the commands, each with uftrace's name for it.
 const REPORTS: [&[&str]; 4] = [
     &["report"],
     &["report", "-s", "self"],
@@ -47,7 +47,7 @@ impl Traces {
     }
 }
 
-/// What our command prints.
+/// Returns our command's output.
 fn ours(arguments: &[&str], dir: &Path) -> String {
     let (command, options) = arguments.split_first().unwrap();
     let corrected = ["report", "graph"].contains(command).then_some("--no-correct");

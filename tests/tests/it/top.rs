@@ -63,7 +63,7 @@ struct Row {
     percent: f64,
 }
 
-/// What one table shows.
+/// Contents of one table.
 #[derive(Clone, Debug)]
 struct Shown {
     head: String,
@@ -183,7 +183,7 @@ fn all_calls_are_counted() {
     assert_eq!((status.code(), said), (Some(7), format!("sum {}\n", sums.iter().sum::<i64>())));
 }
 
-/// What a function takes that is at work, or waits, is seen while it does.
+/// The time of a function that works or waits is shown before it returns.
 #[test]
 fn functions_that_do_not_return() {
     if !require(&["gcc"]) {
@@ -308,7 +308,7 @@ fn a_program_that_ends() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("there is no process"));
 }
 
-/// So many tables, and what is chosen in the program.
+/// So many tables, and choices in the program.
 #[test]
 fn options() {
     if !require(&["gcc"]) {

@@ -50,7 +50,7 @@ fn calls(trace: &Trace) -> String {
     entries.map(line).collect()
 }
 
-/// What rftrace records with these options, of a trace that is well-formed.
+/// Returns the outline of rftrace's trace with these options; it is well-formed.
 fn ours(options: &[&str]) -> String {
     of(program(), options)
 }
@@ -115,7 +115,7 @@ fn it_begins_switched_off() {
     let options = ["-T", "off@trace_off", "-T", "last@finish", "-T", "inner@trace_on", "-N", "work"];
     let expected = "main\n";
     assert_eq!(ours(&options), expected);
-    // What is not called.
+    // A function that is not called.
     let (folder, output) = record(&["--disabled", "-T", "main@depth=1"], &[]);
     assert_eq!(output.status.code(), Some(0));
     assert!(!folder.path().join("trace").exists(), "{}", told(&output));

@@ -56,7 +56,7 @@ fn rust_program(name: &str, options: &[&str]) -> PathBuf {
     fixtures::cache::compile(rustc.args(["-Zinstrument-mcount", "-g"]).args(options), name)
 }
 
-/// What stands between commas that are not within something.
+/// Splits a text at commas that are not within something.
 fn parts(text: &str) -> Vec<&str> {
     let (mut depth, mut is_quoted, mut is_escaped, mut start) = (0, None, false, 0);
     let mut parts = Vec::new();
@@ -82,7 +82,7 @@ fn parts(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Whether something is shown of a value, and all of it. `None`: something else than is expected.
+/// True if a value is shown in full. `None`: it is another one than expected.
 fn is_known(shown: &str, expected: &str) -> Option<bool> {
     // uftrace shows no fields.
     if matches!(shown, "?" | "?{}") || shown.ends_with("{...}") {
@@ -156,7 +156,7 @@ pub(crate) fn compare(replay: &str, printed: &str, prefix: &str, way: &str) -> S
         let mut expected: Vec<&str> = words.collect();
         let result = expected.pop().unwrap();
         let number = seen.entry(name.clone()).or_default();
-        // What an optimiser has inlined is not called.
+        // Functions that an optimiser has inlined are not called.
         let Some(call) = calls.get(&name).and_then(|calls| calls.get(*number)) else { continue };
         *number += 1;
         let complaint = format!("{way}: {name}: {call:?}, it is {line}");
@@ -343,14 +343,14 @@ fn values_by_separate_debug_information() {
         tools::run(Command::new("dwz").current_dir(folder).args(["-m", "common", "one", "two"]));
         assert!(folder.join("common").exists());
         pair.iter().for_each(|path| assert_eq!(check(path, &[], ""), expected));
-        // What both have in common is gone: what is left has no types.
+        // The common file is gone: the rest has no types.
         std::fs::remove_file(folder.join("common")).unwrap();
         let run = record(&["-a"], &pair[0], &[]);
         assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
     }
 }
 
-/// What rustc leaves beside the program.
+/// Debug information that rustc leaves beside the program.
 #[test]
 fn values_by_split_debug_information_of_rust() {
     if !require(&["rustc"]) {

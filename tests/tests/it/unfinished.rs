@@ -60,7 +60,7 @@ fn record(options: &[&str], n: u64, way: &str) -> (TempDir, Output) {
     (folder, output)
 }
 
-/// What the commands show of each directory here: the same as of a trace.
+/// Checks that the commands show each directory here like a trace.
 fn assert_all_commands_show(folder: &Path) {
     for (args, wanted) in [
         (&["report", "trace"][..], "leaf"),
@@ -217,7 +217,7 @@ fn a_stream_outlives_its_program() {
     assert_eq!(count(&folder.path().join("trace.old"), "leaf"), 20);
 }
 
-/// What is unpacked is gone, however the command ends, and nothing is begun where there is no room.
+/// Unpacked files are removed, however the command ends, and nothing is begun without room.
 #[test]
 fn nothing_is_left_of_what_is_shown() {
     if !require(&["gcc"]) {

@@ -13,7 +13,7 @@ fn rust_panics_end_their_functions() {
     for profile in Profile::ALL {
         let run = rust_program("panics", profile).run(&[]);
         let mut lines = run.stdout.lines();
-        // What was caught, what was passed, that the thread ended with a panic, and all destructors ran.
+        // The numbers caught and passed, the panic that ended the thread, and the destructors, all of which ran.
         assert_eq!(lines.next(), Some("40 0 true 6"), "{profile:?}");
         assert_eq!(lines.next(), Some("49"), "{profile:?}");
 

@@ -40,7 +40,7 @@ pub(crate) fn calls(replay: &str) -> String {
     replay.lines().filter_map(call).collect()
 }
 
-/// What the program has printed, as [`calls`] has it.
+/// Returns the program's output in the form of [`calls`].
 pub(crate) fn printed(run: &Run) -> String {
     run.stdout.lines().map(|line| line.trim_end_matches(';').to_owned() + "\n").collect()
 }
@@ -206,7 +206,7 @@ fn other_commands_have_values_too() {
     assert!(rftrace(&["report"]).contains("nested"));
     assert!(rftrace(&["graph"]).contains("nested"));
     assert!(uftrace_is_content(&trace));
-    // What formats have is tested in `tools/tests/it/values.rs`.
+    // The contents of formats are tested in `tools/tests/it/values.rs`.
     let chrome = rftrace(&["dump", "--chrome"]);
     serde_json::from_str::<serde_json::Value>(&chrome).unwrap();
     assert!(rftrace(&["report", "--by-value", "nested@arg1"]).contains("  nested(5)\n"));
@@ -220,7 +220,7 @@ fn other_commands_have_values_too() {
     }
 }
 
-/// Whether uftrace's report reads it without a complaint.
+/// True if uftrace's report reads it without a complaint.
 fn uftrace_is_content(trace: &Path) -> bool {
     !require(&["uftrace"]) || uftrace(&["report"], trace).contains("nested")
 }

@@ -106,7 +106,7 @@ fn a_program_that_runs_has_values() {
     let shown = String::from_utf8(output.stdout).unwrap();
     let mut n_calls = 0;
     for line in shown.lines().map(str::trim) {
-        // What was entered, and has not ended.
+        // A call that has not ended.
         let Some((argument, result)) =
             line.strip_prefix("leaf(").and_then(|rest| rest.strip_suffix(';')?.split_once(") = "))
         else {

@@ -139,7 +139,7 @@ fn calls_of(trace: &Path, function: &str) -> Vec<(i64, i64)> {
     shown.lines().filter_map(call).collect()
 }
 
-/// What a function takes and returns.
+/// Options for a function's argument and result.
 const LEAF: [&str; 4] = ["-A", "leaf@arg1/i64", "-R", "leaf@retval/i64"];
 
 /// One recorder after the other, each of which wants other values, or none.
@@ -185,7 +185,7 @@ fn check_library(trace: &Path) {
     assert!(found.iter().all(|&(argument, result)| result == 3 * argument + 1), "{found:?}");
 }
 
-/// What is said of values holds for a library, too, that a program with musl loads: its calls have them soon after, also if nothing had any before.
+/// Options for values apply to a library, too, that a program with musl loads: its calls have them soon after, also if nothing had any before.
 #[test]
 fn libraries_that_come_later() {
     if !require(&["musl-gcc"]) {

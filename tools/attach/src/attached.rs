@@ -32,7 +32,7 @@ pub struct Files {
     pub resources: Option<File>,
 }
 
-/// What became of a process.
+/// State of an attached process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It is attached to, and has the libraries that it had.
@@ -69,7 +69,7 @@ pub(crate) struct Attached {
     places: Option<(Vec<String>, Places)>,
 }
 
-/// What is found in a process before it is touched.
+/// Facts on a process, found before it is touched.
 struct Found {
     process: Process,
     maps: Vec<Map>,
@@ -77,7 +77,7 @@ struct Found {
     gadgets: Gadgets,
 }
 
-/// Opens a process that may be attached to, by one way or the other. What is mapped in it is told too.
+/// Opens a process that may be attached to, by one way or the other. Returns its maps too.
 pub(crate) fn open(pid: pid_t) -> Result<(Process, Vec<Map>)> {
     refusal::check_state(pid)?;
     let process = Process::open(pid).map_err(|error| match error.kind() {
@@ -122,7 +122,7 @@ impl Attached {
         let dlopen = libc.function("dlopen")?;
         let found = Library::find(&process, &maps, &file)?;
         if let Some(library) = &found {
-            // Those of a recorder that was killed. What is prepared now is to be the program's own code.
+            // Those of a recorder that was killed. The code prepared now is to be the program's own.
             Branches::prepared(&process, library)?.restore(&process, None, &mut late)?;
         }
         let tracer = found
@@ -178,7 +178,7 @@ impl Attached {
         self.process.other_root()
     }
 
-    /// Whether [`look_by`](Self::look_by) has anything to do.
+    /// True if [`look_by`](Self::look_by) has anything to do.
     pub(crate) fn is_other(&self) -> bool {
         self.process.maps().is_ok_and(|maps| modules(&maps) != self.modules)
     }
@@ -243,7 +243,7 @@ impl Attached {
         left
     }
 
-    /// What the library in the process tells of functions that were to have a hook, as [`EntriesLine`](rftrace_format::recording::EntriesLine)s.
+    /// Returns the library's report on functions chosen for a hook, as [`EntriesLine`](rftrace_format::recording::EntriesLine)s.
     pub(crate) fn told(&self) -> &str {
         self.branches.as_ref().map_or("", |branches| &branches.told)
     }
@@ -300,16 +300,16 @@ impl Attached {
     }
 }
 
-/// What is used while a thread is borrowed.
+/// Parts used while a thread is borrowed.
 struct Parts<'a> {
     process: &'a Process,
     library: &'a Library,
-    /// For who leaves.
+    /// Needed to leave the process.
     stacks: Option<Stacks<'a>>,
     late: &'a mut Vec<pid_t>,
 }
 
-/// Gives return addresses back, and takes branches away. What stays of the return addresses returns by the tracer; of branches nothing may.
+/// Gives return addresses back, and takes branches away. Return addresses that stay return by the tracer; no branch may stay.
 fn give_all_back(parts: &mut Parts<'_>, thread: &mut Borrowed<'_>) -> Result<()> {
     /// Passes over the stacks until no thread is in the tracer.
     const TRIES: usize = 20;
@@ -387,21 +387,21 @@ fn own_branches(
     Ok(OwnBranches { written, told: library.told(process) })
 }
 
-/// What the borrowed thread has begun.
+/// Result of the borrowed thread's work.
 struct Begun {
     library: Library,
     resources: Option<Library>,
     answer: Answer,
 }
 
-/// What is wanted, and what is not as it is wanted.
+/// Options, and deviations from them.
 struct Now<'a> {
     wanted: &'a Wanted,
-    /// Whether filters of system calls let values be read wherever they are.
+    /// True if filters of system calls let values be read wherever they are.
     has_values: bool,
 }
 
-/// What the borrowed thread does.
+/// Begins the recording on the borrowed thread.
 fn begin_on(
     thread: &mut Borrowed<'_>,
     process: &Process,
@@ -479,7 +479,7 @@ fn filled(thread: &mut Borrowed<'_>, process: &Process, name: &str, bytes: &[u8]
     Ok(number)
 }
 
-/// What the library in a process answers of its slots.
+/// The library's answer on its slots.
 struct Answer {
     /// How many lead to the tracer.
     n_slots: usize,
@@ -509,7 +509,7 @@ fn tracer(process: &Process, library: &Library) -> Tracer {
     Tracer { texts: library.texts(), trampolines: stacks(process, library).trampolines() }
 }
 
-/// What is loaded.
+/// Lists the loaded modules.
 pub(crate) fn modules(maps: &[Map]) -> Vec<String> {
     let mut found: Vec<String> = maps
         .iter()

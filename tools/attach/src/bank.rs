@@ -17,14 +17,14 @@ use super::image::Image;
 use super::library::map;
 use super::process::Process;
 
-/// Where things lie in the file of a bank, for who maps it as a whole.
+/// Places in the file of a bank, for a reader that maps it as a whole.
 #[derive(Clone, Debug)]
 pub struct BankPlaces {
     /// Bytes of the file.
     pub n_bytes: u64,
     /// The memory for the tracer.
     pub chunks: Range<u64>,
-    /// What tracer and recorder share.
+    /// Memory shared by tracer and recorder.
     pub bank: u64,
     /// Where the tracer tells what it finds in calls.
     pub noticed: u64,
@@ -34,7 +34,7 @@ pub struct BankPlaces {
     pub thread_bytes: u64,
     /// Entries.
     pub n_threads: u64,
-    /// Whether nobody empties it: the newest take the place of the oldest.
+    /// True if nobody empties it: the newest records take the place of the oldest.
     pub is_ring: bool,
 }
 

@@ -28,9 +28,9 @@ use super::world::let_late_go;
 const STACK_BYTES: u64 = 1 << 20;
 /// And of the memory for what functions are told, behind it.
 const TEXT_BYTES: u64 = 64 << 10;
-/// What a frame takes at the most, on a thread's own stack.
+/// Most bytes of a frame on a thread's own stack.
 const OWN_STACK_BYTES: u64 = 64 << 10;
-/// What a leaf function may use below its stack pointer.
+/// Bytes that a leaf function may use below its stack pointer.
 const RED_ZONE_BYTES: u64 = 128;
 /// How long anything may take that the thread is asked for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -97,9 +97,9 @@ pub(crate) struct Borrowed<'a> {
     n_used: u64,
     /// Signals that came meanwhile.
     pending: Vec<c_int>,
-    /// Whether it is traced by somebody else too, who has stopped it and lets it go on.
+    /// True if somebody else traces it too, has stopped it and lets it go on.
     is_lent: bool,
-    /// Whether it has filters of system calls.
+    /// True if it has filters of system calls.
     is_confined: bool,
     is_gone: bool,
 }
@@ -243,7 +243,7 @@ impl<'a> Borrowed<'a> {
         self.gadgets = gadgets;
     }
 
-    /// Has it call a function. What that returns is not known.
+    /// Has it call a function. The result of that is not known.
     pub(crate) fn call(&mut self, function: u64, arguments: &[u64]) -> Result<()> {
         let errno = self.errno();
         let done = self.run(function, 0, arguments).map(drop);
@@ -424,8 +424,9 @@ impl<'a> Borrowed<'a> {
         Ok(())
     }
 
-    /// Whether the thread's call begins anew. The only signal that waits for it may be that of a clock of processor time, of which it has used some for us.
-    /// By itself that had not come while the thread waits in a system call, so it is to come before that begins again, not to end it.
+    /// True if the thread's call begins anew. The only signal that may wait for it is that of a clock of processor time, of which the thread has used
+    /// some for us. Without us that signal had not come during the wait in a system call. So it is to come before the call begins again, not to end
+    /// it.
     fn begins_anew(&self) -> bool {
         let waiting = Status::of(self.thread).map_or(0, |status| status.pending) & !self.mask;
         let waiting = self.pending.iter().fold(waiting, |all, &signal| all | bit(signal));

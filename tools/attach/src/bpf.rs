@@ -1,7 +1,7 @@
-//! What a filter of system calls (seccomp) does with a call of which not all is known: its instructions (classic BPF) are followed, both ways where a
-//! value decides that is not known. They jump forwards only, so each way ends.
+//! Effect of a filter of system calls (seccomp) on a call that is known in part: its instructions (classic BPF) are followed, both ways where an
+//! unknown value decides. They jump forwards only, so each way ends.
 //!
-//! Not here: how filters are read, and which calls are asked for (`confined`).
+//! Not here: the reading of filters, and the calls in question (`confined`).
 
 use std::collections::HashSet;
 use std::fmt;
@@ -25,7 +25,7 @@ pub struct Call {
     pub arguments: [Option<u64>; 6],
 }
 
-/// What a filter does with a call, the worse the later.
+/// Effect of a filter on a call, the worse the later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Action {
     Allows,
@@ -54,7 +54,7 @@ impl fmt::Display for Action {
 }
 
 impl Action {
-    /// What a filter returns means that, as the system has it (`SECCOMP_RET_…`). What it does not know it kills for.
+    /// Decodes a value that a filter returns (`SECCOMP_RET_…`). The system kills for unknown ones.
     fn of(returned: u32) -> Self {
         match returned & 0xffff_0000 {
             0x7fff_0000 | 0x7ffc_0000 => Self::Allows,
@@ -76,7 +76,7 @@ const ARCHITECTURE_X86_64: u32 = 0xc000_003e;
 const RETURN: u16 = 0x06;
 const RETURN_A: u16 = 0x16;
 
-/// Registers and memory on the way through a filter. What is `None` is not known.
+/// Registers and memory on the way through a filter. `None` is an unknown value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct State {
     place: usize,
@@ -117,7 +117,7 @@ pub(crate) fn action(filter: &[Instruction], call: &Call) -> Action {
     worst
 }
 
-/// Whether a filter may ask another process about any call at all. A thread that waits for the answer and is stopped asks again.
+/// True if a filter may ask another process about any call at all. A thread that waits for the answer and is stopped asks again.
 pub(crate) fn may_ask(filter: &[Instruction]) -> bool {
     let asks = |it: &Instruction| match it.code {
         RETURN => Action::of(it.k) == Action::Asks,
@@ -224,7 +224,7 @@ fn step(instruction: Instruction, state: State, call: &Call) -> Step {
     Step::On(next)
 }
 
-/// What a filter sees at an offset of a call. Where the call is made is not known.
+/// Returns the word that a filter sees at an offset of a call. The place of the call is not known.
 fn word_of(call: &Call, offset: u32) -> Option<u32> {
     match offset {
         0 => Some(call.number),
@@ -316,7 +316,7 @@ mod tests {
     fn both_ways_may_be_the_same() {
         let filter = [does(LOAD, 16), jump(EQUAL, 7, 0, 0), does(RETURN, ALLOW)];
         assert_eq!(action(&filter, &call(1)), Action::Allows);
-        // What is equal is known from there on.
+        // An equal value is known from there on.
         let filter = [
             does(LOAD, 16),
             jump(EQUAL, 7, 0, 2),

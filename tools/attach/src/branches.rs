@@ -61,7 +61,7 @@ impl std::fmt::Display for NoBranch {
     }
 }
 
-/// What a pass has done.
+/// Result of a pass.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     /// Threads that went on elsewhere.
@@ -73,7 +73,7 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// What a later pass has done.
+    /// Adds the result of a later pass.
     pub(crate) fn add(&mut self, later: Self) {
         self.n_moved += later.n_moved;
         self.left_out = later.left_out;
@@ -85,7 +85,7 @@ impl Written {
 #[derive(Debug, Default)]
 pub(crate) struct OwnBranches {
     pub(crate) written: Written,
-    /// What is told of functions that were to have a hook.
+    /// Report on functions chosen for a hook.
     pub(crate) told: String,
 }
 
@@ -145,7 +145,7 @@ impl Branches {
         near.iter().find(|branch| branch.moved(address).is_some())
     }
 
-    /// Whether any of them is in the code.
+    /// True if any of them is in the code.
     pub(crate) fn are_there(&self, process: &Process) -> bool {
         self.0.iter().any(|branch| State::of(branch, &process.bytes(branch.function, LONGEST)) == State::Branched)
     }
@@ -240,7 +240,7 @@ impl Branches {
             in_use.blocked.extend(self.on_stack(process, &registers, maps));
         }
         for registers in sleepers {
-            // A system call that was interrupted begins again. What a `vfork` returns to may be in a register alone, as its child uses the stack too.
+            // An interrupted system call begins again. The return address of a `vfork` may be in a register alone, as its child uses the stack too.
             let places = [registers.rip, registers.rip.wrapping_sub(SYSCALL_BYTES)];
             let told = [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
             let suspects = places.into_iter().chain(told).filter_map(|word| self.around(word));
@@ -303,7 +303,7 @@ impl Branches {
 
 const LONGEST: u64 = MOST_DISPLACED_BYTES as u64;
 
-/// What the bytes of a function are.
+/// State of a function's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Those that the branch was prepared for.
@@ -323,7 +323,7 @@ impl State {
     }
 }
 
-/// What the threads of a process are at.
+/// Code that the threads of a process use.
 struct InUse {
     /// Threads that stand within a branch, and their registers for where they are to go on.
     moved: Vec<(pid_t, user_regs_struct)>,
@@ -368,7 +368,7 @@ impl Pages {
     }
 }
 
-/// Whether the file at a branch is that which was mapped there before.
+/// True if the file at a branch is the one that was mapped there before.
 fn is_same_module(before: &[Map], now: &[Map], branch: &Branch) -> bool {
     let has = |map: &&Map| map.range.contains(&branch.function);
     let file = now.iter().find(has).map(Map::file);

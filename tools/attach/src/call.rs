@@ -54,12 +54,12 @@ fn call(registers: &user_regs_struct) -> i64 {
     registers.orig_rax.cast_signed()
 }
 
-/// Whether a call ends with `EINTR` that could begin again.
+/// True if a call ends with `EINTR` that could begin again.
 fn ends(registers: &user_regs_struct) -> bool {
     registers.rax.cast_signed() == -i64::from(libc::EINTR) && CALLS.contains(&call(registers))
 }
 
-/// Whether the system notes of a call that it is to begin again.
+/// True if the system notes that a call is to begin again.
 fn is_noted(registers: &user_regs_struct) -> bool {
     call(registers) >= 0 && NOTES.contains(&registers.rax.cast_signed())
 }
@@ -112,7 +112,7 @@ pub fn begin_again(thread: pid_t) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a call has the system forget how an earlier one goes on (`restart_syscall`): it is a sleep, or was interrupted as well.
+/// True if a call makes the system forget how an earlier one goes on (`restart_syscall`): it is a sleep, or was interrupted as well.
 pub(crate) fn forgets_rest(registers: &user_regs_struct) -> bool {
     let is_sleep = [libc::SYS_nanosleep, libc::SYS_clock_nanosleep].contains(&call(registers));
     is_sleep || registers.rax.cast_signed() == ERESTART_RESTARTBLOCK
@@ -125,7 +125,7 @@ pub(crate) fn forget_rest(registers: &mut user_regs_struct) {
     }
 }
 
-/// Whether a call waits until a moment, not for a time: begun anew it ends at the same moment.
+/// True if a call waits until a moment, not for a time: begun anew it ends at the same moment.
 fn has_fixed_end(registers: &user_regs_struct) -> bool {
     match call(registers) {
         libc::SYS_futex => registers.rsi & OPERATION == libc::FUTEX_WAIT_BITSET as u64,
@@ -134,8 +134,8 @@ fn has_fixed_end(registers: &user_regs_struct) -> bool {
     }
 }
 
-/// Whether a call that was interrupted begins anew, by the signals that wait for its thread: those of clocks are not to end it. One may strike at any
-/// moment, so without any it begins anew where that changes nothing.
+/// True if an interrupted call begins anew, given the signals that wait for its thread: those of clocks are not to end it. One may strike at any
+/// moment, so without any the call begins anew where that changes nothing.
 pub(crate) fn begins_anew(registers: &user_regs_struct, signals: u64) -> bool {
     is_clocks(signals) || signals == 0 && has_fixed_end(registers)
 }
@@ -151,7 +151,7 @@ pub(crate) fn let_go(thread: pid_t) -> io::Result<()> {
     sys::detach(thread, 0)
 }
 
-/// Whether there are signals, of clocks of processor time alone.
+/// True if there are signals, of clocks of processor time alone.
 fn is_clocks(signals: u64) -> bool {
     signals != 0 && signals & !CLOCKS == 0
 }
@@ -160,7 +160,7 @@ fn is_clocks(signals: u64) -> bool {
 /// same time, the call ends by that.
 pub(crate) fn begin_again_after_handler(thread: pid_t) -> io::Result<()> {
     let mut registers = registers(thread)?;
-    // What a stop has interrupted before goes on by `restart_syscall`, which has forgotten it after a handler.
+    // A call that an earlier stop has interrupted goes on by `restart_syscall`, which has forgotten it after a handler.
     let is_known = call(&registers) != libc::SYS_restart_syscall;
     if is_known
         && (is_noted(&registers) || ends(&registers))

@@ -14,10 +14,10 @@ use super::process::{Map, Process};
 /// Frames that are looked at, of a thread.
 const MOST_FRAMES: usize = 4096;
 
-/// What is known of a process's modules.
+/// Facts on a process's modules.
 pub(crate) struct Callers {
     unwinder: UnwinderX86_64<Vec<u8>>,
-    /// The code that there is unwind information of.
+    /// Code with unwind information.
     texts: Vec<Range<u64>>,
 }
 

@@ -1,8 +1,9 @@
-//! Filters of system calls (seccomp), as containers and services have them: whether those of a process let pass what this one has it do, and what the tracer does.
+//! Filters of system calls (seccomp), as containers and services have them: checks that those of a process permit the calls that this process has it
+//! make, and the tracer's.
 //!
 //! A thread has to be stopped so that its filters can be read, and each may have others. A thread without is not touched.
 //!
-//! Not here: what a filter does with a call (`bpf`), and which calls there are (`needs`).
+//! Not here: the effect of a filter on a call (`bpf`), and the needed calls (`needs`).
 
 use std::collections::HashSet;
 use std::fs;
@@ -52,8 +53,9 @@ pub(crate) fn check_thread(process: &Process, thread: pid_t, needs: &Needs) -> R
     if is_confined(process, thread)? { check_filters(process, &filters(process, thread)?, needs) } else { Ok(()) }
 }
 
-/// Whether a process could install a filter that nobody tells of, as it has a function of the C library by which that is done, or by which it gets others. By
-/// system calls that are made without one it always could, and linked statically with GNU's C library by a library that it loads: `dlopen` is in each such one.
+/// True if a process could install an unreported filter: it has a function of the C library that does so, or one that finds such functions. Two ways
+/// are always open, and not looked at: system calls made without such a function, and, in a program linked statically with GNU's C library, a library
+/// that it loads (`dlopen` is in each such program).
 pub(crate) fn may_be_installed(process: &Process, maps: &[Map]) -> Result<bool> {
     const INSTALLERS: [&str; 2] = ["prctl", "syscall"];
     const LOADERS: [&str; 2] = ["dlopen", "dlsym"];
@@ -65,7 +67,7 @@ pub(crate) fn may_be_installed(process: &Process, maps: &[Map]) -> Result<bool> 
     Ok(has_own || gets(&[INSTALLERS, LOADERS].concat()))
 }
 
-/// Whether a thread has filters.
+/// True if a thread has filters.
 fn is_confined(process: &Process, thread: pid_t) -> Result<bool> {
     match Status::of(thread).map_or(0, |status| status.seccomp) {
         0 => Ok(false),
@@ -161,7 +163,7 @@ fn check_filters(process: &Process, filters: &Filters, needs: &Needs) -> Result<
     }
 }
 
-/// What is the matter with filters, if anything is, as a part of a sentence.
+/// Returns the problem with filters, if there is any, as a part of a sentence.
 fn problem(filters: &Filters, needs: &Needs) -> Option<String> {
     if filters.iter().any(|filter| bpf::may_ask(filter)) {
         return Some(format!("{} some calls, begun anew by who is stopped meanwhile,", Action::Asks));

@@ -1,7 +1,7 @@
-//! What is recorded of a process that has no library to choose it: the tracer's tables of functions and of their values, which are made here and written there.
+//! Recorded functions and values of a process that has no library to choose them: the tracer's tables of both, which are made here and written there.
 //!
-//! That of functions has its place from the first recorder that chooses anything until the process ends; the next one goes on with it, as a thread may still
-//! look into it. For the same reason one of values is never written to: another one gets a place of its own.
+//! The table of functions has its place from the first recorder that chooses anything until the process ends; the next recorder goes on with it, as a
+//! thread may still look into it. For the same reason a table of values is never written to again: a new one gets a place of its own.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -21,16 +21,16 @@ use super::process::Process;
 use super::stubs::Entries;
 use super::wanted::Wanted;
 
-/// What is recorded.
+/// Selection of functions and values to record.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     /// The functions that call a hook by themselves, with that, and those that get a branch.
     functions: (Vec<(&'static str, u64)>, Vec<Range<u64>>),
     /// Empty for everything.
     rules: String,
-    /// Whether others were in force before.
+    /// True if other rules were in force before.
     are_others: bool,
-    /// What rules choose; `None` if there never were any.
+    /// Choice by the rules; `None` if there never were any.
     choice: Option<OutsideChoice>,
     /// Where somebody answers what values functions have, if that is needed.
     types: Option<Passed>,
@@ -42,7 +42,7 @@ pub(crate) struct Chosen {
 
 /// Where the tracer's control block has what is recorded.
 const FILTER: usize = offset_of!(Control, filter);
-/// There is room for so many tables of values: whenever libraries come, a table of all is made. What is not used is address space alone.
+/// There is room for so many tables of values: whenever libraries come, a table of all is made. Unused room is address space alone.
 const TABLES: u64 = 8;
 /// More than now a table may take then.
 const LATER_BYTES: u64 = 1 << 20;
@@ -136,7 +136,7 @@ impl Chosen {
         self.write(process, image.control(process), false)
     }
 
-    /// Whether values are to be recorded, maybe only of functions of libraries that come later.
+    /// True if values are to be recorded, maybe only of functions of libraries that come later.
     pub(crate) fn wants_values(&self) -> bool {
         self.in_force().is_some_and(OutsideChoice::wants_values)
     }
@@ -146,7 +146,7 @@ impl Chosen {
         self.in_force().map_or(0, |choice| choice.control().min_ticks.load(Relaxed))
     }
 
-    /// Whether each of the first rules that may match nothing has an effect; empty if others are in force.
+    /// Returns for each of the first rules that may match nothing whether it has an effect; empty if others are in force.
     pub(crate) fn in_effect(&self) -> Vec<bool> {
         self.in_force().filter(|_| !self.are_others).map(OutsideChoice::in_effect).unwrap_or_default()
     }
@@ -163,7 +163,7 @@ impl Chosen {
         Ok(outside_functions(&filter, &process.folder(), (hooks, branched))?)
     }
 
-    /// What the rules choose, if there are any.
+    /// Returns the choice by the rules, if there are any.
     fn in_force(&self) -> Option<&OutsideChoice> {
         self.choice.as_ref().filter(|_| !self.rules.is_empty())
     }

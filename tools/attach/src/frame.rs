@@ -1,5 +1,5 @@
-//! What a borrowed thread returns to: the frame of a signal handler, whose return gives the thread all its registers and its signal
-//! mask back (`rt_sigreturn`). This process takes over before that; where it is not there any more, the thread goes on by it.
+//! Frame that a borrowed thread returns to: that of a signal handler, whose return gives the thread all its registers and its signal mask back
+//! (`rt_sigreturn`). This process takes over before that; if it is gone, the thread goes on by the frame.
 //!
 //! The layout is the kernel's (`struct rt_sigframe`, `struct ucontext`, `struct sigcontext_64`).
 

@@ -3,7 +3,7 @@
 //!
 //! musl looks each time where the program headers are: in the auxiliary vector, which lies on the first thread's stack. The recorder makes a copy of them. In
 //! that the header of the stack, which nobody asks for after the beginning, is one of the tracer's code and all stubs, and the table of unwind information is a
-//! copy with their functions in it. So there are as many headers as before. Who adds stubs makes another copy.
+//! copy with their functions in it. So there are as many headers as before. Added stubs need another copy.
 //!
 //! **Invariant**: one word of the program changes, while all threads are stopped, and when all is there that it leads to. It stays, as the tracer does: a
 //! thread may have read it, and what returns by the tracer is found there.
@@ -41,9 +41,9 @@ pub(crate) struct Headers {
     pid: pid_t,
     /// Where the C library reads the address of the headers.
     told_at: u64,
-    /// Whether that is the one of a copy already.
+    /// True if that address is already the one of a copy.
     is_told: bool,
-    /// What addresses in them are relative to.
+    /// Base of addresses in them.
     base: u64,
     headers: Vec<Header>,
     table: Table,
@@ -201,7 +201,7 @@ fn of_type(headers: &[Header], wanted: u32) -> Option<&Header> {
     headers.iter().find(|header| type_of(header) == wanted)
 }
 
-/// What addresses are relative to in the file that headers at an address are of.
+/// Returns the base of addresses in the file whose headers are at an address.
 fn base(process: &Process, maps: &[Map], at: u64) -> Result<Option<u64>> {
     let Some(map) = maps.iter().find(|map| map.range.contains(&at)) else { return Ok(None) };
     Ok(process.module(maps, |path| path == map.path)?.map(|module| module.base()))

@@ -90,7 +90,7 @@ impl Image {
         let image = Self::at(text.file().2)?;
         let is_same = image.module.texts.iter().all(|text| {
             let bytes = process.bytes(text.start, text.end - text.start);
-            // What is behind the last instruction is zero.
+            // The bytes behind the last instruction are zero.
             let own = Parsed::new().ok().and_then(|file| file.relocated(0, |_| 0).ok()).unwrap_or_default();
             let own = own.get((text.start - image.base) as usize..).unwrap_or_default();
             let own = &own[..own.len().min(bytes.len())];
@@ -163,7 +163,7 @@ impl Image {
         self.module.function(name)
     }
 
-    /// What a borrowed thread runs.
+    /// Returns the code that a borrowed thread runs.
     pub(crate) fn gadgets(&self) -> Result<Gadgets> {
         Ok(Gadgets {
             syscall: self.function("rftrace_outside_call")?,
@@ -172,7 +172,7 @@ impl Image {
         })
     }
 
-    /// Where its unwind information begins. What is behind it is zero, which is its end.
+    /// Where its unwind information begins. The bytes behind it are zero, which is its end.
     pub(crate) fn unwind_information(&self) -> Option<u64> {
         Some(self.section(".eh_frame")?.0)
     }
@@ -203,7 +203,7 @@ impl Image {
         self.outside(process, offset_of!(Outside, control))
     }
 
-    /// Whether it records now.
+    /// True if it records now.
     pub(crate) fn is_on(&self, process: &Process) -> bool {
         let at = self.outside(process, offset_of!(Outside, switch)) + offset_of!(Switch, enabled) as u64;
         process.word(at).is_some_and(|word| word as u32 & enabled::MASK != u32::from(enabled::OFF))

@@ -176,7 +176,7 @@ fn there(process: &Process, image: &Image) -> Result<Vec<(u64, [u8; JUMP_BYTES])
     Ok(found)
 }
 
-/// Whether there are any.
+/// True if there are any.
 pub(crate) fn are_there(process: &Process, image: &Image) -> Result<bool> {
     Ok(!there(process, image)?.is_empty())
 }

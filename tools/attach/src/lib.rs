@@ -6,7 +6,7 @@
 //! - `needs` are the system calls that are made in it, `bpf` tells what a filter of system calls does with one, `confined` refuses a process whose filters do not let
 //!   them pass.
 //! - `callers` tells which functions a thread is in, `place` where it may be borrowed, `borrowed` is a thread that works for this process, `world` all others, stopped;
-//!   `sleepers` are those of them that cannot be, and who else is in their memory.
+//!   `sleepers` are those of them that cannot be, and others in their memory.
 //! - `names` are those of the libraries in the process; `library` brings the tracer's library into the process, and that for resources, `stacks` gives return addresses back.
 //! - `signal` sends a thread a signal that ends no wait of it.
 //! - `branches` are those at functions' beginnings: the pass that changes code. `stubs` are what they lead to where no library makes it.

@@ -13,9 +13,9 @@ use super::borrowed::Borrowed;
 use super::names::{RESOURCES, TRACER, is_mapped_from};
 use super::process::{Map, Module, Process};
 
-/// What of two files is compared: headers, and the build-id behind them.
+/// Bytes that are compared of two files: headers, and the build-id behind them.
 const HEAD_BYTES: usize = 4096;
-/// Room for what its functions answer.
+/// Room for the answers of its functions.
 const ANSWER_BYTES: u64 = 4096;
 
 /// A library's file.
@@ -99,7 +99,7 @@ impl Library {
         self.module.texts.clone()
     }
 
-    /// What it tells the tracer's library of functions that it takes the place of, of that for resources.
+    /// Returns the report of the library for resources to the tracer's library: the functions that it takes the place of.
     pub(crate) fn interposed(&self, process: &Process) -> String {
         let Ok(place) = self.function("rftrace_resources_interposed") else { return String::new() };
         let (address, number) = process.word(place).zip(process.word(place + 8)).unwrap_or((0, 0));
@@ -111,7 +111,7 @@ impl Library {
         self.function("rftrace_attach_control").ok().and_then(|place| process.word(place)).unwrap_or(0)
     }
 
-    /// What it tells of functions that were to have a hook.
+    /// Returns the report on functions chosen for a hook.
     pub(crate) fn told(&self, process: &Process) -> String {
         /// More than a line for each function of any program takes.
         const MOST_BYTES: u64 = 1 << 28;
@@ -160,7 +160,7 @@ impl Told {
     fn put(thread: &mut Borrowed<'_>, process: &Process, text: &str) -> Result<Self> {
         let n_bytes = text.len() as u64 + 1;
         let place = map(thread, n_bytes, libc::PROT_READ | libc::PROT_WRITE)?;
-        // What is mapped is 0.
+        // Newly mapped memory is 0.
         process.write(place, text.as_bytes())?;
         Ok(Self { place, n_bytes })
     }

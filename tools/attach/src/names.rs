@@ -8,13 +8,13 @@ pub(crate) const RESOURCES: &str = "rftrace-attached-resources";
 /// The tracer where it has no library.
 pub(crate) const OUTSIDE: &str = "rftrace-outside";
 
-/// What branches lead to there, and what is told of it.
+/// The file of the branches' targets, and of the data on them.
 pub(crate) const STUBS: &str = "rftrace-stubs";
 
 /// The file of a bank.
 pub(crate) const BANK: &str = "rftrace-banks";
 
-/// Whether something is mapped from the tracer's.
+/// True if a path in the maps is the tracer's.
 pub(crate) fn is_tracer(path: &str) -> bool {
     is_mapped_from(path, TRACER)
 }

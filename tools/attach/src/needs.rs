@@ -13,7 +13,7 @@ pub(crate) struct Needed {
     pub(crate) name: &'static str,
     number: i64,
     arguments: &'static [&'static [(usize, i32)]],
-    /// Who makes it goes on without.
+    /// True if its caller goes on without it.
     pub(crate) may_fail: bool,
 }
 
@@ -39,7 +39,7 @@ const RWX: i32 = RW | RX;
 /// The system has a wait go on by that which was interrupted.
 const STOPPED: &[Needed] = calls![must SYS_restart_syscall];
 
-/// What any thread does that is borrowed.
+/// Calls of any borrowed thread.
 const ALWAYS: &[Needed] = calls![
     must SYS_rt_sigreturn,
     must SYS_mmap (2, 0) or (2, R) or (2, RW) or (2, RX),
@@ -105,10 +105,10 @@ const TYPES: &[Needed] = calls![
 /// Stacks are looked at.
 const RESOURCES: &[Needed] = calls![must SYS_process_vm_readv];
 
-/// What values are read by, where nobody knows whether memory is there.
+/// Calls that read values from memory that may not be there.
 const VALUES: &[Needed] = calls![may SYS_process_vm_readv];
 
-/// What is needed.
+/// Needed calls.
 #[derive(Clone, Debug)]
 pub(crate) struct Needs(Vec<&'static [Needed]>);
 
@@ -125,7 +125,7 @@ impl Needs {
         Self([STOPPED, ALWAYS, LIBRARY].into_iter().chain(further).collect())
     }
 
-    /// What is not, if strings are read only where memory is there for sure.
+    /// Calls that are not needed if strings are read only where memory is there for sure.
     pub(crate) fn of_values() -> Self {
         Self(vec![VALUES])
     }
@@ -149,7 +149,7 @@ pub fn needed_calls(is_by_library: bool) -> Vec<(Call, bool)> {
 }
 
 impl Needed {
-    /// What a filter sees of it.
+    /// Returns the forms in which a filter sees it.
     pub(crate) fn seen(&self) -> Vec<Call> {
         let any = Call { number: self.number as u32, arguments: [None; 6] };
         let with = |values: &&[(usize, i32)]| {

@@ -64,7 +64,7 @@ pub(crate) struct Outside {
     restorer: u64,
     /// The memory of the bank, as it is mapped.
     bank: Vec<Range<u64>>,
-    /// What is recorded; `None` where this process does not record it.
+    /// Recorded functions and values; `None` if this process does not record them.
     chosen: Option<Chosen>,
     branches: Option<OwnBranches>,
     modules: Vec<String>,
@@ -178,7 +178,7 @@ impl Outside {
         Mapped { bank: self.bank.first().map_or(0, |bank| bank.start), threads, switch, min_ticks, first_index }
     }
 
-    /// Whether each of the rules that may match nothing has an effect.
+    /// Returns for each of the rules that may match nothing whether it has an effect.
     pub(crate) fn rules_in_effect(&self) -> Vec<bool> {
         self.chosen.as_ref().map(Chosen::in_effect).unwrap_or_default()
     }
@@ -206,12 +206,12 @@ impl Outside {
         changed.map(|()| chosen.rules().1.cloned())
     }
 
-    /// Whether values are read only where memory is there for sure, as a filter of system calls might forbid more.
+    /// True if values are read only where memory is there for sure, as a filter of system calls might forbid more.
     pub(crate) fn is_confined(&self) -> bool {
         self.is_confined && self.chosen.as_ref().is_some_and(Chosen::wants_values)
     }
 
-    /// What became of functions that were to have a branch, if there are any.
+    /// Returns the outcome for functions chosen for a branch, if there are any.
     pub(crate) fn branches(&self) -> Option<&OwnBranches> {
         self.branches.as_ref()
     }
@@ -226,7 +226,7 @@ impl Outside {
         self.image.n_untraced_threads(&self.process)
     }
 
-    /// Whether libraries have come or gone.
+    /// True if libraries have come or gone.
     pub(crate) fn is_other(&self) -> bool {
         self.process.maps().is_ok_and(|maps| modules(&maps) != self.modules)
     }
@@ -252,7 +252,7 @@ impl Outside {
         }
         self.modules = now;
         if let Some(chosen) = &mut self.chosen {
-            // What is wrong with the rules was told when they were looked up first.
+            // Errors in the rules were told at the first look-up.
             let _ = chosen.refresh(&self.process, &self.image);
         }
         State::Changed
@@ -288,14 +288,14 @@ fn borrow<'a>(process: &'a Process, image: &Image, restorer: u64, late: &mut Vec
     Borrowed::take(process, &places, &Needs::outside(), image.gadgets()?, late)
 }
 
-/// What is wanted of a process as it is.
+/// Options for a process in its present state.
 struct Now<'a> {
     wanted: &'a Wanted,
     /// Its filters of system calls, if it has any, let values be read wherever they are.
     has_values: bool,
 }
 
-/// What was put into a process.
+/// Parts put into a process.
 struct Put {
     image: Image,
     /// Where the bank is.
@@ -347,7 +347,7 @@ fn put_into<'a>(
     Ok(Put { image, bank, chosen, branches, restorer: gadgets.restorer, is_confined })
 }
 
-/// What is known of the functions of a program without symbol table.
+/// Returns the known functions of a program without symbol table.
 fn unnamed(process: &Process, maps: &[Map]) -> Result<Option<Unnamed>> {
     if process.program(maps)?.has_symbols() {
         return Ok(None);
@@ -373,12 +373,12 @@ fn stacks<'a>(process: &'a Process, image: &Image) -> Stacks<'a> {
     Stacks::new(process, image.control(process), image.texts()).with_unwinder(unwinder)
 }
 
-/// What is recorded of a process.
+/// Selection recorded of a process.
 struct What<'a> {
     hooked: &'a [Hooked],
     entries: &'a Entries,
     chosen: &'a mut Chosen,
-    /// What was mapped when these were looked for.
+    /// Maps at the time of the look-up.
     maps: &'a [Map],
     /// Recording begins switched off.
     is_disabled: bool,
@@ -386,7 +386,7 @@ struct What<'a> {
     is_confined: bool,
 }
 
-/// What the borrowed thread does. Returns the image, where the bank is, and what became of branches.
+/// Begins the recording on the borrowed thread. Returns the image, the place of the bank, and the outcome for branches.
 fn begin_on(
     thread: &mut Borrowed<'_>,
     process: &Process,

@@ -23,7 +23,7 @@ pub(crate) struct Places {
     locked: Vec<Range<u64>>,
     /// Code in which a thread must not be, even if none of `locked` has called it.
     within: Vec<Range<u64>>,
-    /// What may lie on stacks all the same: where functions return to by the tracer.
+    /// Addresses that may lie on stacks all the same: places of the tracer that functions return to.
     harmless: Vec<u64>,
     /// 0: no signal has a handler.
     restorer: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Places {
 pub(crate) struct Tracer {
     /// Its code.
     pub(crate) texts: Vec<Range<u64>>,
-    /// What functions return to there.
+    /// Places in it that functions return to.
     pub(crate) trampolines: Vec<u64>,
 }
 
@@ -90,7 +90,7 @@ const ALLOCATOR: [&str; 13] = [
 ];
 const BEFORE_ALLOCATOR: u64 = 0x3000;
 
-/// What takes the dynamic linker's locks, or is amid what a library that is loaded takes part in.
+/// Functions that take the dynamic linker's locks, or are amid work that a loaded library takes part in.
 const OTHERS: [&str; 14] = [
     "dlopen",
     "dlclose",
@@ -108,7 +108,7 @@ const OTHERS: [&str; 14] = [
     "exit",
 ];
 
-/// What has libraries make themselves ready for a child (`pthread_atfork`).
+/// Functions that have libraries make themselves ready for a child (`pthread_atfork`).
 pub(crate) const FORKS: [&str; 1] = ["fork"];
 
 /// The part of a stack that return addresses are looked for in, above the stack pointer.
@@ -183,7 +183,7 @@ impl Places {
         Self { maps, ..self }
     }
 
-    /// Whether a stopped thread is at such a place.
+    /// True if a stopped thread is at such a place.
     pub(crate) fn is_safe(&self, process: &Process, registers: &user_regs_struct) -> bool {
         let call = registers.orig_rax.cast_signed();
         if call >= 0 && !WAITING.contains(&call) {
@@ -237,7 +237,7 @@ fn paths(maps: &[Map]) -> impl Iterator<Item = &str> {
     paths.into_iter()
 }
 
-/// What takes the lock of an unwinder that is told of new code: the library, or its part of a program, which may not export it.
+/// Returns the code that takes the lock of an unwinder that is told of new code: the library, or its part of a program, which may not export it.
 pub(crate) fn registrars(process: &Process, maps: &[Map], are_hidden: bool) -> Vec<Range<u64>> {
     const FUNCTIONS: [&str; 4] =
         ["__register_frame", "__register_frame_info", "__deregister_frame_info", "_Unwind_Find_FDE"];

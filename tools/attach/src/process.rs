@@ -33,7 +33,7 @@ pub(crate) struct Map {
 /// A file that is mapped as a module.
 #[derive(Debug)]
 pub(crate) struct Module {
-    /// What its addresses are relative to.
+    /// Base of its addresses.
     base: u64,
     /// Its code.
     pub(crate) texts: Vec<Range<u64>>,
@@ -51,7 +51,7 @@ pub(crate) struct Process {
 #[derive(Debug)]
 pub struct OtherRoot {
     root: File,
-    /// What is mounted below goes with it.
+    /// Keeps the file systems that are mounted below it.
     _namespace: File,
 }
 
@@ -78,20 +78,20 @@ impl Process {
         folder_of(self.pid.cast_unsigned())
     }
 
-    /// What is mapped now.
+    /// Returns the present maps.
     pub(crate) fn maps(&self) -> Result<Vec<Map>> {
         let path = self.file("maps");
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(String::from_utf8_lossy(&text).lines().filter_map(Map::parse).collect())
     }
 
-    /// What the system has told it at its beginning: the auxiliary vector, keys `AT_…` with values.
+    /// Returns the auxiliary vector that the system has given it at its beginning: keys `AT_…` with values.
     pub(crate) fn told(&self) -> io::Result<Vec<[u64; 2]>> {
         let words: Vec<u64> = words(&fs::read(self.file("auxv"))?).collect();
         Ok(words.as_chunks().0.to_vec())
     }
 
-    /// What it has told by one of the keys.
+    /// Returns the auxiliary value of a key.
     pub(crate) fn auxiliary(&self, key: u64) -> Option<u64> {
         self.told().ok()?.into_iter().find_map(|[its, value]| (its == key).then_some(value))
     }
@@ -150,7 +150,7 @@ impl Process {
         self.memory.write_all_at(bytes, address)
     }
 
-    /// Whether so many bytes below an address are a thread's own stack: the main thread's, or one with a guard below.
+    /// True if so many bytes below an address are a thread's own stack: the main thread's, or one with a guard below.
     pub(crate) fn has_stack(&self, address: u64, bytes: u64) -> bool {
         let Ok(maps) = self.maps() else { return false };
         let Some(place) = maps.iter().position(|map| map.range.contains(&address)) else { return false };
@@ -217,7 +217,7 @@ impl Process {
     /// Its file is not there any more.
     pub(crate) fn module(&self, maps: &[Map], is_it: impl Fn(&str) -> bool) -> Result<Option<Module>> {
         let of_it = |map: &&Map| map.is_private && is_it(&map.path);
-        // What reads symbols may have mapped the file once more, as data.
+        // A reader of symbols may have mapped the file once more, as data.
         let text = maps.iter().filter(of_it).find(|map| map.is_executable).map_or(u64::MAX, |map| map.range.start);
         let mut beginnings = maps.iter().filter(of_it).filter(|map| map.offset == 0 && map.range.start <= text);
         let Some(first) = beginnings.next_back() else { return Ok(None) };
@@ -269,7 +269,7 @@ impl Module {
         Ok(Self { base: start.wrapping_sub(first & !(PAGE - 1)), texts, bytes })
     }
 
-    /// What its addresses are relative to.
+    /// Returns the base of its addresses.
     pub(crate) fn base(&self) -> u64 {
         self.base
     }
@@ -305,7 +305,7 @@ impl Module {
         }
     }
 
-    /// Whether it takes a symbol with such a name from elsewhere.
+    /// True if it takes a symbol with such a name from elsewhere.
     pub(crate) fn imports(&self, names: &[&str]) -> bool {
         let Ok(file) = ElfFile64::<object::Endianness>::parse(&*self.bytes) else { return false };
         file.dynamic_symbols()
@@ -330,13 +330,13 @@ impl Module {
         found
     }
 
-    /// Whether its file names more than it exports.
+    /// True if its file names more than it exports.
     pub(crate) fn has_symbols(&self) -> bool {
         let file = ElfFile64::<object::Endianness>::parse(&*self.bytes);
         file.is_ok_and(|file| file.symbols().next().is_some())
     }
 
-    /// Whether any symbol begins in a range.
+    /// True if any symbol begins in a range.
     pub(crate) fn has_symbol_in(&self, range: &Range<u64>) -> bool {
         self.all_symbols(|_| Some(())).iter().any(|(_, found)| range.contains(&found.start))
     }

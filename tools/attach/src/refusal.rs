@@ -84,7 +84,7 @@ pub(crate) fn check_program(process: &Process) -> Result<()> {
     Ok(())
 }
 
-/// Whether there is a dynamic linker that loads the library: the GNU C library's.
+/// True if there is a dynamic linker that loads the library: the GNU C library's.
 pub(crate) fn has_library(maps: &[Map]) -> bool {
     maps.iter().any(|map| map.path.contains("/libc.so.6"))
 }

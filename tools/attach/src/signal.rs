@@ -38,7 +38,7 @@ pub fn send_unseen(process: u32, signal: c_int) -> io::Result<()> {
                 break;
             }
         }
-        // Who wanted it may wait no more.
+        // The caller may wait no more.
         let _ = to.send(result);
     })?;
     sent.recv_timeout(PATIENCE).unwrap_or(Ok(()))

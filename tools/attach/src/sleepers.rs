@@ -75,11 +75,12 @@ pub(crate) fn asleep(process: &Process, thread: pid_t) -> Result<user_regs_struc
     Ok(registers)
 }
 
-/// What the system tells in place of a system call's number: memory is not there.
+/// Mark in place of a system call's number: memory is not there.
 const NO_CALL: i64 = -1;
-/// Those that make threads and children.
+/// System calls that make threads and children.
 const MAKE_CHILDREN: [i64; 4] = [libc::SYS_clone, libc::SYS_fork, libc::SYS_vfork, libc::SYS_clone3];
-/// Those from which a thread does not come back to where it was, and those that may sleep while nobody else can read the memory: they change what is mapped.
+/// System calls from which a thread does not come back to where it was, and those that may sleep while nobody else can read the memory: they change
+/// the maps.
 const OTHERS: [i64; 20] = [
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -103,7 +104,7 @@ const OTHERS: [i64; 20] = [
     libc::SYS_mlockall,
 ];
 
-/// What `/proc/TID/syscall` tells of a thread that does not run: the number, six arguments, and the pointers; or no number and no arguments.
+/// Parses `/proc/TID/syscall` of a thread that does not run: the number, six arguments, and the pointers; or no number and no arguments.
 fn registers(told: &str) -> Option<user_regs_struct> {
     let mut fields = told.split_ascii_whitespace();
     let call: i64 = fields.next()?.parse().ok()?;
@@ -123,7 +124,7 @@ fn registers(told: &str) -> Option<user_regs_struct> {
     Some(registers)
 }
 
-/// Whether a thread that sleeps while it makes a child has made it, and waits until that has begun its program.
+/// True if a thread that sleeps while it makes a child has made it, and waits until the child has begun its program.
 fn has_child(thread: pid_t) -> Result<bool, Doubt> {
     /// Where the system sleeps then, and nowhere else: the child is made in functions that these call (since Linux 5.10).
     const WAIT: [&str; 2] = ["kernel_clone", "wait_for_vfork_done"];
@@ -186,7 +187,7 @@ pub(crate) fn tell(guest: pid_t) -> Result<(), Doubt> {
     }
 }
 
-/// Whether a thread may run code of its program still.
+/// True if a thread may still run code of its program.
 pub(crate) fn lives(thread: pid_t) -> bool {
     Status::of(thread).is_some_and(|status| !"ZX".contains(status.state))
 }

@@ -56,9 +56,9 @@ pub(crate) struct Stacks<'a> {
     unwinder: Vec<Range<u64>>,
 }
 
-/// What an unwinder takes from the C library, to find unwind information.
+/// Functions of the C library by which an unwinder finds unwind information.
 const FINDERS: [&str; 2] = ["_dl_find_object", "dl_iterate_phdr"];
-/// What has an unwinder elsewhere takes some of these.
+/// Imports of a module whose unwinder is elsewhere: some of these.
 const OF_UNWINDER: [&str; 4] =
     ["_Unwind_RaiseException", "_Unwind_Resume", "_Unwind_Resume_or_Rethrow", "_Unwind_Backtrace"];
 
@@ -77,7 +77,7 @@ impl<'a> Stacks<'a> {
         self.texts.iter().any(|text| text.contains(&address))
     }
 
-    /// What functions return to by the tracer: nothing if none does now. What the tracer itself returns to lies among them, in the same block.
+    /// Returns the tracer's places that functions return to: nothing if none does now. The tracer's own lie among them, in the same block.
     pub(crate) fn trampolines(&self) -> Vec<u64> {
         let list = self.control + offset_of!(Control, threads) as u64;
         let tells_of_list = |block: &u64| {
@@ -97,7 +97,7 @@ impl<'a> Stacks<'a> {
     /// Gives all return addresses back, unless a thread is in an unwinder. Then, if no thread is in the tracer or may come back to it,
     /// empties the return stacks. `registers` are those of all threads. Returns whether the stacks are empty.
     ///
-    /// What is not given back returns by the tracer, which stays.
+    /// Return addresses that are not given back return by the tracer, which stays.
     pub(crate) fn give_back(&self, registers: &[user_regs_struct]) -> bool {
         let is_of_unwinder = |address| self.unwinder.iter().any(|text| text.contains(&address));
         if registers.iter().any(|registers| self.is_within(registers, is_of_unwinder)) {
@@ -105,7 +105,7 @@ impl<'a> Stacks<'a> {
         }
         let trampolines = self.trampolines();
         let blocks = self.blocks();
-        // What an unwinder has called may be hooked too: then its return address is nowhere else.
+        // Functions called by an unwinder may be hooked too: then their return addresses are nowhere else.
         let is_open = |open: &Open| self.process.word(open.frame).is_some_and(|word| trampolines.contains(&word));
         let mut called = blocks.iter().flat_map(|block| &block.open).filter(|open| is_of_unwinder(open.parent_ip));
         if called.any(is_open) {
@@ -132,7 +132,7 @@ impl<'a> Stacks<'a> {
         is_empty
     }
 
-    /// Whether a thread is in such code, or comes back to it.
+    /// True if a thread is in such code, or comes back to it.
     fn is_within(&self, registers: &user_regs_struct, is_such: impl Fn(u64) -> bool) -> bool {
         let stack = self.process.bytes(registers.rsp, STACK_BYTES);
         is_such(registers.rip) || words(&stack).any(is_such)
@@ -224,8 +224,8 @@ mod tests {
     const PLACES: [u64; N_TRAMPOLINE_PLACES] = [0x100, 0x300, 0x500];
     const TRUE_ADDRESS: u64 = 0x40_1234;
 
-    /// What slots hold after return addresses were given back, and whether the return stack is empty then. `held` is what they hold before, from the
-    /// block of trampolines on.
+    /// Returns the content of slots after return addresses were given back, and whether the return stack is empty then. `held` is the content before,
+    /// from the block of trampolines on.
     fn given_back(held: &[u64]) -> (Vec<u64>, bool) {
         let mut memory = vec![0u64; (SLOTS + 3 * TRAMPOLINES_BYTES as usize) / 8];
         let start = memory.as_mut_ptr() as u64;

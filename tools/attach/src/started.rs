@@ -35,7 +35,7 @@ pub(crate) enum Place {
     Ended,
 }
 
-/// What C libraries ask of the system before the first thread has its control block.
+/// System calls of C libraries before the first thread has its control block.
 const BEGINNING: [i64; 17] = [
     libc::SYS_brk,
     libc::SYS_mmap,
@@ -83,7 +83,7 @@ impl Started {
         })
     }
 
-    /// Takes the process that waits at the other end, and waits until it runs its program. No error: it does not, and who has started it knows why.
+    /// Takes the process that waits at the other end, and waits until it runs its program. No error: it does not, and its starter knows why.
     fn hold(own: &mut UnixStream) -> Result<Self, Option<anyhow::Error>> {
         let mut number = [0; size_of::<pid_t>()];
         own.read_exact(&mut number).map_err(|_| None)?;

@@ -1,4 +1,4 @@
-//! What the system tells of a thread, by `/proc`.
+//! Status of a thread, from `/proc`.
 
 use std::fs;
 use std::io;
@@ -25,17 +25,17 @@ fn field(thread: pid_t, name: &str) -> Option<String> {
     status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
 }
 
-/// Who is told of a process's end.
+/// Returns the process that is told of a process's end.
 pub(crate) fn parent(process: pid_t) -> Option<pid_t> {
     field(process, "PPid:")?.parse().ok()
 }
 
-/// Whether a thread has memory of a program: it has not ended, and is none of the kernel.
+/// True if a thread has memory of a program: it has not ended, and is none of the kernel.
 pub(crate) fn has_memory(thread: pid_t) -> bool {
     field(thread, "VmSize:").is_some()
 }
 
-/// What a thread calls itself, which is another number than here where it has a space of its own for these.
+/// Returns a thread's number for itself, which is another one than here if it has a namespace of its own for these.
 pub(crate) fn own_number(thread: pid_t) -> Option<u32> {
     field(thread, "NSpid:")?.split_ascii_whitespace().next_back()?.parse().ok()
 }
@@ -48,7 +48,7 @@ pub(crate) struct Status {
     blocked: u64,
     /// Signals that wait for it, or for any thread of its process.
     pub(crate) pending: u64,
-    /// What confines it: 0 for nothing, 1 for the strict mode of seccomp, 2 for filters of system calls.
+    /// Confinement: 0 for none, 1 for the strict mode of seccomp, 2 for filters of system calls.
     pub(crate) seccomp: u8,
 }
 
@@ -67,7 +67,7 @@ impl Status {
         })
     }
 
-    /// Whether it does not block a signal.
+    /// True if it does not block a signal.
     pub(crate) fn takes(&self, signal: c_int) -> bool {
         self.blocked & bit(signal) == 0
     }

@@ -1,5 +1,5 @@
-//! What branches lead to in a process that has no library to make it: found by its files, laid out and written from here. It stays, and is found again
-//! by its name.
+//! Targets of branches in a process that has no library to make them: found by its files, laid out and written from here. They stay, and are found
+//! again by their name.
 //!
 //! | memory | |
 //! |---|---|
@@ -7,9 +7,9 @@
 //! | code | the stubs |
 //! | read-only | a [`Header`]; the branches; unwind information of the stubs |
 //!
-//! Not here: which functions there are, and what a stub is (`rftrace-frontend`); when branches are written (`branches`).
+//! Not here: the functions, and the form of a stub (`rftrace-frontend`); the writing of branches (`branches`).
 //!
-//! **Invariant**: the part that tells of the stubs is mapped last. So what is told of is there.
+//! **Invariant**: the part that tells of the stubs is mapped last. So all that it tells of is there.
 
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -35,7 +35,7 @@ const WORD: u64 = size_of::<u64>() as u64;
 /// More functions than any program has.
 const MOST_BRANCHES: u64 = 1 << 24;
 
-/// What the part that tells of the stubs begins with.
+/// Head of the part that tells of the stubs.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     /// Where the switches are, and how many.
@@ -61,7 +61,7 @@ impl Header {
         self.switches + self.n_switches.next_multiple_of(WORD)
     }
 
-    /// What is before the code, in whole pages.
+    /// Returns the bytes before the code, in whole pages.
     fn written_bytes(n_switches: u64) -> u64 {
         (n_switches.next_multiple_of(WORD) + (1 + REGISTRATION_WORDS as u64) * WORD).next_multiple_of(PAGE_BYTES)
     }
@@ -142,7 +142,7 @@ impl Stubs {
         rows(&bytes).into_iter().map(|(stub, at)| (stub, self.frames.start + at)).collect()
     }
 
-    /// Whether the program's unwinder knows of them.
+    /// True if the program's unwinder knows of them.
     pub(crate) fn are_told(&self, process: &Process) -> bool {
         process.word(self.header.is_told_at()) != Some(0)
     }

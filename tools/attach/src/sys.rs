@@ -214,22 +214,22 @@ fn stop_of(thread: pid_t) -> io::Result<Option<Stop>> {
     })
 }
 
-/// The system tells a process that its child has ended when who traces it knows. How a child of this process has ended is left for who waits for that.
+/// The system tells a process of its child's end when the child's ptracer knows. The exit status of a child of this process is left for its waiter.
 fn pass_end_on(thread: pid_t) {
     if !is_child(thread) {
-        // SAFETY: null is for who does not want to know how.
+        // SAFETY: null is for a caller that does not want the status.
         unsafe { libc::waitpid(thread, ptr::null_mut(), libc::__WALL | libc::WNOHANG) };
     }
 }
 
-/// Whether it is a process that this one has started.
+/// True if it is a process that this one has started.
 fn is_child(thread: pid_t) -> bool {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<pid_t>().ok());
     field("Tgid:") == Some(thread) && field("PPid:") == Some(std::process::id().cast_signed())
 }
 
-/// Whether two threads, of whatever processes, have the same memory. Of two that have ended that is so, too.
+/// True if two threads, of whatever processes, have the same memory. Two threads that have ended have it, too.
 pub(crate) fn has_same_memory(one: pid_t, other: pid_t) -> io::Result<bool> {
     const KCMP_VM: c_int = 1;
     // SAFETY: the call takes no pointer.

@@ -15,17 +15,17 @@ use super::place::registrars;
 use super::process::{Map, Process};
 use super::stubs::Stubs;
 
-/// What a program has that exceptions are thrown by, and backtraces taken.
+/// Functions of a program that throw exceptions and take backtraces.
 #[derive(Debug)]
 pub(crate) struct Unwinder {
     knows: Knows,
-    /// What T's landing pad calls.
+    /// Functions called by T's landing pad.
     functions: [(&'static str, u64); 3],
-    /// What takes its lock, if that has no names.
+    /// Code that takes its lock, if that has no names.
     locking: Option<Range<u64>>,
 }
 
-/// What T's landing pad calls.
+/// Functions called by T's landing pad.
 const CALLED: [&str; 3] = ["_Unwind_Resume", "_Unwind_SetGR", "_Unwind_SetIP"];
 
 fn called(addresses: [u64; 3]) -> [(&'static str, u64); 3] {
@@ -118,7 +118,7 @@ impl Unwinder {
         self.functions.iter().find(|(its, _)| *its == name).map_or(0, |&(_, address)| address)
     }
 
-    /// Whether it asks the C library for what it knows.
+    /// True if it asks the C library for its knowledge.
     pub(crate) fn asks_for_headers(&self) -> bool {
         matches!(self.knows, Knows::ByHeaders(_))
     }

@@ -1,4 +1,4 @@
-//! What is wanted of a process.
+//! Attach options for one process.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ pub struct Wanted {
     pub library: PathBuf,
     /// Rules of what is recorded, in the frontend's language; empty for everything.
     pub filter: String,
-    /// Whether calls of the program of functions of libraries are recorded too: it need not call the tracer then.
+    /// True to record the program's calls of library functions too: it need not call the tracer then.
     pub has_library_calls: bool,
     /// Which functions get a branch at their beginning: `GLOB`, `/REGEX/`, either with `@MODULE`. These need not call the tracer.
     pub branches: Vec<String>,
@@ -19,22 +19,22 @@ pub struct Wanted {
     pub exceptions: Vec<String>,
     /// Programs that do not lie below this folder get none at all.
     pub within: Option<PathBuf>,
-    /// Whether recording begins switched off.
+    /// True to begin with recording switched off.
     pub is_disabled: bool,
-    /// Whether calls of the tracer become NOPs and jumps.
+    /// True to turn calls of the tracer into NOPs and jumps.
     pub is_patched: bool,
     /// Where somebody answers what values functions have, if that is needed.
     pub types: Option<Passed>,
-    /// How it is recorded who takes resources, if that is wanted.
+    /// Options for recording resources, if that is wanted.
     pub resources: Option<ResourcesWanted>,
 }
 
-/// How to record who takes something and gives it back.
+/// Options for recording the acquisition and release of resources.
 #[derive(Clone, Debug)]
 pub struct ResourcesWanted {
     /// The file of the library that is loaded.
     pub library: PathBuf,
-    /// How it is found who has called, as that library takes it.
+    /// Way to find the callers, in the library's words.
     pub backtraces: &'static str,
     /// Functions that are specified, if there are any.
     pub specified: Option<Specified>,
@@ -50,7 +50,7 @@ pub struct Specified {
 }
 
 impl Wanted {
-    /// Whether functions are hooked that do not call the tracer.
+    /// True if functions that do not call the tracer are hooked.
     pub(crate) fn hooks_others(&self) -> bool {
         self.has_library_calls || !self.branches.is_empty()
     }

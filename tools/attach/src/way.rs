@@ -85,7 +85,8 @@ impl Attached {
         }
     }
 
-    /// Whether each of the [optional rules](rftrace_frontend::Filter::optional_rules) has an effect, if nothing in the process tells that.
+    /// Returns for each of the [optional rules](rftrace_frontend::Filter::optional_rules) whether it has an effect, if nothing in the process tells
+    /// that.
     #[must_use]
     pub fn rules_in_effect(&self) -> Vec<bool> {
         match &self.0 {
@@ -94,8 +95,8 @@ impl Attached {
         }
     }
 
-    /// Whether values are read only where memory is there for sure, as the program may have, or get, a filter of system calls that forbids more; if nothing in
-    /// the process finds that out when it is so.
+    /// True if values are read only where memory is there for sure, as the program may have, or get, a filter of system calls that forbids more.
+    /// False if something in the process finds that out itself.
     #[must_use]
     pub fn is_confined(&self) -> bool {
         match &self.0 {
@@ -148,7 +149,7 @@ impl Attached {
         self.look_by(None)
     }
 
-    /// Whether [`look_by`](Self::look_by) has anything to do.
+    /// True if [`look_by`](Self::look_by) has anything to do.
     #[must_use]
     pub fn is_other(&self) -> bool {
         match &self.0 {
@@ -230,7 +231,7 @@ impl Attached {
         }
     }
 
-    /// What is told of functions that were to have a hook, as [`EntriesLine`](rftrace_format::recording::EntriesLine)s.
+    /// Returns the report on functions chosen for a hook, as [`EntriesLine`](rftrace_format::recording::EntriesLine)s.
     #[must_use]
     pub fn told(&self) -> &str {
         match &self.0 {

@@ -23,7 +23,7 @@ pub(crate) struct World {
     pub(crate) threads: Vec<pid_t>,
     /// Threads of others in its memory: of children of a `vfork`.
     guests: Vec<pid_t>,
-    /// What is known of the registers of those that are asleep.
+    /// Known registers of the sleeping threads.
     pub(crate) sleepers: Vec<user_regs_struct>,
     /// Why there may be a thread that runs, but the excepted one and those that are late.
     doubt: Option<Doubt>,
@@ -116,7 +116,7 @@ impl World {
         let Some(one) = stopped.or(late.first().copied()) else { return Ok(()) };
         loop {
             self.sleepers = late.iter().map(|&thread| sleepers::asleep(process, thread)).collect::<Result<_, _>>()?;
-            // Who sleeps makes no other one any more, and who is stopped neither.
+            // Sleeping and stopped threads make no new ones any more.
             let new = sleepers::guests(process, one, &known)?;
             if new.is_empty() {
                 return Ok(());
@@ -144,7 +144,7 @@ impl World {
         self.threads.iter().chain(&self.guests).copied()
     }
 
-    /// What is known of the registers of all.
+    /// Returns the known registers of all threads.
     pub(crate) fn registers(&self) -> Result<Vec<user_regs_struct>> {
         let stopped: Result<Vec<_>> = self.stopped().map(|thread| Ok(sys::registers(thread)?)).collect();
         stopped.map(|registers| registers.into_iter().chain(self.sleepers.iter().copied()).collect())

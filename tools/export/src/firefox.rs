@@ -50,7 +50,7 @@ struct Thread {
 /// An open function.
 struct Open {
     stack: StackHandle,
-    /// Whether the thread has a processor in it.
+    /// True if the thread has a processor in it.
     is_running: bool,
     start_ns: u64,
     name: StringHandle,
@@ -196,7 +196,7 @@ fn cpu_delta(ns: u64) -> CpuDelta {
     CpuDelta::from_micros(ns)
 }
 
-/// What the library says of the unit of processor times, and what the format has as well.
+/// The unit of processor times in the library, and another one that the format has as well.
 const UNITS: [&[u8]; 2] = ["\"threadCPUDelta\":\"µs\"".as_bytes(), b"\"threadCPUDelta\":\"ns\""];
 
 /// Passes a profile on, in which processor times are nanoseconds: the library has whole microseconds only, in which a

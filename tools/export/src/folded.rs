@@ -21,7 +21,7 @@ const MAX_PICTURE_BYTES: u64 = 128 << 20;
 /// The name of what a function is in from its last recorded moment to the end of the trace, if it did not return.
 const DID_NOT_RETURN: &str = "(did not return)";
 
-/// What to do about a limit.
+/// The remedy for a limit.
 const REMEDY: &str = "choose a part with --from, --to or --tid, or another format (--perfetto)";
 
 /// Sums up how long each stack was the innermost one, over all threads or for each.
@@ -118,7 +118,7 @@ impl Stacks {
         Ok(())
     }
 
-    /// Whether the text of [`Stacks::each`] is no longer than this.
+    /// Refuses a text of [`Stacks::each`] that is longer than this.
     fn check_size(&self, most: u64) -> Result<()> {
         let mut total = 0_u64;
         // Nodes come behind their parents.
@@ -186,7 +186,7 @@ impl Stacks {
         for (idx, node) in self.nodes.iter().enumerate().skip(1) {
             children[node.parent].push(idx);
         }
-        // What is to be visited, with the length of its caller's line.
+        // Nodes to visit, with the length of the caller's line.
         let mut rest = vec![(0, 0)];
         let mut line = String::new();
         while let Some((idx, len)) = rest.pop() {

@@ -140,7 +140,7 @@ impl Function {
     }
 }
 
-/// What happens to a task. Entries and exits are balanced, and so are waiting and going on.
+/// An event of a task. Entries and exits are balanced, and so are waiting and going on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Item {
     Enter {
@@ -206,7 +206,7 @@ pub(crate) fn walk(
         }
         walk.apply(step, time_ns, record.map_or(0, |record| record.payload_at))
     })?;
-    // What waits has made no step.
+    // A waiting task has made no step.
     if !walk.is_within && walked.end_ns >= from_ns {
         walk.begin(from_ns)?;
     }
@@ -217,7 +217,7 @@ pub(crate) fn walk(
 
 struct Walk<'t, 'e> {
     emit: Emit<'e>,
-    /// Whether the range has begun.
+    /// True if the range has begun.
     is_within: bool,
     /// The open functions; `None` for those that no record names.
     open: Vec<Option<Function>>,

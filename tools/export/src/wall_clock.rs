@@ -1,4 +1,4 @@
-//! What time of day it was.
+//! The time of day of a trace.
 
 use rftrace_format::text::NANOS_PER_SECOND;
 use rftrace_read::{Trace, read_clock};

@@ -10,7 +10,7 @@ use super::seconds::nanos_of_seconds;
 /// When `perf stat` began, as far as its file tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
-    /// A line `rdtsc TICKS` at the beginning, which whoever started perf has put there.
+    /// A line `rdtsc TICKS` at the beginning, written by the caller of perf.
     Ticks(u64),
     /// The file does not tell.
     Unknown,
@@ -23,7 +23,7 @@ pub(super) struct Sample<'l> {
     pub(super) nanos: u64,
     /// The counter's name.
     pub(super) name: &'l str,
-    /// What was counted in the interval, as perf has scaled it.
+    /// The count of the interval, as perf has scaled it.
     pub(super) value: f64,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Sample<'l> {
 pub(super) struct Counters {
     lines: Lines,
     start: Start,
-    /// Whether the current line is still to be returned.
+    /// True if the current line is still to be returned.
     has_line: bool,
 }
 

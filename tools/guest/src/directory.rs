@@ -260,7 +260,7 @@ fn copy_lines(from: &Path, (dir, name): (&Owned, &str), change: impl Fn(&Lines) 
     out.flush().map_err(failed)
 }
 
-/// Whether two files hold the same.
+/// True if two files hold the same.
 fn is_same(one: &Path, other: &Path) -> Result<bool> {
     const PIECE_BYTES: u64 = 64 * 1024;
 

@@ -7,7 +7,7 @@ use rftrace_read::{Error, Result};
 /// Thread ids that are taken are moved by multiples of this.
 const SHIFT: u32 = 100_000;
 
-/// Whether uftrace takes it for a thread id: those are positive.
+/// True if uftrace takes it for a thread id: those are positive.
 fn is_usable(id: u32) -> bool {
     (1..=i32::MAX.cast_unsigned()).contains(&id)
 }
@@ -21,7 +21,7 @@ fn no_ids() -> Error {
 pub(super) struct Ids(HashSet<u32>);
 
 impl Ids {
-    /// What is to be added to each of `own`, so that nobody has them; takes what they become.
+    /// The number to be added to each of `own`, so that all are free; takes the new ids.
     pub(super) fn shift(&mut self, own: &HashSet<u32>) -> Result<u32> {
         let is_free = |shift: u32| {
             own.iter().all(|id| id.checked_add(shift).is_some_and(|id| is_usable(id) && !self.0.contains(&id)))

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use rftrace_read::lines::Lines;
 use rftrace_read::{Error, Result, files};
 
-/// What a file of `trace-cmd record` begins with.
+/// The first bytes of a file of `trace-cmd record`.
 const TRACE_DAT_MAGIC: &[u8] = b"\x17\x08\x44tracing";
 
 /// An event of KVM.
@@ -38,7 +38,7 @@ impl KvmEvent<'_> {
         Some(rest.split(" rip").next().unwrap_or(rest).trim()).filter(|reason| !reason.is_empty())
     }
 
-    /// What `kvm_write_tsc_offset` says: the offset that a virtual CPU had, and the new one.
+    /// The offsets of `kvm_write_tsc_offset`: the virtual CPU's old one, and the new one.
     pub(super) fn offsets(&self) -> Option<(i64, i64)> {
         let number = |key| {
             let value = self.fields.split(' ').find_map(|word| word.strip_prefix(key))?;

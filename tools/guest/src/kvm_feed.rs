@@ -20,7 +20,7 @@ pub(super) struct KvmFeed {
     head: Option<KvmHead>,
 }
 
-/// Whether a thread runs the guest.
+/// The state of a thread: in the guest or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InGuest {
     Unknown,
@@ -117,7 +117,7 @@ mod tests {
     use super::super::stage::testing::Lines;
     use super::*;
 
-    /// What becomes of a text of events on one lane, that of thread 8: half a nanosecond a tick.
+    /// The output for a text of events on one lane, that of thread 8: half a nanosecond a tick.
     fn run<const SLICES: bool>(text: &str) -> Vec<String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kvm.txt");

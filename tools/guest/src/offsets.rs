@@ -35,7 +35,7 @@ impl Offsets {
     }
 }
 
-/// What a virtual CPU's offset was, over time.
+/// The offsets of a virtual CPU, over time.
 #[derive(Debug)]
 struct Vcpu {
     number: u32,

@@ -12,7 +12,7 @@ use rftrace_read::{Error, Result, files};
 
 use super::seconds::nanos_of_seconds;
 
-/// What `perf.data` begins with.
+/// The first bytes of `perf.data`.
 const MAGIC: &[u8; 8] = b"PERFILE2";
 
 const SCHED_SWITCH: &str = "sched:sched_switch";
@@ -23,7 +23,7 @@ pub(super) struct PerfSwitch {
     /// When, in nanoseconds of CLOCK_MONOTONIC.
     pub(super) nanos: u64,
     pub(super) tid: u32,
-    /// Whether it got one.
+    /// True if it got one.
     pub(super) is_in: bool,
 }
 
@@ -59,7 +59,7 @@ impl SwitchFile {
     }
 }
 
-/// What perf has written into a file.
+/// The kind of a file of perf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PerfKind {
     /// The text of `perf stat`.
@@ -70,7 +70,7 @@ pub(super) enum PerfKind {
     Script,
 }
 
-/// What a file is, by its first bytes or its first line.
+/// The kind of a file, by its first bytes or its first line.
 pub(super) fn kind_of_perf(path: &Path) -> Result<PerfKind> {
     if files::begins_with(path, MAGIC)? {
         return Ok(PerfKind::Data);
@@ -84,7 +84,7 @@ pub(super) fn kind_of_perf(path: &Path) -> Result<PerfKind> {
     Ok(PerfKind::Counters)
 }
 
-/// Whether a line is one of `perf script`'s with a context switch, or of another event.
+/// True for a line of `perf script` with a context switch or another event.
 fn is_script(line: &str) -> bool {
     time_and_rest(line).is_some()
 }
@@ -296,7 +296,7 @@ fn check(path: &Path, file: &mut (impl Read + Seek), length: u64) -> Result<()> 
     Ok(())
 }
 
-/// Whether the numbers in the section EVENT_DESC are such that their data is in it.
+/// True if the numbers in the section EVENT_DESC are such that their data is in it.
 fn is_event_description(bytes: &[u8]) -> bool {
     let number = |at: usize| {
         let word = bytes.get(at..)?.first_chunk()?;

@@ -32,7 +32,7 @@ impl KvmThread {
     }
 }
 
-/// What a first look at KVM's events has told.
+/// The results of a first look at KVM's events.
 #[derive(Debug)]
 pub(super) struct KvmScan {
     /// The guest's, with what is to be said of them; where several guests have different ones, the list of these.

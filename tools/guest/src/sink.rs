@@ -84,7 +84,7 @@ impl Merge {
         Ok(summary)
     }
 
-    /// What a lane's process and the lane itself are called.
+    /// The names of a lane's process and of the lane itself.
     fn names(&self, of: Of) -> (String, String) {
         match of {
             Of::Task { source, task } => {

@@ -14,7 +14,7 @@ pub(super) struct Source {
     pub(super) trace: Trace,
     pub(super) is_guest: bool,
     pub(super) times: Times,
-    /// What is added to its thread and process ids, which then no other source has.
+    /// The number added to its thread and process ids, which then no other source has.
     pub(super) shift: u32,
 }
 

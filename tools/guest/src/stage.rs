@@ -1,4 +1,4 @@
-//! What happens on the lanes of a timeline, in order of time, on its way to an output: cut, balanced, times never going back.
+//! Events on the lanes of a timeline, in order of time, on their way to an output: cut, balanced, times never going back.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub(super) struct Recorded<'m> {
 
 /// Where a timeline goes.
 pub(super) trait Output {
-    /// Whether it shows times of other things than functions.
+    /// True if it shows times of other things than functions.
     const HAS_SLICES: bool;
 
     fn enter(&mut self, lane: Lane, time_ns: u64, function: Function<'_>) -> Result<()>;
@@ -83,7 +83,7 @@ pub(super) struct Stage<'m, O> {
     pub(super) out: O,
     range: Range,
     lanes: Vec<LaneState<'m>>,
-    /// What was passed on.
+    /// Events passed on.
     pub(super) n_events: u64,
 }
 
@@ -244,7 +244,7 @@ pub(super) mod testing {
 
     use super::{Function, Lane, Output, Recorded};
 
-    /// Whether it has slices, and what it got: `LANE TIME what`.
+    /// An output that has slices or not, and its events: `LANE TIME what`.
     #[derive(Debug, Default)]
     pub(crate) struct Lines<const SLICES: bool>(pub(crate) Vec<String>);
 

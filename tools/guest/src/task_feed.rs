@@ -105,7 +105,7 @@ mod tests {
     use super::super::stage::testing::Lines;
     use super::*;
 
-    /// What becomes of a task's records on lane 0, with times in ticks of half a nanosecond.
+    /// The output for a task's records on lane 0, with times in ticks of half a nanosecond.
     fn run(records: &[(Kind, u64, u16, u64)]) -> (Vec<String>, Warnings) {
         let dir = tempfile::tempdir().unwrap();
         let mut info = b"Ftrace!\0\x04\0\0\0\x28\0\x01\x02".to_vec();

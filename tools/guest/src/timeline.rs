@@ -21,7 +21,7 @@ use super::source::{Source, Times};
 use super::stage::{Output, Range, Stage};
 use super::task_feed::TaskFeed;
 
-/// What to merge, and how.
+/// The sources to merge, and options.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct MergeOptions {
@@ -31,7 +31,7 @@ pub struct MergeOptions {
     pub hosts: Vec<PathBuf>,
     /// KVM's events: `trace.dat`, text, or the folder of a tracefs instance.
     pub kvm: Vec<PathBuf>,
-    /// What perf recorded: counters of `perf stat -I -x`, or context switches as `perf.data` or text.
+    /// The files of perf: counters of `perf stat -I -x`, or context switches as `perf.data` or text.
     pub perf: Vec<PathBuf>,
     /// Ticks of the host's time stamp counter in a millisecond, instead of what the directories say.
     pub tsc_khz: Option<u64>,
@@ -70,7 +70,7 @@ impl std::fmt::Debug for Merge {
     }
 }
 
-/// What a lane is of.
+/// The subject of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
     /// A task of a source.
@@ -160,7 +160,7 @@ impl Merge {
         Ok(merge)
     }
 
-    /// What the user should know of how the clocks were brought together, a line each.
+    /// Notes for the user on how the clocks were brought together, a line each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -297,7 +297,7 @@ impl Merge {
         Ok(feeds)
     }
 
-    /// Whether counters begin at the first event for want of a better time.
+    /// True if counters begin at the first event for want of a better time.
     fn guesses_start_of_counters(&self) -> Result<bool> {
         for path in &self.counters {
             if Counters::open(path)?.start() == Start::Unknown {
@@ -307,7 +307,7 @@ impl Merge {
         Ok(false)
     }
 
-    /// Whether there are counters.
+    /// True if there are counters.
     pub(super) fn has_counters(&self) -> bool {
         !self.counters.is_empty()
     }

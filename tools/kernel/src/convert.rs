@@ -13,10 +13,10 @@ use crate::names::{Functions, never_returns, syscall_address};
 use crate::nest::{Nesting, Step};
 use crate::page::{Page, PageWriter};
 
-/// What has become of records.
+/// The outcome of a conversion.
 #[derive(Debug)]
 pub struct Converted {
-    /// What the files hold.
+    /// The header of the files.
     pub header: Header,
     /// The addresses in them.
     pub addresses: BTreeSet<u64>,
@@ -99,7 +99,7 @@ struct Source<'h, R> {
     file: R,
     header: &'h Header,
     events: vec::IntoIter<Pending>,
-    /// What was lost before the next one.
+    /// The number of events lost before the next one.
     lost: Option<u64>,
     n_wrong_pages: u64,
 }
@@ -187,7 +187,7 @@ impl Tasks<'_> {
         self.write(tid, time, &mut outs[home])
     }
 
-    /// What was open on a processor that has lost events has ended somewhere there.
+    /// Ends the calls open on a processor that has lost events: they ended somewhere there.
     fn lose<W: Write>(&mut self, idx: usize, time: u64, count: u64, outs: &mut [PageWriter<W>]) -> io::Result<()> {
         self.end(idx, time, outs)?;
         self.done.n_lost = self.done.n_lost.saturating_add(count);
@@ -258,7 +258,7 @@ mod tests {
         out.finish().expect("memory")
     }
 
-    /// What comes of the files of processors: processor, time, task and what is said.
+    /// The contents made of the files of processors: processor, time, task and meaning; and the outcome.
     fn converted(files: &[Vec<u8>]) -> (Vec<(usize, u64, u32, What)>, Converted) {
         let mut outs = vec![Vec::new(); files.len()];
         let processors = files.iter().map(Vec::as_slice).zip(&mut outs).collect();

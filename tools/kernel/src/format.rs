@@ -20,7 +20,7 @@ pub struct Field {
     pub offset: usize,
     /// Bytes of it.
     pub size: usize,
-    /// Whether it may be negative.
+    /// True if it may be negative.
     pub is_signed: bool,
 }
 
@@ -39,7 +39,7 @@ impl Field {
     }
 }
 
-/// What the kernel says of an event.
+/// The kernel's description of an event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Format {
     /// The number of the event: its `common_type`.

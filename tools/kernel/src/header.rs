@@ -27,7 +27,7 @@ const SYSCALL_EXIT: &str = "events/raw_syscalls/sys_exit/format";
 pub(crate) const ENTRY_ID: u16 = 11;
 pub(crate) const EXIT_ID: u16 = 10;
 
-/// What a record says.
+/// The meaning of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// A function is entered.
@@ -66,9 +66,9 @@ pub enum What {
 pub struct Told {
     /// The number of the event.
     pub id: u16,
-    /// Whose it is, as the kernel counts threads.
+    /// The thread, by the kernel's number.
     pub tid: u32,
-    /// What it says.
+    /// The meaning.
     pub what: What,
 }
 

@@ -27,13 +27,13 @@ fn known_name(number: u64) -> Option<&'static str> {
     usize::try_from(number).ok().and_then(syscalls::Sysno::new).map(|call| call.name())
 }
 
-/// What is recorded here is not Linux's.
+/// Calls recorded here are not Linux's.
 #[cfg(not(target_os = "linux"))]
 fn known_name(_: u64) -> Option<&'static str> {
     None
 }
 
-/// Whether this call never returns.
+/// True if this call never returns.
 pub(crate) fn never_returns(number: u64) -> bool {
     matches!(known_name(number), Some("exit" | "exit_group"))
 }
@@ -62,7 +62,7 @@ impl Functions {
         Self { sorted }
     }
 
-    /// Whether none is known.
+    /// True if none is known.
     pub fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }
@@ -102,7 +102,7 @@ impl Functions {
     }
 }
 
-/// What uftrace calls the end of a function whose size is not told.
+/// The name that uftrace has for the end of a function of unknown size.
 const END: &str = "__func_end";
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ const MAX_OPEN: usize = 512;
 /// A call begins or ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// Whether it begins.
+    /// True if it begins.
     pub is_entry: bool,
     /// The function.
     pub addr: u64,
@@ -32,7 +32,7 @@ pub struct Nesting {
 }
 
 impl Nesting {
-    /// Whether nothing is open.
+    /// True if nothing is open.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
@@ -114,7 +114,7 @@ mod tests {
 
     const SYSCALL: u64 = 100;
 
-    /// What was done, as text: `+1 +2 -2 -1`.
+    /// The steps, as text: `+1 +2 -2 -1`.
     fn told(act: impl FnOnce(&mut Nesting, &mut Vec<Step>)) -> String {
         let (mut nesting, mut out) = (Nesting::default(), Vec::new());
         act(&mut nesting, &mut out);

@@ -31,7 +31,7 @@ const LOST: u32 = 1 << 31;
 /// How many, is behind the last event.
 const LOST_STORED: u32 = 1 << 30;
 
-/// What the text `events/header_page` says.
+/// The layout of a page, by the text `events/header_page`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     time: format::Field,
@@ -50,7 +50,7 @@ impl Layout {
         page_bytes: 4096,
     };
 
-    /// What a kernel says of its pages; `None` if a field is missing, or a page is too large to be one.
+    /// Parses a kernel's text; `None` if a field is missing, or a page is too large to be one.
     pub fn parse(text: &str) -> Option<Self> {
         let fields = format::fields(text);
         let [time, commit, data] = ["timestamp", "commit", "data"].map(|name| format::field(&fields, name));
@@ -97,7 +97,7 @@ impl<'a> Page<'a> {
         self.lost
     }
 
-    /// Whether a length was wrong, so that the rest could not be read.
+    /// True if a length was wrong, so that the rest could not be read.
     pub fn is_wrong(&self) -> bool {
         self.is_wrong
     }

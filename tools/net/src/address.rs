@@ -24,7 +24,7 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// What is no address.
+/// A text that is no address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoAddress(String);
 
@@ -90,7 +90,7 @@ pub struct To {
     pub address: Address,
 }
 
-/// What the address of a receiver of uftrace begins with.
+/// The prefix of the address of a receiver of uftrace.
 const UFTRACE: &str = "uftrace://";
 
 impl FromStr for To {

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of this crate.
 
 use std::fmt;
 use std::io;
@@ -20,7 +20,7 @@ pub enum Error {
     Io {
         /// It.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// Others than this machine reach the address.
@@ -34,14 +34,14 @@ pub enum Error {
     Listen {
         /// It.
         address: Address,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// There is nobody at this address, or it is not known.
     Connect {
         /// It.
         address: Address,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// Waiting for peers, or taking them, does not work.

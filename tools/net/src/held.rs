@@ -1,6 +1,6 @@
-//! What has come of something whose length is known: both protocols read heads, names and contents so.
+//! A partly received item of known length: both protocols read heads, names and contents so.
 
-/// It. Takes memory only for what has come.
+/// The bytes that have come. Takes memory only for these.
 #[derive(Debug, Default)]
 pub(crate) struct Held(Vec<u8>);
 
@@ -25,7 +25,7 @@ impl Held {
         std::mem::take(&mut self.0)
     }
 
-    /// What is there.
+    /// The bytes that have come.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! What a kernel sends by a serial line or the like, from which an image can be read when it is over; and a stream of ours that comes so.
+//! A kernel's output by a serial line or the like, from which an image can be read when it is over; and a stream of ours that comes so.
 //!
 //! Not here: what an image is (`rftrace-frontend`).
 
@@ -21,7 +21,7 @@ use crate::stream;
 
 /// Between two looks whether to end.
 const LOOK_MILLIS: u16 = 100;
-/// What is read at a time.
+/// Bytes read at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Opens a serial port, or a pipe. A port passes all bytes as they are from now on; its speed stays what it is.
@@ -41,12 +41,12 @@ pub fn open(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// What has come.
+/// The kind of input that has come.
 #[derive(Debug)]
 pub enum Came {
     /// So many bytes of a kernel, or of whatever it is.
     Image(u64),
-    /// What was recorded of programs.
+    /// A recording of programs.
     Programs(Box<Received>),
 }
 
@@ -234,7 +234,7 @@ mod tests {
             assert_eq!(receive(&mut line, &path("a"), 1 << 20, &AtomicBool::new(false)).unwrap(), 300_000);
         });
         assert!(fs::read(path("a")).unwrap() == bytes);
-        // What is there is not written to.
+        // An existing file is not written to.
         assert!(receive(&mut line, &path("a"), 1 << 20, &AtomicBool::new(false)).is_err());
 
         let (mut line, mut kernel) = UnixStream::pair().unwrap();

@@ -50,7 +50,7 @@ impl Outgoing {
         })
     }
 
-    /// What was sent so far.
+    /// Bytes sent so far.
     #[must_use]
     pub fn n_bytes(&self) -> u64 {
         self.n_bytes

@@ -1,6 +1,6 @@
-//! Who has a place among the peers of a server.
+//! The places for peers of a server.
 //!
-//! Who has told what it sends keeps its place. Who has not gives way where there is no other: nobody needs long for that.
+//! A peer that has announced its trace keeps its place. Other peers give way where no place is free: an announcement takes little time.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::socket::Stream;
 
-/// How long who gives way may take to go.
+/// The time that a peer has to give way.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Them.
@@ -104,7 +104,7 @@ impl Place<'_> {
         }
     }
 
-    /// What has ended the connection, if it has given way.
+    /// The error of the connection, if it has given way.
     pub(crate) fn why_it_gave_way(&self) -> Option<Error> {
         let taken = self.peers.lock();
         let gives_way = taken.places.iter().any(|held| held.id == self.id && held.state == State::GivesWay);

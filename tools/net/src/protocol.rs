@@ -52,7 +52,7 @@ const INFO_NUMBERS: [std::ops::Range<usize>; 5] = [8..12, 12..14, 16..24, 24..32
 /// Where that header tells the order of bytes, and the one that differs from the network's.
 const INFO_ORDER: (usize, u8) = (14, 1);
 
-/// What the contents of a message belong to.
+/// The file or task that a message's contents belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Records of the task with this id.
@@ -65,7 +65,7 @@ pub enum Part {
     File(Vec<u8>),
 }
 
-/// What was read.
+/// A piece of a message that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// The name of the directory, as the peer says.
@@ -127,13 +127,13 @@ impl Error for Malformed {}
 #[derive(Debug)]
 pub struct Reader {
     state: State,
-    /// What was read of what `state` waits for.
+    /// The bytes read so far of the item that `state` waits for.
     held: Held,
     has_name: bool,
     has_info: bool,
 }
 
-/// What comes next.
+/// The next item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Head,
@@ -171,7 +171,7 @@ impl Reader {
         Self::default()
     }
 
-    /// Whether the directory's name has come and no message is half read: the peer may have nothing to say.
+    /// True if the directory's name has come and no message is half read: the peer may have nothing to say.
     #[must_use]
     pub fn is_between(&self) -> bool {
         self.has_name && self.state == State::Head && self.held.bytes().is_empty()
@@ -254,7 +254,7 @@ impl Reader {
         }
     }
 
-    /// What follows a head.
+    /// Enters the state behind a head.
     fn begin(&mut self, start: u16, kind: u16, bytes: u32) -> Result<(), Malformed> {
         let possible = match kind {
             _ if start != START => return Err(Malformed::Start(start)),
@@ -390,7 +390,7 @@ mod tests {
         file
     }
 
-    /// What was read, with contents that came in pieces put together.
+    /// The events read, with contents that came in pieces put together.
     fn read_pieces(pieces: &[&[u8]]) -> (Vec<Event<'static>>, Option<Malformed>) {
         let (mut reader, mut events) = (Reader::new(), Vec::<Event<'static>>::new());
         let mut contents: Vec<Vec<u8>> = Vec::new();
@@ -554,7 +554,7 @@ mod tests {
             read_pieces(&[&name, &bytes]);
         }
 
-        /// What is written is read.
+        /// Written messages are read back the same.
         #[test]
         fn round_trip(
             name in "[a-z./]{0,40}",

@@ -3,7 +3,7 @@
 //! Each peer has a thread. One that sends nonsense, too much, too slowly or nothing loses its connection; the others notice nothing of
 //! it. What came until then stays, without the `info` that would make a trace of it.
 //!
-//! Not here: who has which place among the peers (`peers`).
+//! Not here: the places of peers (`peers`).
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -27,9 +27,9 @@ use crate::store::{INCOMPLETE_INFO, Root, Store, shown};
 use crate::stream::{self, Follows, Hello};
 use crate::token::Token;
 
-/// What is read at a time.
+/// Bytes read at a time.
 const PIECE_BYTES: usize = 64 << 10;
-/// What a kernel's image begins with, and how much of it tells it from a stream of ours.
+/// The first bytes of a kernel's image, and how many of them tell it from a stream of ours.
 const IMAGE_MAGIC: &[u8; 8] = b"\x93RFT\r\n\x1a\n";
 pub(crate) const BEGINNING_BYTES: usize = 4;
 /// The most bytes of such an image: all that it holds is in memory when a trace is made of it, some eight times as much.
@@ -45,7 +45,7 @@ const LEAST_BYTES_PER_SECOND: u64 = 16 << 10;
 const MOST_REFUSED: usize = 4;
 const REFUSAL: Duration = Duration::from_secs(1);
 
-/// What a server permits.
+/// The limits of a server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReceiveOptions {
@@ -60,9 +60,9 @@ pub struct ReceiveOptions {
     pub timeout: Duration,
     /// How long it may be silent between messages: a program that is being recorded may have nothing to tell.
     pub idle: Duration,
-    /// Whether one complete trace is enough.
+    /// True if one complete trace is enough.
     pub once: bool,
-    /// What peers have to show. Only then may others than this machine reach the server.
+    /// The token that peers have to show. Only then may others than this machine reach the server.
     pub token: Option<Token>,
     /// The name of a file that lies beside what comes of a program that runs, for as long as it comes.
     pub mark: Option<String>,
@@ -84,17 +84,17 @@ impl ReceiveOptions {
     }
 }
 
-/// What has come from a peer. Displayed as one line.
+/// The result of one peer. Displayed as one line.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Received {
-    /// Who has sent it.
+    /// The peer's address.
     pub peer: String,
     /// Where it is, if the peer has come to tell a name.
     pub dir: Option<PathBuf>,
     /// Files that were made.
     pub files: usize,
-    /// What was written to them.
+    /// Bytes written to them.
     pub bytes: u64,
     /// How many processes it is of, where it is what was recorded of programs while they ran: the directory is to become a trace.
     pub processes: Option<u32>,
@@ -104,7 +104,7 @@ pub struct Received {
     pub left_out: usize,
     /// The names of the first ones.
     pub left_out_names: Vec<String>,
-    /// Whether `info` has come, but not the end: then it is there under the name `info.incomplete`.
+    /// True if `info` has come, but not the end: then it is there under the name `info.incomplete`.
     pub has_incomplete_info: bool,
     /// How it has ended: the trace is complete, or why not.
     pub ended: Result<()>,
@@ -201,7 +201,7 @@ impl Server {
         self.listeners.iter().map(|listener| listener.address().map_err(Error::Wait)).collect()
     }
 
-    /// What ends it.
+    /// Returns a handle that ends the server.
     ///
     /// # Errors
     ///
@@ -279,7 +279,7 @@ impl Server {
         }
     }
 
-    /// Whether the first bytes of a peer are those of our protocol.
+    /// True if the first bytes of a peer are those of our protocol.
     fn is_own(&self, stream: &mut Stream) -> bool {
         let since = Instant::now();
         let mut first = Vec::new();
@@ -450,14 +450,14 @@ impl Pace {
     }
 }
 
-/// What comes from one peer.
+/// The input of one peer.
 pub(crate) struct Incoming<'a> {
     root: &'a Root,
     options: &'a ReceiveOptions,
     /// Where there are others.
     place: Option<&'a Place<'a>>,
     protocol: Protocol,
-    /// Whether it speaks our protocol, and waits for an answer.
+    /// True if the peer speaks our protocol, and waits for an answer.
     is_own: bool,
     n_received: u64,
     /// Those that have come, or of which the head has.
@@ -466,13 +466,13 @@ pub(crate) struct Incoming<'a> {
     spools: Option<Spools>,
 }
 
-/// What a peer speaks.
+/// The protocol of a peer.
 enum Protocol {
     /// Not known: these bytes have come.
     Unknown(Vec<u8>),
     Uftrace(Reader),
     Own(stream::Reader),
-    /// What a kernel sends by a line.
+    /// A kernel's image, sent by a line.
     Kernel,
 }
 
@@ -505,12 +505,12 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Whether the peer may have nothing to tell at this moment. Of ours it says so from time to time.
+    /// True if the peer may be silent now. Peers of our protocol send a beat from time to time.
     fn may_be_silent(&self) -> bool {
         !self.is_own && self.is_between()
     }
 
-    /// Whether no message is half there. By our protocol the number of messages tells it.
+    /// True if no message is half there. By our protocol the number of messages tells it.
     fn is_between(&self) -> bool {
         match &self.protocol {
             Protocol::Uftrace(reader) => reader.is_between(),
@@ -643,7 +643,7 @@ fn keep(place: Option<&Place<'_>>) -> Result<()> {
     place.map_or(Ok(()), Place::keep)
 }
 
-/// Whether a peer may send: one of uftrace shows nothing.
+/// Refuses a peer without the token. Peers of uftrace show none.
 fn check_token(wanted: Option<&Token>, hello: Option<&Hello>) -> Result<()> {
     let is_right = wanted.is_none_or(|wanted| hello.is_some_and(|hello| wanted.is(&hello.token)));
     if is_right { Ok(()) } else { Err(Error::Token) }
@@ -671,7 +671,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// What has been waited for already, with so many bytes of a message.
+    /// The time waited so far, for so many bytes of a message.
     fn pace(waited: Duration, n_bytes: u64) -> Pace {
         Pace { waited, n_bytes }
     }
@@ -694,7 +694,7 @@ mod tests {
             Err(Error::Slow(SECOND))
         ));
         assert!(matches!(pace(SECOND, 100).wait(SECOND, |_| unreachable!()), Err(Error::Slow(SECOND))));
-        // Who sends more has more.
+        // A larger message has more time.
         let mut large = pace(SECOND * 9, 10 * LEAST_BYTES_PER_SECOND);
         assert!(
             large

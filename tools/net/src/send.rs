@@ -22,13 +22,13 @@ const PIECE_BYTES: usize = 128 << 10;
 /// The longest name that every receiver takes.
 const MAX_NAME_CHARS: usize = 64;
 
-/// What was sent.
+/// Numbers of files and bytes that were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
     /// Files.
     pub files: usize,
-    /// What they contain.
+    /// Their bytes.
     pub bytes: u64,
 }
 

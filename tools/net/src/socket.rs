@@ -44,7 +44,7 @@ impl Stream {
         limited.map_err(|source| Error::Connect { address: address.clone(), source })
     }
 
-    /// Whether the peer's system has got all that was written.
+    /// True if the peer's system has received all that was written.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl Stream {
                 Some(error) => Err(error),
                 None => Ok(sys::n_unacknowledged(tcp.as_fd())? == 0),
             },
-            // What is written is there.
+            // Written bytes have arrived.
             Self::Unix(_) => Ok(true),
         }
     }

@@ -1,5 +1,5 @@
-//! What comes by our own protocol: files as `rftrace record` has them while programs run, in a folder of the new directory, from which a
-//! trace can be made. All names are the receiver's own.
+//! Streams of our own protocol: files as `rftrace record` has them while programs run, in a folder of the new directory. A trace can be made from
+//! these. All names are the receiver's own.
 //!
 //! Not here: making the trace (`rftrace-record`, which the command asks for it).
 
@@ -22,7 +22,7 @@ const NEW: &str = "new";
 /// Where files of the trace are until the end has come.
 const NEW_FILES: &str = "companions.new";
 
-/// What one peer has sent.
+/// The files of one peer.
 #[derive(Debug)]
 pub(crate) struct Spools {
     folder: Store,

@@ -70,7 +70,7 @@ impl Root {
     }
 }
 
-/// Whether a directory may have the name that a peer wants.
+/// True if a directory may have the name that a peer wants.
 fn is_dir_name(name: &str) -> bool {
     let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=MAX_NAME_CHARS).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(is_safe)
@@ -84,7 +84,7 @@ pub(crate) struct Store {
     made: HashSet<String>,
     /// The files used last, at most [`MAX_OPEN`].
     open: VecDeque<(String, File)>,
-    /// What comes next goes there; nowhere, if it is left out.
+    /// The file of the next contents; `None` if they are left out.
     current: Option<String>,
     info: Option<Vec<u8>>,
     pub(crate) bytes: u64,
@@ -125,7 +125,7 @@ impl Store {
         Ok(Self::new(dir, path))
     }
 
-    /// Whether a file was made.
+    /// True if a file was made.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.made.contains(name)
     }
@@ -141,7 +141,7 @@ impl Store {
         self.made.len()
     }
 
-    /// What comes next belongs to this.
+    /// Begins a part: the next contents belong to it.
     pub(crate) fn begin(&mut self, part: Part) -> Result<()> {
         let (name, is_whole) = match part {
             Part::Task(tid) => (files::records(tid), false),
@@ -207,7 +207,7 @@ impl Store {
     pub(crate) fn finish(&mut self) -> Result<()> {
         let info = self.info.take().ok_or(Error::NoInfo)?;
         self.write_info(INFO, &info).inspect_err(|_| {
-            // What has a part of `info` would look like a trace.
+            // A directory with a part of `info` would look like a trace.
             let _ = fs::remove_file(self.path.join(INFO));
         })
     }

@@ -32,7 +32,7 @@ use std::error::Error;
 use std::fmt;
 
 use rftrace_format::companion::Companion;
-/// What a stream begins with.
+/// The first bytes of a stream.
 pub use rftrace_format::files::STREAM_MAGIC as MAGIC;
 
 use crate::held::Held;
@@ -62,7 +62,7 @@ const BEAT: [u8; 4] = *b"BEAT";
 const FILE: [u8; 4] = *b"FILE";
 const END: [u8; 4] = *b"END\n";
 
-/// What follows the beginning.
+/// The part of a stream behind its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
     /// Sections.
@@ -74,33 +74,33 @@ pub enum Follows {
 /// The beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// What follows.
+    /// The part behind the beginning.
     pub follows: Follows,
     /// The versions that images begin with.
     pub versions: u64,
-    /// What shows that the peer may send; zeros without.
+    /// The token that shows that the peer may send; zeros without.
     pub token: [u8; TOKEN_BYTES],
-    /// What the trace is to be called.
+    /// The name for the trace.
     pub name: Vec<u8>,
 }
 
 /// A piece of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Whether it is the first one.
+    /// True for the first piece.
     pub is_first: bool,
-    /// Whether it is the last one.
+    /// True for the last piece.
     pub is_last: bool,
     /// The piece.
     pub bytes: Vec<u8>,
 }
 
-/// What was read.
+/// A section, or a piece of one, that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The beginning.
     Hello(Hello),
-    /// What follows belongs to this process.
+    /// The next sections belong to this process.
     Process(u32),
     /// A piece of what is known of the process.
     About(Piece),
@@ -124,7 +124,7 @@ pub enum Malformed {
     Magic,
     /// It has another version.
     Version(u32),
-    /// What follows is not known.
+    /// The part behind the beginning is not known.
     Follows(u32),
     /// The name is too long.
     Name(u16),
@@ -174,7 +174,7 @@ impl Error for Malformed {}
 #[derive(Debug)]
 pub struct Reader {
     state: State,
-    /// What was read of what `state` waits for.
+    /// The bytes read so far of the item that `state` waits for.
     held: Held,
     /// The process that sections belong to.
     process: Option<u32>,
@@ -195,7 +195,7 @@ struct Text {
     tag: [u8; 4],
     number: u64,
     total: u64,
-    /// What has come.
+    /// Bytes that have come.
     end: u64,
 }
 
@@ -250,7 +250,7 @@ impl Reader {
         loop {
             match self.state {
                 State::Hello => {
-                    // At once: who speaks something else may never send more.
+                    // At once: a peer of another protocol may never send more.
                     let n_magic = self.held.bytes().len().min(MAGIC.len());
                     let is_ours =
                         |bytes: &[u8]| MAGIC.iter().skip(n_magic).zip(bytes).all(|(wanted, byte)| wanted == byte);
@@ -327,7 +327,7 @@ impl Reader {
         }
     }
 
-    /// Whether a section may come here.
+    /// Refuses a section that may not come here.
     fn check_order(&self, tag: [u8; 4]) -> Result<(), Malformed> {
         let is_right = match tag {
             FILE => self.text.is_none_or(|text| text.tag == tag),
@@ -481,7 +481,7 @@ fn section(tag: [u8; 4], words: &[u64], bytes: &[u8]) -> Vec<u8> {
     section
 }
 
-/// What follows belongs to this process.
+/// A section: the next ones belong to this process.
 #[must_use]
 pub fn process(number: u32) -> Vec<u8> {
     section(PROC, &[number.into()], &[])
@@ -490,7 +490,7 @@ pub fn process(number: u32) -> Vec<u8> {
 /// Bytes of a text, or file, in one section.
 pub const PIECE_BYTES: usize = 1 << 20;
 
-/// What is known of a process, in as many sections as it takes.
+/// The facts about a process, in as many sections as it takes.
 pub fn about(text: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     pieces(text).map(move |(start, piece)| section(ABOUT, &[text.len() as u64, start], piece))
 }

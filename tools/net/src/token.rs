@@ -43,7 +43,7 @@ impl Token {
         self.0
     }
 
-    /// Whether these are the bytes. How long that takes does not tell how many of them are right.
+    /// True if these are the bytes. The comparison takes the same time however many of them are right.
     #[must_use]
     pub fn is(&self, shown: &[u8; TOKEN_BYTES]) -> bool {
         self.0.ct_eq(shown).into()

@@ -16,7 +16,7 @@ const UNKNOWN: &str = "(unknown)";
 /// How many names are known by where they lie.
 const N_RECENT: usize = 1024;
 
-/// What takes the calls. Times are nanoseconds since a base.
+/// A receiver of calls. Times are nanoseconds since a base.
 pub(crate) trait Sink {
     /// A function was entered.
     fn enter(&mut self, time: u64, function: u32) -> Result<()>;

@@ -9,9 +9,9 @@ const MAX_POINTS: usize = 1 << 20;
 /// A quantity of a process over time. It keeps each value until the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// What it is of: `bytes of memory`.
+    /// Its quantity: `bytes of memory`.
     pub name: String,
-    /// Whether it is a number of bytes.
+    /// True for a number of bytes.
     pub is_bytes: bool,
     /// The process.
     pub pid: u32,
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(points(vec![counter(&all)], (0, 100)), [[(1000, 1), (1010, 5), (1020, 7), (1030, 0)]]);
         assert_eq!(points(vec![counter(&all)], (15, 25)), [[(1015, 5), (1020, 7)]]);
         assert_eq!(points(vec![counter(&all)], (20, 20)), [[(1020, 7)]]);
-        // What is 0 all the time is not shown.
+        // A counter that is 0 all the time is not shown.
         assert!(points(vec![counter(&all)], (30, 40)).is_empty());
         assert!(points(vec![counter(&[(2000, 1)]), counter(&[])], (0, 100)).is_empty());
     }

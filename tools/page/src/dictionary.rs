@@ -11,7 +11,7 @@ const MAX_FUNCTIONS: usize = 1 << 20;
 /// The most bytes of them all.
 const MAX_NAMES_BYTES: usize = 256 << 20;
 
-/// What has the calls of all further functions. `rftrace report` calls it the same.
+/// The name for all further functions. `rftrace report` calls them the same.
 const OTHERS: &str = "(other functions)";
 
 #[derive(Debug, Default)]

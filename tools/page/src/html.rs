@@ -13,7 +13,7 @@ use crate::pack::Page;
 /// The most that is embedded, compressed and in base64. A string of a browser ends at 512 MB.
 const MAX_EMBEDDED: u64 = 128 << 20;
 
-/// What the page consists of: its document, with a place for each of the others.
+/// The parts of the page: its document, with a place for each of the others.
 const DOCUMENT: &str = include_str!("../page/page.html");
 const PARTS: [(&str, &str); 2] = [("/*STYLE*/", include_str!("../page/page.css")), ("/*SCRIPT*/", SCRIPT)];
 const SCRIPT: &str = concat!(

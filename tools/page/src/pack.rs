@@ -36,7 +36,7 @@ pub(crate) const MAX_NS: u64 = 1 << 53;
 
 const MAGIC: &[u8; 8] = b"rfpage1\n";
 
-/// What a page shows.
+/// The packed data of a page.
 #[derive(Debug)]
 pub struct Page {
     head: Head,
@@ -47,7 +47,7 @@ pub struct Page {
     summary: Summary,
 }
 
-/// What the page knows before the calls.
+/// The data that the page has before the calls.
 #[derive(Debug, Serialize)]
 pub(crate) struct Head {
     pub(crate) title: String,
@@ -61,14 +61,14 @@ pub(crate) struct Head {
     pub(crate) end: u64,
     /// Their names.
     pub(crate) functions: Vec<String>,
-    /// What calls have as arguments, and what as results; each text once.
+    /// Arguments and results of calls; each text once.
     pub(crate) values: Vec<String>,
     /// Of the functions, time without a processor.
     pub(crate) schedule: Option<usize>,
     pub(crate) tasks: Vec<TaskHead>,
-    /// What is to be said of the trace: lines.
+    /// Notes on the trace: lines.
     pub(crate) notes: Vec<String>,
-    /// What processes have, over time.
+    /// Counters of processes, over time.
     #[serde(skip_serializing_if = "Counters::is_empty")]
     pub(crate) counters: Counters,
     /// How many calls each function has, where the page asks for them (`zoom`).
@@ -198,7 +198,7 @@ impl Page {
         self.head.notes.extend(lost_note(self.n_lost_values));
     }
 
-    /// What processes have over time, shown above the calls: the part of it that is in the page's range. To be called after [`Page::set_notes`].
+    /// Sets counters of processes, shown above the calls: the part that is in the page's range. To be called after [`Page::set_notes`].
     pub fn set_counters(&mut self, counters: Vec<Counter>) {
         self.head.set_counters(counters);
     }
@@ -219,7 +219,7 @@ impl Page {
         (start, self.events)
     }
 
-    /// What is before the events.
+    /// The data before the events.
     pub(crate) fn start(&self) -> Vec<u8> {
         self.head.start()
     }

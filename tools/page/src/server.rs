@@ -3,7 +3,7 @@
 //! Other users of the machine reach it too. Who has no token costs a few KiB, and a place among [`MOST_CONNECTIONS`] until the next
 //! one needs it.
 //!
-//! Not here: who gets what (`answer`).
+//! Not here: answers and access (`answer`).
 
 mod answer;
 mod body;
@@ -44,7 +44,7 @@ const NO_ROOM: Duration = Duration::from_millis(50);
 
 /// Serves one page, or one file, at an address of this machine that nobody guesses.
 ///
-/// Who has not the token, or names another host, such as a web page whose name was made to mean this machine, gets nothing.
+/// Requests without the token get nothing, nor do those that name another host, such as a web page whose name was made to mean this machine.
 pub struct Server {
     listener: TcpListener,
     desk: Arc<Desk>,
@@ -124,7 +124,7 @@ impl Server {
         format!("http://127.0.0.1:{}/{}/{name}", self.desk.port, self.desk.token)
     }
 
-    /// What is done when somebody who has the token asks for something for the first time.
+    /// Sets the work to do at the first request that has the token.
     pub fn when_loaded(&self, work: impl FnOnce() + Send + 'static) {
         *self.desk.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(work));
     }
@@ -161,7 +161,7 @@ struct Connections(VecDeque<Connection>);
 
 struct Connection {
     task: AbortHandle,
-    /// Whether a request has had the token.
+    /// True after a request with the token.
     has_token: Arc<AtomicBool>,
 }
 

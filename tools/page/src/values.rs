@@ -1,4 +1,4 @@
-//! What calls have as arguments and as results.
+//! Arguments and results of calls.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 const MAX_TEXTS: usize = 1 << 20;
 const MAX_BYTES: usize = 64 << 20;
 
-/// What is said of those that are left out, if there are any.
+/// The note about arguments and results that are left out, if there are any.
 pub(crate) fn lost_note(n_lost: u64) -> Option<String> {
     let note = || format!("{n_lost} arguments and results are not in the page: it holds {MAX_TEXTS} different ones");
     (n_lost > 0).then(note)

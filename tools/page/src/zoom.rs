@@ -104,7 +104,7 @@ impl Zoom {
         }
     }
 
-    /// What processes have over time: see [`Page::set_counters`](crate::Page::set_counters).
+    /// Sets counters of processes: see [`Page::set_counters`](crate::Page::set_counters).
     pub fn set_counters(&mut self, counters: Vec<Counter>) {
         self.head.set_counters(counters);
     }
@@ -119,7 +119,7 @@ impl Zoom {
         self.head.n_calls()
     }
 
-    /// What the page knows before it asks.
+    /// The data that the page has before it asks.
     pub(crate) fn start(&self) -> Vec<u8> {
         self.head.start()
     }

@@ -45,7 +45,7 @@ impl<'t> AllRecords<'t> {
         Ok(all)
     }
 
-    /// What [`AllRecords::next`] will return, unless that is an error.
+    /// The next result of [`AllRecords::next`], unless that is an error.
     pub fn peek(&self) -> Option<(usize, &Record)> {
         let &Reverse((_, idx)) = self.queue.peek()?;
         Some((idx, self.heads[idx].as_ref()?))

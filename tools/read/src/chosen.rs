@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rftrace_format::record::{Kind, Record};
 use rftrace_pattern::Pattern;
 
-/// What of a trace is shown. All that is said must hold.
+/// A choice of what is shown of a trace. All its conditions must hold.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Choice {
@@ -23,7 +23,7 @@ pub struct Choice {
     pub depth: usize,
     /// Calls that took so long at least, in nanoseconds.
     pub min_ns: u64,
-    /// What happened in this time, in nanoseconds of the trace's clock. Functions that are open where it begins are entered then, and
+    /// The time that is shown, in nanoseconds of the trace's clock. Functions that are open where it begins are entered then, and
     /// end where it ends.
     pub times: Range<u64>,
 }
@@ -36,12 +36,12 @@ impl Default for Choice {
 }
 
 impl Choice {
-    /// Whether it leaves something out.
+    /// True if it leaves something out.
     pub(crate) fn is_part(&self) -> bool {
         !self.is_of_times() || self.times != (0..u64::MAX)
     }
 
-    /// Whether it leaves out nothing but times.
+    /// True if it leaves out nothing but times.
     fn is_of_times(&self) -> bool {
         let Self { below, not_below, depth, min_ns, times: _ } = self;
         below.is_empty() && not_below.is_empty() && *depth == usize::MAX && *min_ns == 0
@@ -53,13 +53,13 @@ impl Choice {
     }
 }
 
-/// What the trace knows of a task's records.
+/// The trace's knowledge about a task's records.
 pub(crate) trait Names {
     /// The name of the function at an address, borrowed if it has one.
     fn function(&self, time_ns: u64, addr: u64) -> Cow<'_, str>;
-    /// Whether two addresses lie in one function.
+    /// True if two addresses lie in one function.
     fn same_function(&self, time_ns: u64, a: u64, b: u64) -> bool;
-    /// Whether an event tells of what was not recorded: such are always shown.
+    /// True if an event tells of a loss: such are always shown.
     fn is_loss(&self, event: u64) -> bool;
 }
 
@@ -88,7 +88,7 @@ struct Listed {
     not_below: bool,
 }
 
-/// What a choice says of functions, by where their names are. A copy begins without any: it finds them anew.
+/// The choice's verdict on functions, by where their names are. A copy begins without any: it finds them anew.
 #[derive(Debug, Default)]
 struct KnownNames(HashMap<(usize, usize), Listed>);
 
@@ -107,7 +107,7 @@ pub(crate) struct Chooser {
     n_shown: usize,
     /// Of those, the ones whose entries wait, by their places in `open`. They are the innermost.
     waiting_calls: VecDeque<usize>,
-    /// What the choice says of functions, by where their names are.
+    /// The choice's verdict on functions, by where their names are.
     listed: KnownNames,
     /// Records that are shown unless a call that they are in turns out to be too short.
     waiting: Vec<Record>,
@@ -141,22 +141,22 @@ impl Chooser {
         }
     }
 
-    /// Whether all is left out until a function is entered that is in `below`.
+    /// True if all is left out until a function in `below` is entered.
     pub(crate) fn is_idle(&self) -> bool {
         !self.choice.below.is_empty() && !self.waits() && self.open.last().is_none_or(|frame| !frame.is_in)
     }
 
-    /// Drops what is shown, for who wants to know what is open alone.
+    /// Drops the records that are shown, for callers that need the open functions alone.
     pub(crate) fn forget_chosen(&mut self) {
         self.chosen.clear();
     }
 
-    /// What is open, as a copy would begin with: addresses with times of entry.
+    /// The open functions, as a copy would begin with: addresses with times of entry.
     pub(crate) fn open(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
         self.open.iter().map(|frame| (frame.addr, frame.entered_ns))
     }
 
-    /// Whether the depth of the next record tells how much is open.
+    /// True if the depth of the next record tells how many functions are open.
     pub(crate) fn trusts_depth(&self) -> bool {
         self.trusts_depth
     }
@@ -179,7 +179,7 @@ impl Chooser {
         self.has_begun |= last_ns >= self.choice.times.start;
     }
 
-    /// Whether anything that has come is yet to be shown.
+    /// True if a record that has come is yet to be shown.
     pub(crate) fn waits(&self) -> bool {
         !self.waiting.is_empty() || !self.chosen.is_empty()
     }
@@ -194,7 +194,7 @@ impl Chooser {
         self.chosen.pop_front()
     }
 
-    /// Whether all that comes is left out.
+    /// True if all further records are left out.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
     }
@@ -241,12 +241,12 @@ impl Chooser {
         self.has_ended = true;
     }
 
-    /// Whether what happens in the innermost function, but for calls, is shown.
+    /// True if events of the innermost function are shown.
     fn is_visible(&self) -> bool {
         self.open.last().map_or(self.choice.below.is_empty(), |frame| frame.is_shown)
     }
 
-    /// What becomes of a function that is entered now.
+    /// The frame of a function that is entered now.
     fn frame(&self, addr: Option<u64>, time_ns: u64, listed: Listed) -> Frame {
         let around = self.open.last();
         let was_in = around.map_or(self.choice.below.is_empty(), |frame| frame.is_in);
@@ -257,7 +257,7 @@ impl Chooser {
         Frame { addr, entered_ns: time_ns, is_in, is_out, level, is_shown, waits_at: None }
     }
 
-    /// What the choice says of the function at an address.
+    /// The choice's verdict on the function at an address.
     fn listed(&mut self, time_ns: u64, addr: u64, names: &impl Names) -> Listed {
         let Choice { below, not_below, .. } = &*self.choice;
         if below.is_empty() && not_below.is_empty() {

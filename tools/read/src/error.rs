@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of this crate.
 
 use std::borrow::Cow;
 use std::io;
@@ -29,7 +29,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 
@@ -40,7 +40,7 @@ pub enum Error {
         path: PathBuf,
         /// Where in the file, in bytes from its start.
         offset: u64,
-        /// What is wrong there, and what to do about it.
+        /// The fault there, and the remedy.
         reason: Cow<'static, str>,
     },
 
@@ -49,7 +49,7 @@ pub enum Error {
     Binary {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and what to do about it.
+        /// The fault, and the remedy.
         reason: String,
     },
 
@@ -58,7 +58,7 @@ pub enum Error {
     WriteFile {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 
@@ -67,14 +67,14 @@ pub enum Error {
     Schedule {
         /// Why, and what to do about it.
         remedy: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 
     /// Several sources cannot be brought together, for the reason that it tells, with the remedy.
     #[error("{reason}")]
     Unaligned {
-        /// What is not known or does not fit, and what to do about it.
+        /// The missing or unfit fact, and the remedy.
         reason: String,
     },
 
@@ -82,7 +82,7 @@ pub enum Error {
     #[error("{0}")]
     Export(Cow<'static, str>),
 
-    /// Who waited for it needs it no more, see [`Reading::stop`](crate::Reading::stop).
+    /// The result is no longer needed, see [`Reading::stop`](crate::Reading::stop).
     #[error("reading was stopped")]
     Stopped,
 
@@ -102,7 +102,7 @@ impl Error {
         Self::malformed(path, malformed.offset, malformed.reason)
     }
 
-    /// Whether whoever reads the output has closed it, as `head` does. For a command-line tool that is success.
+    /// True if the reader of the output has closed it, as `head` does. For a command-line tool that is success.
     pub fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Write(source) if source.kind() == io::ErrorKind::BrokenPipe)
     }

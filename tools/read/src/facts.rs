@@ -1,4 +1,4 @@
-//! What a trace tells of the program and its clock, besides records.
+//! Facts of a trace about the program and its clock, besides records.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub struct Module {
     pub start: u64,
     /// The first address behind it.
     pub end: u64,
-    /// What tells this build from others, in hexadecimal digits, as far as the trace has them.
+    /// The build-id in hexadecimal digits, as far as the trace has it.
     pub build_id: Option<String>,
     /// The number of functions whose names the trace has.
     pub symbols: usize,
@@ -73,13 +73,13 @@ impl Trace {
         Ok(text::pairs(&bytes).collect())
     }
 
-    /// What a recorded call costs, if that was measured, whether [times are corrected](Self::correct_times) or not; a file that cannot be read says
-    /// nothing of it.
+    /// The measured cost of a recorded call, whether [times are corrected](Self::correct_times) or not; `None` if it was not measured, or the file
+    /// cannot be read.
     pub fn measured_cost(&self) -> Option<CallCost> {
         CallCost::parse(&files::read(&self.dir().join(CLOCK), MAX_BYTES).ok()?)
     }
 
-    /// What was not recorded, by the file `record.txt`, which only rftrace writes. Losses that have a place in the trace
+    /// The gaps in the recording, by the file `record.txt`, which only rftrace writes. Losses that have a place in the trace
     /// are in `rftrace_views::TaskStats`.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Trace {
         Ok(Gaps::parse(&bytes.unwrap_or_default()))
     }
 
-    /// What the trace is a dump for, by the file `record.txt`; `None` if it is none.
+    /// The reason for a dump, by the file `record.txt`; `None` if the trace is no dump.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl Trace {
         Ok(gaps::dump_reason(&bytes.unwrap_or_default()))
     }
 
-    /// Whether the trace tells when tasks had no processor.
+    /// True if the trace tells when tasks had no processor.
     ///
     /// # Errors
     ///

@@ -34,7 +34,7 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a file begins with these bytes.
+/// True if a file begins with these bytes.
 ///
 /// # Errors
 ///

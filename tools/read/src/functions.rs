@@ -53,12 +53,12 @@ impl<'t> Functions<'t> {
         Self { trace, task, hold: RefCell::new(0..0), known: RefCell::default(), count }
     }
 
-    /// What [`Trace::function_name`] says.
+    /// As [`Trace::function_name`].
     pub fn name(&self, time_ns: u64, addr: u64) -> Cow<'t, str> {
         shown_name(self.symbol(time_ns, addr), addr)
     }
 
-    /// What [`Trace::same_function`] says.
+    /// As [`Trace::same_function`].
     #[inline]
     pub fn are_same(&self, time_ns: u64, a: u64, b: u64) -> bool {
         a == b

@@ -52,7 +52,7 @@ pub(crate) struct Index {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TaskIndex {
-    /// What it was made of: sizes and times of files.
+    /// Sizes and times of the files that it was made of.
     pub(crate) stamp: u64,
     /// The address of each, and when that was seen. One may stand here several times.
     pub(crate) functions: Vec<(u64, u64)>,
@@ -79,7 +79,7 @@ pub(crate) struct Place {
     pub(crate) frames: Range<usize>,
     /// The functions that are entered in the block, among those entered.
     pub(crate) entered: Range<usize>,
-    /// What is in the block is shown whatever is chosen, or it is not known what that is.
+    /// True if all of the block is shown whatever is chosen, or its contents are not known.
     pub(crate) must_read: bool,
     /// The number of open functions is what the next record says.
     pub(crate) trusts_depth: bool,
@@ -229,7 +229,7 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
     values.fold(0xcbf2_9ce4_8422_2325, |sum, value| (sum ^ value).wrapping_mul(0x0100_0000_01b3).rotate_left(23))
 }
 
-/// What is left to read.
+/// The bytes left to read.
 struct Input<'b>(&'b [u8]);
 
 impl<'b> Input<'b> {

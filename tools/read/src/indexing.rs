@@ -25,11 +25,11 @@ use crate::trace::Trace;
 const MIN_BLOCK_BYTES: u64 = 64 << 10;
 
 impl Trace {
-    /// Has what is not [chosen](Trace::choose) passed over, as far as that is times before a first one and functions other than some: by a
-    /// file `index` in the directory, which is made if it is not there or is of other data; all records are read for that. Where
-    /// the directory may not be written the file is in the user's cache (`$XDG_CACHE_HOME/rftrace`), or it is for this trace alone.
+    /// Skips records before the first [chosen](Trace::choose) time, and blocks of records without a chosen function. This takes
+    /// a file `index` in the directory, which is made from all records if it is missing or is of other data. Where the directory
+    /// may not be written, the file is in the user's cache (`$XDG_CACHE_HOME/rftrace`), or the index is for this trace alone.
     ///
-    /// What is made of the whole trace, such as the sums of a graph, is kept in the same way from then on ([`Kept`](crate::Kept)).
+    /// Results of the whole trace, such as the sums of a graph, are kept in the same way from then on ([`Kept`](crate::Kept)).
     ///
     /// Nothing else changes. Small tasks have no index, nor those with records of the kernel, and there is none where calls of
     /// inlined functions are [left out](Trace::fold_inlined).
@@ -127,7 +127,7 @@ fn make_all(trace: &Trace, wanted: &[&Wanted<'_>]) -> Result<HashMap<u32, TaskIn
 /// Goes through the records of a task.
 struct Maker {
     index: TaskIndex,
-    /// What is open now, and was at the last place.
+    /// The open functions: now, and at the last place.
     chooser: Chooser,
     open: Vec<OpenFrame>,
     /// The functions by address, while names hold, each with the last block that has it.
@@ -336,7 +336,7 @@ mod tests {
         Choice { below, times, ..Choice::default() }
     }
 
-    /// What is read of a trace, with all flaws, and how many records that took.
+    /// The records of a trace, all flaws, and the number of records read for that.
     fn read(trace: &Trace) -> (Vec<Record>, Vec<String>, u64) {
         let mut records = trace.records(&trace.tasks()[0]);
         let found = records.by_ref().map(Result::unwrap).collect();

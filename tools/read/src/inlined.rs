@@ -6,8 +6,8 @@
 
 use rftrace_format::record::{Kind, Record};
 
-/// Whether an entry at `addr`, in a function that was entered at `open`, is of something inlined in it. A function that calls
-/// itself is entered at its beginning again, so not behind `open`.
+/// True if an entry at `addr`, in a function that was entered at `open`, is of something inlined in it. A recursive function is entered at its
+/// beginning again, so not behind `open`.
 #[inline]
 pub fn is_inlined(open: u64, addr: u64, same_function: impl FnOnce(u64, u64) -> bool) -> bool {
     addr > open && same_function(open, addr)

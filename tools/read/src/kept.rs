@@ -1,15 +1,15 @@
-//! What is made of a whole trace and kept for the next time: in its directory or, where that may not be written, in the user's cache.
+//! Results made of a whole trace, kept for the next time: in its directory or, where that may not be written, in the user's cache.
 //!
 //! ```text
 //! MAGIC, with the version
-//! what it was made of       u64
-//! checksum of what follows  u64
-//! what was made
+//! hash of the trace's state  u64
+//! checksum of the rest       u64
+//! the result
 //! ```
 //!
-//! Numbers are little-endian. Of what is too large to be read as a whole ([`KeptFile`]) the checksum is 0: it has its own for each part.
+//! Numbers are little-endian. The checksum of a file too large to be read as a whole ([`KeptFile`]) is 0: it has its own for each part.
 //!
-//! Not here: what is made (`index` has places in records, the crates that show traces have sums).
+//! Not here: making these results (`index` has places in records, the crates that show traces have sums).
 
 use std::env;
 use std::fs::{self, File, Metadata};
@@ -29,7 +29,7 @@ use crate::trace::Trace;
 /// The first bytes; the last one of them is the version.
 const MAGIC: &[u8; 16] = b"rftrace-kept\0\0\0\x04";
 
-/// What has less than a million records is read as quickly without.
+/// Fewer than a million records are read as quickly without.
 pub(crate) const MIN_BYTES: u64 = 16 << 20;
 
 /// The largest file that is read.
@@ -44,7 +44,7 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     hash(bytes)
 }
 
-/// What is kept of a whole trace.
+/// Kinds of results that are kept of a whole trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kept {
@@ -71,24 +71,24 @@ impl Kept {
         }
     }
 
-    /// Whether it serves parts of the trace, whatever is chosen.
+    /// True if it serves parts of the trace, whatever is chosen.
     fn is_of_parts(self) -> bool {
         matches!(self, Self::Blocks | Self::GraphBlocks)
     }
 }
 
 impl Trace {
-    /// Whether what is made of it is kept: it is long, and all of it is shown, and [`Trace::use_index`] was called.
+    /// True if results are kept: the trace is long, all of it is shown, and [`Trace::use_index`] was called.
     pub fn keeps(&self) -> bool {
         !self.is_chosen() && self.may_keep()
     }
 
-    /// Whether it is long, and all that is shown of it can be kept.
+    /// True if the trace is long, and all that is shown of it can be kept.
     fn may_keep(&self) -> bool {
         self.keeps_indices() && !self.has_sources() && self.records_bytes() >= MIN_BYTES
     }
 
-    /// Whether this is kept of it.
+    /// True if results of this kind are kept.
     pub fn keeps_this(&self, what: Kept) -> bool {
         if what.is_of_parts() { self.may_keep() } else { self.keeps() }
     }
@@ -99,7 +99,7 @@ impl Trace {
         self.tasks().iter().map(length).sum()
     }
 
-    /// What was kept, if it was made of what the trace is now, and is shown as now.
+    /// The kept result, if the trace and how it is shown are the same as when it was made.
     pub fn kept(&self, what: Kept) -> Option<Vec<u8>> {
         if !self.keeps_this(what) {
             return None;
@@ -159,7 +159,7 @@ impl Trace {
         })
     }
 
-    /// What it is made of, and how that is shown.
+    /// A hash of the trace's files, and of how they are shown.
     fn stamp(&self, what: Kept) -> u64 {
         let tids: Vec<_> = self.tasks().iter().map(|task| task.tid()).filter(|_| !what.is_of_parts()).collect();
         let shown = (self.demangle(), self.folds_inlined(), self.cost(), env!("CARGO_PKG_VERSION"));
@@ -179,7 +179,7 @@ pub struct KeptFile {
 }
 
 impl KeptFile {
-    /// Where what is kept begins: what it was made of is before.
+    /// The offset of the result: the hash of the trace's state is before.
     pub const START: u64 = 32;
 
     /// The file, to be read and written behind [`KeptFile::START`].
@@ -211,7 +211,7 @@ impl Drop for KeptFile {
     }
 }
 
-/// What tells a file from what it was before.
+/// Length and time of a file: they differ after a change.
 pub(crate) fn state(file: &Metadata) -> [u64; 2] {
     let modified = file.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     [file.len(), modified.map_or(0, |since| since.as_nanos() as u64)]
@@ -247,7 +247,7 @@ pub(crate) fn cache_file(dir: &Path, name: &str) -> Option<PathBuf> {
     Some(cache.join("rftrace").join(format!("{name}-{:016x}", hash(dir.as_os_str().as_encoded_bytes()))))
 }
 
-/// Keeps a file in the directory or, if that cannot be, in the cache. Whoever cannot keep it makes it again.
+/// Keeps a file in the directory or, if that cannot be, in the cache. If neither can be written, it is made again.
 pub(crate) fn keep(own: &Path, cached: Option<&Path>, bytes: &[u8]) {
     if write(own, bytes).is_ok() {
         return;

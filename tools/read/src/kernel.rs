@@ -24,7 +24,7 @@ const MAX_RECORDS: usize = 1 << 26;
 /// From here on addresses are the kernel's, as records have them.
 pub const FIRST_ADDRESS: u64 = 1 << 47;
 
-/// What all tasks did in the kernel, 16 bytes each.
+/// The kernel records of all tasks, 16 bytes each.
 #[derive(Debug, Default)]
 pub(crate) struct KernelRecords {
     /// By task, in order of time.
@@ -147,7 +147,7 @@ impl<'t> InKernel<'t> {
         Self { left, open: Vec::new(), n_open: None }
     }
 
-    /// Whether there is nothing, and will be nothing.
+    /// True if there is nothing, and will be nothing.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.left.is_empty() && self.open.is_empty()
@@ -240,7 +240,7 @@ mod tests {
         Record { time_ns: 0, kind, has_payload: false, payload_at: 0, depth, addr: 1 }
     }
 
-    /// What comes until a time: when, what, where.
+    /// The records until a time: time, kind, address, depth.
     fn until(kernel: &mut InKernel<'_>, before_ns: u64) -> Vec<(u64, Kind, u64, u16)> {
         std::iter::from_fn(|| kernel.next(before_ns))
             .map(|next| (next.time_ns, next.kind, next.addr, next.depth))

@@ -34,7 +34,7 @@
 //! # }
 //! ```
 //!
-//! What they made of their time is in `rftrace-views`.
+//! Call stacks and sums of times are in `rftrace-views`.
 //!
 //! # Flaws in traces
 //!

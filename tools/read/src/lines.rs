@@ -77,16 +77,16 @@ impl Lines {
         &self.buffer
     }
 
-    /// What the current line says to a parser.
+    /// Parses the current line.
     ///
     /// # Errors
     ///
-    /// What the parser says of it, with where it is.
+    /// The parser's error, with its place.
     pub fn parsed<'a, T>(&'a self, parse: impl FnOnce(&'a str) -> std::result::Result<T, &'static str>) -> Result<T> {
         parse(&self.text).map_err(|reason| self.error(reason))
     }
 
-    /// What is wrong with the current line.
+    /// An error in the current line.
     pub fn error(&self, reason: &str) -> Error {
         Error::malformed(&self.path, self.offsets.0, format!("line {}: {reason}", self.number))
     }

@@ -15,7 +15,7 @@ pub struct Mapping {
     pub end: u64,
     /// Its file on the machine that was traced.
     pub path: String,
-    /// What tells this build from others, in hexadecimal digits, as far as the map has it.
+    /// The build-id in hexadecimal digits, as far as the map has it.
     pub build_id: Option<String>,
 }
 

@@ -1,8 +1,8 @@
-//! How far a reader is, for who waits for it.
+//! Progress of a reader.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How many records of a trace were read, by all who read any since it was [watched](crate::Trace::watch), and whether they go on.
+/// Records of a trace read by all readers since it was [watched](crate::Trace::watch), and whether these go on.
 #[derive(Debug, Default)]
 pub struct Reading {
     n_steps: AtomicU64,
@@ -13,7 +13,7 @@ impl Reading {
     /// So many records are read before it is looked at again.
     pub(crate) const STEP: u64 = 1 << 14;
 
-    /// Has who reads end with [`Error::Stopped`](crate::Error::Stopped) soon.
+    /// Makes readers end with [`Error::Stopped`](crate::Error::Stopped) soon.
     pub fn stop(&self) {
         // Only a wish: nothing else is passed on with it.
         self.is_stopped.store(true, Ordering::Relaxed);

@@ -33,7 +33,7 @@ pub const OVERWRITTEN: &str = "rftrace:overwritten_records";
 /// The largest number of lost records that is believed.
 const MAX_LOST: u64 = u32::MAX as u64;
 
-/// What may be wrong in a file of records.
+/// The possible flaws of a file of records.
 const FLAWS: [Warning; N_FLAWS] =
     [Warning::CutRecord, Warning::CorruptStretch, Warning::TimeBackwards, Warning::PayloadSkipped];
 
@@ -157,7 +157,7 @@ impl Trace {
             let length = fs::metadata(self.dat_file(task)).map_or(0, |file| file.len());
             records.file.seek(length.saturating_sub(RECORD_BYTES as u64));
             records.file.fill(RECORD_BYTES)?;
-            // What ends with a value tells nothing of its time: then all of it counts.
+            // A file that ends with a value does not tell its last time: then all of it counts.
             let last = records.file.rest().first_chunk().and_then(Record::decode);
             let span_ns = last.and_then(|last| last.time_ns.checked_sub(first.time_ns)).filter(|&span_ns| span_ns > 0);
             sum += match span_ns {
@@ -263,7 +263,7 @@ impl<'t> Records<'t> {
     /// Goes on where something is chosen, as far as an index tells.
     fn skip(&mut self) -> Result<()> {
         let (Some(seeker), Some(chooser)) = (&mut self.seeker, &mut self.chooser) else { return Ok(()) };
-        // What was read already stays.
+        // A record that was read already stays.
         let has_head = self.head.is_some();
         let Some(idx) = seeker.skip(self.file.position(), || !has_head && chooser.is_idle()) else { return Ok(()) };
         let here = self.file.position();
@@ -443,7 +443,7 @@ impl<'t> Records<'t> {
         }
     }
 
-    /// What is behind a record, if it is known.
+    /// The specs of the values behind a record, if they are known.
     fn specs(&self, record: &Record) -> Option<&'t [ValueSpec]> {
         let is_result = match record.kind {
             Kind::Entry if record.has_payload => false,
@@ -474,7 +474,7 @@ impl<'t> Records<'t> {
         }
     }
 
-    /// Whether `bytes` start with a record that could come next, and go on with another one, if that can be told.
+    /// True if `bytes` start with a record that could come next, and go on with another one, if that can be told.
     fn looks_valid(&self, bytes: &[u8]) -> bool {
         let Some((first, rest)) = bytes.split_first_chunk() else { return false };
         let Some(record) = Record::decode(first).filter(|record| self.is_plausible(record, self.last_ns)) else {

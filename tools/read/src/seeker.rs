@@ -18,7 +18,6 @@ pub(crate) struct Seeker {
     next: usize,
     /// Of each function whether only it and what it calls are chosen; `None` if no functions are.
     chosen: Option<Arc<[bool]>>,
-    /// Whether the reader has begun.
     has_begun: bool,
     /// The time that is chosen.
     times: Range<u64>,
@@ -44,7 +43,7 @@ impl Seeker {
     /// that is chosen is entered.
     pub(crate) fn skip(&mut self, position: u64, may_leave: impl FnOnce() -> bool) -> Option<usize> {
         if !std::mem::replace(&mut self.has_begun, true) {
-            // What is at the time itself is shown, so it must not be before the place.
+            // Records at the time itself are shown, so it must not be before the place.
             let before = self.task().places.partition_point(|place| place.last_ns < self.times.start);
             if before > 1 {
                 self.next = before - 1;
@@ -72,7 +71,7 @@ impl Seeker {
         (left_out > 0).then_some(here + left_out)
     }
 
-    /// Whether nothing of a block is shown where no function is that is chosen.
+    /// True if nothing of a block is shown unless it enters a chosen function.
     fn is_left_out(&self, place: usize) -> bool {
         let task = self.task();
         let Some(chosen) = &self.chosen else { return false };
@@ -80,7 +79,7 @@ impl Seeker {
         !place.must_read && !task.entered[place.entered.clone()].iter().any(|&function| chosen[function as usize])
     }
 
-    /// Whether a place is the end of the file.
+    /// True if a place is the end of the file.
     pub(crate) fn is_end(&self, place: usize) -> bool {
         place + 1 == self.task().places.len()
     }

@@ -27,7 +27,7 @@ use crate::warning::Warnings;
 pub struct Session {
     /// The name of its map file.
     pub map_file: String,
-    /// What the map file says, in its order.
+    /// The mappings of the map file, in its order.
     pub mappings: Vec<Mapping>,
     modules: Vec<Module>,
     /// Libraries loaded at run time, with when; in the order of the file.
@@ -171,12 +171,12 @@ impl Session {
         self.modules.iter().find(|module| module.start == start).map_or(0, |module| module.symbols.len())
     }
 
-    /// Whether any module lies at `addr`, at any time.
+    /// True if any module lies at `addr`, at any time.
     pub(crate) fn is_code(&self, addr: u64) -> bool {
         self.module(u64::MAX, addr).is_some()
     }
 
-    /// Whether no module is known at all.
+    /// True if no module is known at all.
     pub(crate) fn is_empty(&self) -> bool {
         self.modules.is_empty() && self.opened.is_empty()
     }

@@ -50,7 +50,7 @@ impl fmt::Display for SourcePlace<'_> {
 /// The places of a module's functions, sorted by address.
 #[derive(Debug, Default)]
 pub(crate) struct SourceTable {
-    /// What the file says that it is for.
+    /// The module that the file says it is for.
     pub(crate) head: Head,
     places: Vec<Place>,
     paths: Vec<Box<str>>,
@@ -240,12 +240,12 @@ impl SourceTable {
         self.layouts.layouts.get(&number)
     }
 
-    /// Whether it tells where any function is.
+    /// True if the place of any function is known.
     pub(crate) fn has_places(&self) -> bool {
         !self.places.is_empty()
     }
 
-    /// Whether it tells of any inlined function, as far as these were wanted.
+    /// True if any inlined function is known, as far as these were wanted.
     pub(crate) fn has_inlined(&self) -> bool {
         !self.inlined.is_empty()
     }

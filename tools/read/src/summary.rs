@@ -1,4 +1,4 @@
-//! What a reader has met.
+//! Counts and flaws of a reading.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub struct Summary {
     pub records: u64,
     /// Calls that were nested too deeply to be recorded.
     pub deep_calls: u64,
-    /// Whether the beginning of a task was overwritten, as in a ring that was too small for all.
+    /// True if the beginning of a task was overwritten, as in a ring that was too small for all.
     pub overwritten: bool,
     /// Calls of functions whose names the trace does not have.
     pub nameless_calls: u64,

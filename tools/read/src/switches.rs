@@ -81,7 +81,6 @@ impl Switches {
         Ok(switches)
     }
 
-    /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.of_task.is_empty()
     }

@@ -27,9 +27,9 @@ pub(crate) struct Symbol {
 /// The symbols of a module, sorted by address.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SymbolTable {
-    /// What the file says that it is for.
+    /// The module that the file says it is for.
     pub(crate) head: Head,
-    /// Whether any line has a mangled name too.
+    /// True if any line has a mangled name too.
     pub(crate) has_mangled_names: bool,
     symbols: Vec<Symbol>,
 }
@@ -93,7 +93,7 @@ impl SymbolTable {
         self.symbols.len()
     }
 
-    /// Whether any name has a path, as those of C++ and Rust have.
+    /// True if any name has a path, as those of C++ and Rust have.
     pub(crate) fn has_paths(&self) -> bool {
         self.symbols.iter().any(|symbol| symbol.name.contains("::"))
     }

@@ -16,7 +16,7 @@ pub struct Task {
     pub(crate) sessions: Arc<[(u64, usize)]>,
     process_name: Arc<str>,
     name: Option<String>,
-    /// Whether `info` or a line of its own in `task.txt` says that it was recorded: of a fork alone there need not be records.
+    /// True if `info` or a line of its own in `task.txt` says that it was recorded: of a fork alone there need not be records.
     pub(crate) is_listed: bool,
 }
 
@@ -42,7 +42,7 @@ impl Task {
     }
 }
 
-/// What `task.txt` says of who belongs to whom.
+/// Tasks, processes and sessions by `task.txt`.
 #[derive(Default)]
 pub(crate) struct Processes {
     /// Sessions of each process, with when they began.

@@ -53,7 +53,7 @@ pub struct Trace {
     reading: Option<Arc<Reading>>,
     /// By which what is not chosen is passed over.
     index: Option<Arc<Index>>,
-    /// Whether what is made of all records is kept, and who is told that it is made.
+    /// True if results of all records are kept; and the function to call when one is made.
     keeps_indices: bool,
     tells_of_index: Option<fn()>,
     demangle: Demangle,
@@ -130,7 +130,7 @@ impl Trace {
         }
         warnings.merge(&loader.warnings);
         if info.features() & (feature::ARGUMENT | feature::RETURN_VALUE) != 0 {
-            // Who reads source lines hears of flaws in these files.
+            // Flaws in these files are reported when source lines are read.
             let mut loader = SourceLoader::of_values(dir, |_: &Mapping| None);
             sessions.iter_mut().try_for_each(|session| session.read_values(&mut loader))?;
         }
@@ -197,7 +197,7 @@ impl Trace {
         self.cost = if corrects { self.measured_cost() } else { None };
     }
 
-    /// What is subtracted for each call from sums of times.
+    /// The cost of a call, which is subtracted from sums of times.
     pub fn cost(&self) -> Option<CallCost> {
         self.cost
     }
@@ -227,7 +227,7 @@ impl Trace {
         self.choice = Some(choice).filter(Choice::is_part).map(Arc::new);
     }
 
-    /// Whether only a part of it is shown.
+    /// True if only a part of the trace is shown.
     pub fn is_chosen(&self) -> bool {
         self.choice.is_some()
     }
@@ -263,7 +263,7 @@ impl Trace {
         self.tells_of_index = tells;
     }
 
-    /// For who makes what is kept: tells whoever wants to know that all records are read for it.
+    /// Called by makers of kept results: reports that all records are read for these.
     pub fn tell_of_index(&self) {
         if let Some(tells) = self.tells_of_index {
             tells();
@@ -274,7 +274,7 @@ impl Trace {
         self.demangle
     }
 
-    /// Has all who read records tell how far they are, and stop when they are told to.
+    /// Makes all readers of records report their progress, and stop when they are told to.
     pub fn watch(&mut self, reading: Arc<Reading>) {
         self.reading = Some(reading);
     }
@@ -307,7 +307,7 @@ impl Trace {
         &self.dir
     }
 
-    /// What the `info` file says.
+    /// The contents of the file `info`.
     pub fn info(&self) -> &Info {
         &self.info
     }
@@ -348,19 +348,19 @@ impl Trace {
         self.sessions.get(self.session_at(task, time_ns)?)?.module_name(time_ns, addr)
     }
 
-    /// Whether two addresses lie in one function.
+    /// True if two addresses lie in one function.
     pub fn same_function(&self, task: &Task, time_ns: u64, a: u64, b: u64) -> bool {
         let symbol = |addr| self.symbol(task, time_ns, addr).map(std::ptr::from_ref);
         a == b || symbol(a).is_some_and(|symbol_a| symbol(b) == Some(symbol_a))
     }
 
-    /// Whether a function may lie at `addr`. Where no module is known, it may lie anywhere.
+    /// True if a function may lie at `addr`. Where no module is known, it may lie anywhere.
     pub(crate) fn may_be_code(&self, task: &Task, addr: u64) -> bool {
         let mut sessions = task.sessions.iter().filter_map(|&(_, idx)| self.sessions.get(idx)).peekable();
         sessions.peek().is_none() || sessions.any(|session| session.is_empty() || session.is_code(addr))
     }
 
-    /// Whether there are context switches in files of their own.
+    /// True if there are context switches in files of their own.
     pub(crate) fn has_switches(&self) -> bool {
         !self.switches.is_empty()
     }
@@ -370,7 +370,7 @@ impl Trace {
         self.switches.of_task(task.tid)
     }
 
-    /// What a task did in the kernel.
+    /// A task's records in the kernel.
     pub(crate) fn in_kernel(&self, task: &Task) -> &[[u8; RECORD_BYTES]] {
         self.kernel.of_task(task.tid)
     }
@@ -414,7 +414,7 @@ impl Trace {
         Ok(())
     }
 
-    /// Whether [`Trace::read_sources`] has been called.
+    /// True after [`Trace::read_sources`].
     pub fn has_sources(&self) -> bool {
         self.has_sources
     }
@@ -491,7 +491,7 @@ pub(crate) fn shown_name(symbol: Option<&Symbol>, addr: u64) -> Cow<'_, str> {
     }
 }
 
-/// What numbers stand for where a record was made.
+/// Names for numbers, as of where a record was made.
 struct NamesAt<'t> {
     trace: &'t Trace,
     task: &'t Task,

@@ -40,7 +40,7 @@ pub enum Warning {
 }
 
 impl Warning {
-    /// What is said of so many.
+    /// The message for so many flaws of this kind.
     fn text(self, count: u64) -> &'static str {
         let (one, several) = match self {
             Self::UnknownLine => (
@@ -112,7 +112,7 @@ impl Warnings {
         self.0.get(&warning).copied().unwrap_or(0)
     }
 
-    /// Whether nothing was met.
+    /// True if there are no flaws.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

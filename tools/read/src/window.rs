@@ -1,4 +1,4 @@
-//! A part of a file in memory, for who goes through it: how much that is depends on how many are read. The file is not kept open.
+//! A part of a file in memory, for sequential readers: its size depends on how many are read. The file is not kept open.
 //!
 //! Not here: what is in the files.
 

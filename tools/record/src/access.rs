@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, Sender};
 
 use rftrace_frontend::bank::Banks;
 
-/// What is done with banks between two looks at them.
+/// Job for the banks, run between two looks at them.
 pub(crate) type Job = Box<dyn FnOnce(&mut Banks) + Send>;
 
 /// Has something done with banks while programs are recorded.

@@ -21,12 +21,12 @@ use super::sys::Process;
 #[derive(Debug, Default)]
 pub(crate) struct Asker {
     one_by_one: OneByOne,
-    /// Who borrows a thread of the process, where that is how it is asked.
+    /// Queue to the thread that borrows threads of the process, if the process is asked that way.
     pub(crate) errands: Option<Errands>,
 }
 
-/// The processes that are being asked. A process has room for one request and its answer, and the next request takes the place of both: so who
-/// asks a process waits until whoever has asked it before has read the answer.
+/// The processes that are being asked. A process has room for one request and its answer, and the next request takes the place of both. So each asker
+/// waits until the one before has read its answer.
 #[derive(Debug, Default)]
 struct OneByOne {
     pids: Mutex<HashSet<u32>>,
@@ -73,7 +73,7 @@ impl Asker {
     ///
     /// # Errors
     ///
-    /// What the process says, or why it was not asked.
+    /// The error of the process, or the reason why it was not asked.
     pub(crate) fn ask(&self, banks: &Access, pid: u32, request: &str) -> Result<Vec<u8>, String> {
         let _alone = self.one_by_one.begin(pid);
         let asked = self.send(banks, pid, request)?;

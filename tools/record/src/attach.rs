@@ -40,9 +40,9 @@ pub struct Options {
     pub library: PathBuf,
     /// Rules of what is recorded; empty for everything.
     pub filter: String,
-    /// Whether calls of the program of functions of libraries are recorded too.
+    /// True to record the program's calls of library functions too.
     pub has_library_calls: bool,
-    /// Whether recording begins switched off.
+    /// True to begin with recording switched off.
     pub is_disabled: bool,
     /// Which functions get a branch at their beginning, as of [`Wanted::branches`].
     pub branches: Vec<String>,
@@ -50,7 +50,7 @@ pub struct Options {
     pub exceptions: Vec<String>,
     /// As of [`Wanted::within`].
     pub within: Option<PathBuf>,
-    /// Whether calls of the tracer become NOPs and jumps.
+    /// True to turn calls of the tracer into NOPs and jumps.
     pub is_patched: bool,
     /// Where somebody answers what values functions have, if that is needed.
     pub types: Option<Passed>,
@@ -58,7 +58,7 @@ pub struct Options {
     pub limit: Option<Duration>,
     /// Bytes of each process's bank.
     pub buffer_bytes: usize,
-    /// What threads do that find it full.
+    /// Behaviour of threads that find the bank full.
     pub on_full: OnFull,
     /// Bytes that may be written. Each process has an equal part of them.
     pub most_bytes: u64,
@@ -66,22 +66,22 @@ pub struct Options {
     pub is_ring: bool,
     /// Which dumps are made of each of them: of their bytes too it has an equal part.
     pub dumps: dumps::Options,
-    /// How it is written what dumps are made on, for who controls the recording.
+    /// Spelling of the triggers of dumps, for the controller of the recording.
     pub spelling: Spelling,
-    /// What is recorded of who takes something.
+    /// Options for resources, if they are recorded.
     pub resources: Option<Resources>,
 }
 
-/// What is recorded of who takes something and gives it back.
+/// Options for recording resources: their acquisition and release.
 #[derive(Clone, Debug)]
 pub struct Resources {
-    /// How.
+    /// Attach options for them.
     pub wanted: ResourcesWanted,
-    /// What.
+    /// Kinds of resources.
     pub kinds: Vec<Resource>,
-    /// And what is specified: [`ResourcesWanted::specified`] is of this.
+    /// Plan of the specified resources: [`ResourcesWanted::specified`] comes from it.
     pub plan: SpecificationPlan,
-    /// Whether stacks of releases and arguments are recorded too.
+    /// True to record arguments and the stacks of releases too.
     pub is_detailed: bool,
 }
 
@@ -98,29 +98,29 @@ pub enum Reason {
     NotLeft(anyhow::Error),
 }
 
-/// What was recorded.
+/// Result of a recording.
 #[derive(Debug)]
 pub struct Recorded {
-    /// What was in the banks.
+    /// Recording from the banks.
     pub banks: BankRecording,
-    /// What became of each process, in the order in which they were named.
+    /// Outcomes of the processes, in the order in which they were named.
     pub processes: Vec<EndOfProcess>,
-    /// What was recorded of resources, if that was wanted.
+    /// Summary of the recorded resources, if wanted.
     pub resources: Option<resources::Recorded>,
     /// From where to where the directory was moved; or it was deleted.
     pub followed: Result<Option<(PathBuf, PathBuf)>>,
-    /// What keeps the files of processes in containers, until there is a trace.
+    /// Root directories of processes in containers, held until there is a trace.
     pub roots: Vec<OtherRoot>,
 }
 
-/// What became of a process.
+/// Outcome of a process.
 #[derive(Debug)]
 pub struct EndOfProcess {
     /// Its number.
     pub pid: u32,
     /// Why recording it has ended.
     pub reason: Reason,
-    /// What became of functions that were to have a hook.
+    /// Outcome for functions chosen for a hook.
     pub told: Told,
     /// How many threads went on in the copies of functions' first instructions when those got their branches, and for how long all threads
     /// were stopped for that.
@@ -131,7 +131,7 @@ pub struct EndOfProcess {
     pub is_confined: bool,
 }
 
-/// What is found while a process is attended.
+/// Findings while a process is attended.
 #[derive(Default)]
 struct Seen {
     told: Told,
@@ -200,7 +200,7 @@ impl Attended {
         Ok(())
     }
 
-    /// What became of functions that were to have a hook. While the process is there: names are read from its files.
+    /// Returns the outcome for functions chosen for a hook. The process must still be there: names are read from its files.
     pub(crate) fn told(&self) -> Told {
         told_by(self.pid, &self.attached)
     }
@@ -215,13 +215,13 @@ impl Attended {
             Ok(State::Ended) => return Some(Reason::Ended),
             Ok(State::OtherProgram) => return Some(Reason::OtherProgram),
             Ok(State::Changed) => look(self.pid, &self.attached),
-            // What could not be done now is tried again.
+            // After an error the next look tries again.
             Ok(State::Attached) | Err(_) => {}
         }
         None
     }
 
-    /// Whether libraries have come or gone, or it runs another program.
+    /// True if libraries have come or gone, or the process runs another program.
     pub(crate) fn is_other(&self) -> bool {
         self.attached.is_other()
     }
@@ -288,7 +288,7 @@ fn places(bank: &Described) -> BankPlaces {
     }
 }
 
-/// What all recorders have written, as far as each has told.
+/// Totals written by all recorders, as far as each has told.
 struct Sum<F> {
     parts: Vec<Written>,
     tell: F,
@@ -394,7 +394,7 @@ pub fn record(
         (signals.pending().next().is_none() && !rest.is_zero()).then_some(rest)
     };
     let reasons = attend(attended, look, go_on, &to_do);
-    // Who waits for something to be done is told that it is not.
+    // Tells waiting senders of errands that they stay undone.
     drop(to_do);
     let followed = output.follow();
     let resources = resources.map(ResourceRecorder::stop);
@@ -447,7 +447,7 @@ pub(crate) fn record_resources(
     }
 }
 
-/// What became of functions that were to have a hook. While the process is there: names are read from its files.
+/// Returns the outcome for functions chosen for a hook. The process must still be there: names are read from its files.
 fn told_by(pid: u32, attached: &Attached) -> Told {
     let mut told = Told::parse(attached.told());
     let without_branch = attached.without_branch();
@@ -550,7 +550,7 @@ fn do_errand(what: What, pid: u32, process: Option<&mut Result<Attended, Reason>
 ///
 /// There is no such process; who records it may not be told to end, or does not.
 pub fn take_over(pids: &[u32]) -> Result<()> {
-    /// Until it has left a process with many threads. What it saves then takes longer.
+    /// Until it has left a process with many threads. The saving of data then takes longer.
     const LEAVES_WITHIN: Duration = Duration::from_secs(30);
     const PAUSE: Duration = Duration::from_millis(5);
 

@@ -38,7 +38,7 @@ use super::sys;
 pub struct Plan {
     /// Bytes of each process's.
     pub buffer_bytes: usize,
-    /// What threads do without room.
+    /// Behaviour of threads without room.
     pub on_full: OnFull,
     /// Bytes of records that are written, in memory.
     pub most_bytes: u64,
@@ -46,7 +46,7 @@ pub struct Plan {
     pub is_ring: bool,
     /// When those are made.
     pub dumps: dumps::Options,
-    /// What is recorded is sent to another machine.
+    /// True if the recording is sent to another machine.
     pub is_sent: bool,
 }
 
@@ -78,7 +78,7 @@ pub struct BankRecorder {
     work: PathBuf,
 }
 
-/// What was in the banks.
+/// Recording from the banks.
 #[derive(Debug)]
 pub struct BankRecording {
     collected: Vec<AtEnd>,
@@ -88,7 +88,7 @@ pub struct BankRecording {
     places: HashMap<u64, PathBuf>,
     /// The functions of modules, where those of this machine are not meant.
     symbols: Symbols,
-    /// What could not be read, which stays as it is, and why.
+    /// Parts that could not be read, each with the reason. They stay as they are.
     unread: Vec<String>,
 }
 
@@ -330,7 +330,7 @@ struct Process {
 }
 
 impl Processes {
-    /// Whether a process has ended, or was never there under this number.
+    /// True if a process has ended, or was never there under this number.
     fn is_over(&mut self, pid: u32) -> bool {
         self.seen.push(pid);
         let new = || {
@@ -357,7 +357,8 @@ impl Processes {
 }
 
 impl BankRecording {
-    /// What a recorder has left in a folder, or has written so far, if there is anything. What is damaged costs its process alone.
+    /// Returns the recording that a recorder has left in a folder, or has written so far; `None` without one. Damage costs only the process
+    /// concerned.
     ///
     /// # Errors
     ///
@@ -391,7 +392,7 @@ impl BankRecording {
         Ok((!is_empty).then_some(Self { collected, on_full, dumps, places, symbols, unread }))
     }
 
-    /// What could not be read, and why.
+    /// Returns the parts that could not be read, each with the reason.
     pub(crate) fn unread(&self) -> &[String] {
         &self.unread
     }
@@ -420,7 +421,7 @@ impl BankRecording {
         self.all().filter_map(|it| it.spool().metadata().ok()).map(|meta| meta.len()).sum()
     }
 
-    /// Whether it has what a part is made of.
+    /// True if it has the recording of a part.
     pub(crate) fn has(&self, part: &Part) -> bool {
         let fork = |it: &Collected| it.fork.map(|(parent, nanos)| Fork { parent, nanos });
         self.all().any(|it| (it.own_pid, it.program_nanos, fork(it)) == (part.pid, part.program, part.fork))

@@ -1,6 +1,6 @@
-//! What `rftrace ctl` has a recorder do, while programs run.
+//! Commands of `rftrace ctl` for a recorder, while programs run.
 //!
-//! Not here: who asks, and what the words mean (`rftrace-control`); how a process is asked (`ask`).
+//! Not here: the client and the meaning of the words (`rftrace-control`); requests to a process (`ask`).
 
 use std::collections::HashSet;
 use std::fs;
@@ -112,7 +112,7 @@ impl Recorder {
     }
 }
 
-/// What processes keep in buffers of their own.
+/// Buffers that processes keep themselves.
 struct OwnBuffers {
     /// Bytes of each.
     bytes: u64,
@@ -120,7 +120,7 @@ struct OwnBuffers {
     work: PathBuf,
 }
 
-/// What is recorded.
+/// The recording under control.
 struct Recorded {
     /// At least one.
     recorders: Vec<Recorder>,
@@ -184,7 +184,7 @@ impl Recorded {
         }
     }
 
-    /// Changes what dumps are made on, for all recorders alike: each has a list, with the same numbers. What the first says of it is returned.
+    /// Changes what dumps are made on, for all recorders alike: each has a list, with the same numbers. Returns the first one's answer.
     fn change_triggers<T>(&self, change: impl Fn(&DumpControl) -> T) -> T {
         let _one_at_a_time = lock(&self.changing);
         let (first, others) = self.recorders.split_at(1);

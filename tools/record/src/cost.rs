@@ -1,6 +1,6 @@
-//! What the tracer takes of a recorded call: measured by the library as a program of its own, when the recorded one has ended.
+//! The tracer's overhead per recorded call, measured by the library as a program of its own after the end of the recorded one.
 //!
-//! Not here: how it is measured (`rftrace-preload`), and what is done with it (`rftrace-views`).
+//! Not here: the measurement (`rftrace-preload`), and its use (`rftrace-views`).
 
 use std::fs;
 use std::io;
@@ -37,7 +37,7 @@ pub(crate) fn keep_in(work: &Path, cost: CallCost) -> Result<()> {
     store::fill(&path, &cost.to_string()).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What was kept so.
+/// Reads the overhead kept by [`keep_in`].
 pub(crate) fn kept_in(work: &Path) -> Option<CallCost> {
     CallCost::parse(&opener::read(&work.join(COST), MOST_TEXT).ok()?)
 }

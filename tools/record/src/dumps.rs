@@ -14,14 +14,14 @@ use rftrace_frontend::bank::{Death, Dump, Notice, RAISED};
 
 use super::run::Ended;
 
-/// What a dump is made on.
+/// Trigger of a dump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpOn {
     /// As it was written: that is the reason in the dump.
     pub text: String,
-    /// What it means.
+    /// Event that it names.
     pub event: Event,
-    /// What the dump is to have.
+    /// Extent of the dump.
     pub extent: Extent,
 }
 
@@ -44,7 +44,7 @@ pub enum Event {
     Throw,
 }
 
-/// What of the ring is wanted, and how often.
+/// Wanted part of the ring, and how often.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     /// So much that comes after the event too.
@@ -71,10 +71,10 @@ pub enum Keep {
     Slowest,
 }
 
-/// What is wanted of dumps.
+/// Options for dumps.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What they are made on.
+    /// Triggers.
     pub on: Vec<DumpOn>,
     /// How many there are at the most, but for those that somebody asks for.
     pub most: usize,
@@ -120,7 +120,7 @@ pub(crate) struct Due {
     pub(crate) dump: Dump,
     /// How long the call lasted that it is made for, in ticks.
     lasted_ticks: u64,
-    /// Who has asked for it. It does not count then.
+    /// Sender of the request for it. A requested dump does not count.
     pub(crate) asker: Option<Sender<Answer>>,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct Made {
     lasted_ticks: u64,
 }
 
-/// What is done about a dump that is due.
+/// Decision on a due dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// It is not made.
@@ -141,7 +141,7 @@ pub(crate) enum Decision {
     InPlaceOf(Option<Made>),
 }
 
-/// What has become of dumps that are not there.
+/// Numbers of due dumps that are not there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotThere {
     /// They were due when enough were made.
@@ -200,7 +200,7 @@ impl Dumps {
         self.each().map(|(_, on)| on).find(|on| on.event == event)
     }
 
-    /// Whether it has to be known for how long nothing was recorded.
+    /// True if the recorder must know for how long nothing was recorded.
     pub(crate) fn asks_for_quiet(&self) -> bool {
         self.each().any(|(_, on)| matches!(on.event, Event::Stall(_)))
     }
@@ -255,7 +255,7 @@ impl Dumps {
             Some(kind) => on.event == [Event::Panic, Event::Throw][kind],
             None => on.event == Event::Call && number as u64 == notice.number,
         };
-        // What a process writes there may be anything.
+        // A process may write anything there.
         let Some((number, on)) = self.each().find(is_it) else { return };
         let (last, n_due) = self.called.get(&number).map_or((None, 0), |&(last, n_due)| (Some(last), n_due));
         if on.extent.times.is_some_and(|times| n_due >= times) {
@@ -284,7 +284,7 @@ impl Dumps {
         self.waiting.iter().map(|(_, due)| due.pid).collect()
     }
 
-    /// Whether one more is made. If it is it has to be [told](Self::made).
+    /// Decides whether one more dump is made. If so, [`made`](Self::made) has to be told.
     pub(crate) fn decide(&mut self, due: &Due) -> Decision {
         if due.asker.is_some() || self.made.len() < self.options.most {
             return Decision::InPlaceOf(None);
@@ -303,7 +303,7 @@ impl Dumps {
         least.map_or(Decision::No, |&made| Decision::InPlaceOf(Some(made)))
     }
 
-    /// What could be removed so that there is room for one more: the oldest, if those are not kept.
+    /// Returns the dump to remove for one more: the oldest, if the last ones are to stay.
     pub(crate) fn oldest(&self) -> Option<Made> {
         self.made.first().copied().filter(|_| self.options.keep == Keep::Last)
     }
@@ -337,12 +337,12 @@ impl Dumps {
         *n_without_room += of_others.n_without_room;
     }
 
-    /// What has become of the others.
+    /// Returns the numbers of due dumps that are not there.
     pub(crate) fn not_there(&self) -> NotThere {
         self.not_there
     }
 
-    /// What a dump of a process that is over is made for, if one is: it died, or is the program, and that `ended` badly.
+    /// Returns the dump triggered by the end of a process: it died, or is the program and `ended` badly.
     pub(crate) fn of_end(&self, pid: u32, death: Option<Death>, ended: Option<&Ended>) -> Option<Due> {
         let on = self.first(Event::Fatal)?;
         let how = match (ended.map(|ended| (ended.status.signal(), ended.status.code())), death) {
@@ -357,7 +357,7 @@ impl Dumps {
         Some(due)
     }
 
-    /// What a dump that a process has asked for by a signal is made for.
+    /// Returns the trigger of a dump that a process has asked for by a signal.
     pub(crate) fn of_signal(&self) -> Dump {
         let signal = self.options.signal;
         match self.first(Event::Signal(signal)) {
@@ -446,7 +446,7 @@ impl DumpControl {
         self.dumps().options.refusal(event)
     }
 
-    /// What dumps are made on, with numbers.
+    /// Returns the triggers of dumps, with their numbers.
     #[must_use]
     pub fn list(&self) -> Vec<(usize, DumpOn)> {
         self.dumps().each().map(|(number, on)| (number, on.clone())).collect()
@@ -523,7 +523,7 @@ mod tests {
         assert_eq!(due(0, 1, 0), (vec![dump.clone()], 0));
         assert_eq!(due(999, 1, 3), (vec![], 4));
         assert_eq!(due(1000, 1, 0), (vec![dump], 4));
-        // What a process writes there may be anything.
+        // A process may write anything there.
         assert_eq!([2, 0, RAISED[0]].map(|number| due(5000, number, 0).0.len()), [0; 3]);
     }
 

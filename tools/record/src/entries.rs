@@ -1,4 +1,4 @@
-//! Where recorded processes say what became of functions that were to get a branch (`-P`), and of calls of libraries (`--libcalls`).
+//! Reports of recorded processes on functions chosen for a branch (`-P`), and on calls of libraries (`--libcalls`).
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -16,14 +16,14 @@ pub struct Entries {
     added: Told,
 }
 
-/// What they said.
+/// Reports of the processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Functions with a branch, in all processes.
     pub functions: Share,
     /// Functions of libraries whose calls are recorded.
     pub library_calls: Share,
-    /// What is not recorded, one a line.
+    /// Functions and calls that are not recorded, one a line.
     pub left_out: Vec<String>,
     /// Programs whose return addresses stay, as their runtimes read them.
     pub readers: Vec<String>,
@@ -56,7 +56,7 @@ impl Entries {
         self.added = before.with(told);
     }
 
-    /// What they said.
+    /// Reads the reports of the processes.
     ///
     /// # Errors
     ///

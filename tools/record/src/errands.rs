@@ -1,4 +1,4 @@
-//! What others want of processes that are attached to. The thread that attends them does it, as the system lets no other one.
+//! Errands for attached processes. The thread that attends them does them all, as the system lets no other one.
 
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 
@@ -10,7 +10,7 @@ pub(crate) struct Errand {
     done: SyncSender<Result<(), String>>,
 }
 
-/// What is wanted.
+/// Kinds of errands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// That it answers what it was asked.
@@ -26,7 +26,7 @@ pub(crate) enum What {
 impl Errand {
     /// It is done, or why it is not.
     pub(crate) fn end(self, done: Result<(), String>) {
-        // Who wanted it may have gone.
+        // The sender of the errand may have gone.
         let _ = self.done.send(done);
     }
 }

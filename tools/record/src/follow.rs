@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use nix::libc::{self, c_int, c_void, pid_t};
 use rftrace_attach::Started;
 
-/// What has happened. Threads and processes are told by their numbers for the system; a process has that of its first thread.
+/// Event of a thread or process. Both are named by their numbers for the system; a process has that of its first thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happened {
     /// A thread or process is there.
@@ -37,7 +37,7 @@ pub enum Happened {
     Detached(u32),
 }
 
-/// What becomes of a signal.
+/// Treatment of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The program gets it.
@@ -223,12 +223,12 @@ fn threads(pid: u32) -> Vec<pid_t> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Whether a thread has stopped because this process has told it to, and not by job control.
+/// True if a thread has stopped because this process has told it to, and not by job control.
 fn is_told_to_stop(status: c_int) -> bool {
     libc::WIFSTOPPED(status) && status >> 16 == libc::PTRACE_EVENT_STOP && libc::WSTOPSIG(status) == libc::SIGTRAP
 }
 
-/// What is followed.
+/// Followed threads and processes.
 #[derive(Debug, Default)]
 struct Following {
     known: BTreeSet<pid_t>,
@@ -312,7 +312,7 @@ impl Following {
         Ok(())
     }
 
-    /// Whether a thread that has begun is of a process that is followed.
+    /// True if a new thread belongs to a followed process.
     fn is_followed(&self, tid: pid_t) -> bool {
         self.processes.is_empty()
             || process_of(tid.cast_unsigned()).is_some_and(|process| self.processes.contains(&process))
@@ -372,7 +372,7 @@ fn request(what: libc::c_uint, tid: pid_t, data: usize) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// What the system tells of an event.
+/// Returns the system's message on an event.
 fn message(tid: pid_t) -> u64 {
     let mut message: libc::c_ulong = 0;
     // SAFETY: it is written to the number.

@@ -1,4 +1,4 @@
-//! What this process inherits that would disturb its work: it puts that aside, and the program that it runs gets it back.
+//! Inherited settings that would disturb this process: it puts them aside, and the program that it runs gets them back.
 //!
 //! Signals that are ignored or blocked, soft limits, and libraries that somebody else has preloaded.
 
@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail};
 use nix::libc::{self, c_int};
 use rftrace_format::recording;
 
-/// What the dynamic linker of the program is told, while this process does without.
+/// Variable with the `LD_PRELOAD` of the program, while this process does without.
 const PRELOADED: &str = "RFTRACE_PRELOADED_BEFORE";
 
 /// A limit that a recorder comes up against.
@@ -29,7 +29,7 @@ struct Limit {
     which: libc::__rlimit_resource_t,
     /// With less there is no recording.
     least: u64,
-    /// What it limits, and how a shell calls it.
+    /// The limited resource, and the shell's name of the limit.
     what: &'static str,
 }
 
@@ -137,7 +137,7 @@ impl Inherited {
         Self { ignored, blocked, blocks_any, limits, raised }
     }
 
-    /// Whether the program would not have all this by itself.
+    /// True if the program would not have all this by itself.
     fn matters(&self) -> bool {
         self.ignored != 0 || self.blocks_any || self.raised.contains(&true)
     }

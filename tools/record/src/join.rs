@@ -16,20 +16,20 @@ use super::parts::{self, Joined};
 use super::run::Ended;
 use super::schedule::{self, ScheduleRecorder};
 
-/// What was recorded beside what processes have saved.
+/// Recordings beside the files that processes have saved.
 #[derive(Debug, Default)]
 pub struct Beside {
     /// Context switches.
     pub schedule: Option<ScheduleRecorder>,
-    /// What the program did in the kernel.
+    /// The program's recording in the kernel.
     pub kernel: Option<KernelRecording>,
-    /// What went to banks.
+    /// Recording from banks.
     pub banks: Option<BankRecording>,
-    /// What the tracer takes of a call, if it was measured.
+    /// The tracer's overhead per call, if it was measured.
     pub cost: Option<CallCost>,
 }
 
-/// Makes the trace, and moves snapshots below it. Processes have said `notes`. What processes have written stays where it is, so this may be done again.
+/// Makes the trace, and moves snapshots below it. Processes have said `notes`. Their files stay where they are, so this may be done again.
 ///
 /// # Errors
 ///
@@ -64,14 +64,14 @@ pub fn recover(output: &Output) -> Result<Joined> {
     })
 }
 
-/// What was kept as it is.
+/// Summary of a recording kept as it is.
 #[derive(Debug, Default)]
 pub struct KeptStream {
     /// Calls and returns, some of which may belong to none.
     pub n_records: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// What was not recorded, and why.
+    /// Losses of the recording, each with the reason.
     pub errors: Vec<String>,
 }
 
@@ -107,7 +107,7 @@ pub fn keep(output: &mut Output, ended: &Ended, beside: Beside, notes: Vec<Strin
 /// As of [`join`]; or the recording is not interrupted.
 pub fn recover_older(dir: &Path) -> Result<Option<PathBuf>> {
     let elsewhere = "choose another directory with --output";
-    // What was kept as it is stays so.
+    // A recording kept as it is stays so.
     let Some(output) = Output::left_in(dir)?.filter(|output| !output.is_kept()) else {
         return Ok(None);
     };
@@ -138,7 +138,7 @@ fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<S
         }
         let schedule = match beside.schedule {
             Some(schedule) => schedule.stop().and_then(|files| schedule::put(&files, &dir)),
-            // What a recorder has left.
+            // Files left by a recorder.
             None => schedule::left_in(output.work()).and_then(|files| schedule::put(&files, &dir)),
         };
         let has_schedule = match schedule {

@@ -8,7 +8,7 @@ use rftrace_format::info::Changes;
 use rftrace_format::store;
 use rftrace_read::{Error, Result, files, info};
 
-/// What is kept of more records than there is room for.
+/// Part that is kept of more records than there is room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
     /// The first ones.
@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// What is kept of the records 0 to 99, of 24 bytes each.
+    /// Returns the numbers kept of records 0 to 99, of 24 bytes each.
     fn kept(kept: Kept, max_bytes: u64) -> Vec<u64> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("perf-cpu3.dat");

@@ -82,7 +82,7 @@ impl FromStr for Events {
     }
 }
 
-/// What of the kernel is recorded.
+/// Options for recording the kernel.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
     /// Functions with names like these; of none, all; `None` for no functions.
@@ -98,7 +98,7 @@ pub struct KernelEvents {
     header: Header,
     is_tsc: bool,
     interrupted: Arc<AtomicBool>,
-    /// What is recorded in another way than was wanted, and why.
+    /// Deviation from the options, and its reason.
     note: Option<String>,
 }
 
@@ -124,7 +124,7 @@ impl KernelEvents {
         prepare(wanted, ending).context("what the program does in the kernel cannot be recorded")
     }
 
-    /// What is recorded in another way than was wanted, and why.
+    /// Returns the deviation from the options, and its reason.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
@@ -175,7 +175,7 @@ pub struct KernelRecorder {
     interrupted: Arc<AtomicBool>,
 }
 
-/// What reads, and what it reads from.
+/// The reading thread, and its sources.
 #[derive(Debug)]
 struct Running {
     stop: Arc<AtomicBool>,
@@ -202,7 +202,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Who wants to know has called it.
+        // A caller that needs the result has called it.
         let _ = self.end();
     }
 }
@@ -234,7 +234,7 @@ impl KernelRecorder {
     }
 }
 
-/// What was recorded, as the kernel has written it.
+/// Recording in the form in which the kernel has written it.
 #[derive(Debug)]
 pub struct KernelRecording {
     files: Vec<(u32, PathBuf)>,
@@ -243,7 +243,7 @@ pub struct KernelRecording {
     n_dropped_pages: u64,
 }
 
-/// What the trace has of the kernel.
+/// Numbers of the trace's records from the kernel.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct InKernel {
@@ -353,7 +353,7 @@ fn prepare(wanted: &Wanted, ending: impl Iterator<Item = c_int>) -> Result<Kerne
         instance.set(&format!("events/{event}/enable"), "1")?;
     }
     formats.extend(&events);
-    // What a kernel does not have, it does not record.
+    // A kernel does not record events that it does not have.
     let format = |name: &'static str| Some((name, instance.read(&format!("events/{name}/format")).ok()?));
     let formats: Vec<_> = formats.into_iter().filter_map(format).collect();
     let header = Header::new(&instance.read("events/header_page")?, formats);

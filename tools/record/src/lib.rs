@@ -1,8 +1,7 @@
-//! What `rftrace record` does: looks at a program, runs it with a tracer preloaded, and makes one trace of what its processes
+//! Implementation of `rftrace record`: looks at a program, runs it with a tracer preloaded, and makes one trace of the files that its processes
 //! saved.
 //!
-//! Not here: the command's arguments and what it says at its end (`rftrace-tools`), and the library that is preloaded
-//! (`rftrace-preload`).
+//! Not here: the command's arguments and its summary (`rftrace-tools`), and the preloaded library (`rftrace-preload`).
 
 #![deny(unsafe_code)]
 

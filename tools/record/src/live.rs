@@ -29,13 +29,13 @@ pub struct Options {
     pub library: PathBuf,
     /// Rules of what is recorded; empty for everything.
     pub filter: String,
-    /// Whether calls of the program of functions of libraries are recorded too.
+    /// True to record the program's calls of library functions too.
     pub has_library_calls: bool,
     /// Which functions get a branch at their beginning, as of [`Wanted::branches`].
     pub branches: Vec<String>,
     /// Bytes of the bank.
     pub buffer_bytes: usize,
-    /// What threads do that find it full.
+    /// Behaviour of threads that find it full.
     pub on_full: OnFull,
     /// From one look to the next.
     pub every: Duration,

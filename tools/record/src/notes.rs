@@ -38,7 +38,7 @@ impl Notes {
         Passed::of(&self.0).context("cannot pass the notes on")
     }
 
-    /// What was noted.
+    /// Reads the notes.
     ///
     /// # Errors
     ///

@@ -44,11 +44,11 @@ impl Output {
         Ok(Self { owned, dir, work, temporary })
     }
 
-    /// What an `rftrace record` that did not come to its end has left in a directory, or has kept there as it was, if there is such.
+    /// Returns the output that an unfinished `rftrace record` has left in a directory, or has kept there as it was; `None` without one.
     ///
     /// # Errors
     ///
-    /// It goes on.
+    /// The recording still runs.
     pub fn left_in(dir: &Path) -> Result<Option<Self>> {
         let dir = absolute(dir).with_context(|| format!("{} is no path", dir.display()))?;
         let Some(work) = [FOLDER, STREAM].map(|name| dir.join(name)).into_iter().find(|work| work.is_dir()) else {
@@ -80,12 +80,12 @@ impl Output {
         Ok(moved.map(|moved| (before, moved)))
     }
 
-    /// Whether it holds what was kept as it was.
+    /// True if it holds a recording kept as it was.
     pub fn is_kept(&self) -> bool {
         self.work.ends_with(STREAM)
     }
 
-    /// What processes have written stays as it is.
+    /// Keeps the processes' files as they are.
     pub(crate) fn keep_stream(&mut self) -> Result<()> {
         let stream = self.dir.join(STREAM);
         move_to(&self.work, &stream)?;
@@ -93,7 +93,7 @@ impl Output {
         Ok(())
     }
 
-    /// The directory, for who writes to it.
+    /// The directory, for writers.
     #[must_use]
     pub fn owned(&self) -> &Owned {
         &self.owned
@@ -109,7 +109,7 @@ impl Output {
         &self.work
     }
 
-    /// Makes a new, empty folder to put the trace together in. What processes have written stays as it is until the trace is
+    /// Makes a new, empty folder to put the trace together in. The processes' files stay as they are until the trace is
     /// complete: who is killed before that can begin again.
     pub(crate) fn joined(&self) -> Result<PathBuf> {
         let joined = self.work.join(JOINED);
@@ -219,7 +219,7 @@ pub fn bytes_in(dir: &Path) -> Result<u64> {
     entries(dir)?.into_iter().map(size).sum()
 }
 
-/// What lies in a folder.
+/// Lists the paths in a folder.
 pub(crate) fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     let reading = || format!("cannot read {}", dir.display());
     let entries = fs::read_dir(dir).with_context(reading)?;

@@ -37,7 +37,7 @@ pub struct Outside<'a> {
     told: Told,
 }
 
-/// What is recorded.
+/// Selection of functions and values to record.
 #[derive(Clone, Debug)]
 pub struct Choice<'a> {
     /// Rules, which may be none, and where it is told which of them match anything.
@@ -54,14 +54,14 @@ pub struct Choice<'a> {
     pub is_disabled: bool,
 }
 
-/// What became of it.
+/// Outcome of the recording.
 #[derive(Debug, Default)]
 pub struct Told {
     /// By what the recording is controlled, or why it cannot be.
     pub control: Option<io::Result<Control>>,
     /// Why the program is not recorded any more.
     pub end: Option<Reason>,
-    /// What became of functions that were to have a branch.
+    /// Outcome for functions chosen for a branch.
     pub functions: entries::Told,
     /// As of [`Attached::is_confined`].
     pub is_confined: bool,
@@ -75,7 +75,7 @@ struct Running {
 }
 
 impl<'a> Outside<'a> {
-    /// Records into banks for one process. `spelling` is how it is written what dumps are made on, for who controls the recording; `signals` ask for
+    /// Records into banks for one process. `spelling` is that of triggers of dumps, for the controller of the recording; `signals` ask for
     /// snapshots, and switch recording.
     #[must_use]
     pub fn new(banks: &'a BankRecorder, choice: Choice<'a>, spelling: Spelling, signals: [c_int; 2]) -> Self {
@@ -117,7 +117,7 @@ impl Way for Outside<'_> {
         let (dumps, [snapshot, toggle], errands) = (self.banks.dumps(), self.signals, self.errands.0.clone());
         Some(Box::new(move |pid, signal| {
             if signal == snapshot {
-                // Who looks at the directory finds it.
+                // The reader of the directory finds it.
                 drop(dumps.dump_by_signal(pid));
             } else if signal == toggle
                 && let Some(Err(problem)) = errands.run(pid, What::Toggle)
@@ -144,7 +144,7 @@ impl Way for Outside<'_> {
             };
             let ends = attend(attended.into_iter().collect(), look, || Some(Duration::MAX), &to_do);
             self.told.end = ends.into_iter().next();
-            // Who waits for something to be done is told that it is not.
+            // Tells waiting senders of errands that they stay undone.
             drop(to_do);
             ended.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })

@@ -1,4 +1,4 @@
-//! What is known of a program that keeps what is recorded in a buffer of its own (`--stop`), and a dump that it was asked for.
+//! State of a program that keeps its records in a buffer of its own (`--stop`), and a dump that it was asked for.
 
 use std::fs::{self, File};
 use std::io::Write as _;

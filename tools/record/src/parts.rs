@@ -28,7 +28,7 @@ use super::output::link;
 use super::run::Ended;
 use super::values::{PartValues, SpecFiles};
 
-/// What was recorded.
+/// Summary of the joined recording.
 #[derive(Debug, Default)]
 pub struct Joined {
     /// Entries and exits.
@@ -55,7 +55,7 @@ pub struct Joined {
     pub damaged: u64,
     /// Bytes of the trace.
     pub bytes: u64,
-    /// What could not be saved, and why.
+    /// Data that could not be saved, with reasons.
     pub errors: Vec<String>,
     /// Parts with records that could not be made a part of the trace.
     pub left_over: usize,
@@ -63,14 +63,14 @@ pub struct Joined {
     pub snapshots: Vec<PathBuf>,
     /// Dumps that were due and are not there.
     pub dumps_not_there: NotThere,
-    /// What was done in the kernel, if that was recorded.
+    /// Numbers of the kernel's records, if it was recorded.
     pub kernel: Option<InKernel>,
-    /// Whether it was recorded who takes memory.
+    /// True if allocations of memory were recorded.
     pub has_resources: bool,
 }
 
 impl Joined {
-    /// Whether there is no trace, of calls or of memory, and no snapshot.
+    /// True if there is no trace, of calls or of memory, and no snapshot.
     pub fn is_empty(&self) -> bool {
         self.processes == 0 && self.snapshots.is_empty() && !self.has_resources
     }
@@ -85,7 +85,7 @@ impl Joined {
     }
 }
 
-/// What a process has saved at some moment.
+/// Files that a process has saved at some moment.
 #[derive(Debug)]
 struct SavedPart {
     dir: PathBuf,
@@ -215,7 +215,7 @@ fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
     Ok(parts)
 }
 
-/// Whether something of a task was written into a part.
+/// True if a part has records of a task.
 fn has_records(part: &Path) -> bool {
     let is_records = |name: &str| matches!(TraceFile::of(name), Some(TraceFile::Records(_)));
     fs::read_dir(part)
@@ -244,7 +244,7 @@ struct EventIds {
 }
 
 impl EventIds {
-    /// What the ids of a part become; those that stay are left out.
+    /// Returns the new ids for the ids of a part; those that stay are left out.
     fn of_part(&mut self, part: &SavedPart) -> Result<HashMap<u64, u64>> {
         let path = part.dir.join(files::EVENTS);
         let text = match opener::read_text(&path, MOST_TEXT) {
@@ -303,7 +303,7 @@ fn append(
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
             result => result.with_context(reading)?,
         }
-        // What is no record stays as it is.
+        // Bytes that are no record stay as they are.
         if let Some(mut decoded) = Record::decode(&record) {
             last = last.max(decoded.time_ns);
             decoded.time_ns = last;
@@ -440,7 +440,7 @@ fn join_tasks(parts: &mut [SavedPart], dir: &Path) -> Result<String> {
         (0..parts.len()).filter(|&place| parts[place].has_trace() || is_parent(parts[place].told.pid)).collect();
     order.sort_by_key(|&place| parts[place].tasks.first().map_or(u64::MAX, |line| line.nanos));
     let mut sessions: Vec<Session> = Vec::new();
-    // What a session that is left out is called in the others' place.
+    // Names of left-out sessions, each with that of the session in its place.
     let mut called: HashMap<String, String> = HashMap::new();
     let mut lines = Vec::new();
     let mut forked = Vec::new();
@@ -488,7 +488,7 @@ fn join_tasks(parts: &mut [SavedPart], dir: &Path) -> Result<String> {
     Ok(lines.into_iter().map(|line| line.text).collect())
 }
 
-/// What a map says but for the stack, which grows.
+/// Returns the lines of a map, without the stack, which grows.
 fn modules(map: &Path) -> Result<String> {
     let text = opener::read_text(map, MOST_TEXT).with_context(|| format!("cannot read {}", map.display()))?;
     let is_stack = |line: &&str| MapLine::parse(line).is_ok_and(|line| line.path == STACK);

@@ -1,6 +1,6 @@
 //! Calls of programs as text, as they come: what a recorder passes on is put in order of time, and each line is written once.
 //!
-//! Nobody waits for who reads the text. What he does not take in time is left out, and the text says how much that was.
+//! Nobody waits for the reader of the text. Calls that it does not take in time are left out, and the text tells how many.
 //!
 //! Not here: how records are read (`rftrace_frontend::bank`).
 
@@ -17,20 +17,20 @@ use rftrace_frontend::bank::{Moment, Names, Seen};
 
 use super::access::Access;
 
-/// Records that may wait for who reads: 64 MiB.
+/// Records that may wait for the reader: 64 MiB.
 const MOST_WAITING: usize = 4 << 20;
 
 /// Functions that are open in a thread, at the most.
 const MOST_OPEN: usize = 4096;
 
-/// What is to be shown.
+/// Selection of calls to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// All that comes, and what is there already.
+    /// Calls in memory, and all later ones.
     All,
-    /// What is called from now on.
+    /// Calls from now on.
     FromNow,
-    /// What is in memory now, and then no more.
+    /// Calls in memory now, and no later ones.
     Now,
 }
 
@@ -153,7 +153,7 @@ struct Text {
     waiting: Vec<(u64, Key, Event)>,
     /// The last moment that is known.
     now: Option<Moment>,
-    /// What was called before is not shown.
+    /// Earlier calls are not shown.
     since: u64,
     is_from_now: bool,
     out: String,
@@ -172,7 +172,7 @@ impl Text {
         }
     }
 
-    /// Whether more waits than is put in order at once.
+    /// True if more records wait than are put in order at once.
     fn is_large(&self) -> bool {
         self.waiting.len() > MOST_WAITING
     }
@@ -208,7 +208,7 @@ impl Text {
             Seen::Until(moment) => {
                 self.now = Some(moment);
                 if std::mem::take(&mut self.is_from_now) {
-                    // What was there when this began was called before.
+                    // Records that were there at the beginning are of earlier calls.
                     self.write();
                     self.since = 0;
                 }
@@ -235,7 +235,7 @@ impl Text {
     fn write(&mut self) {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.sort_by_key(|&(tsc, ..)| tsc);
-        // What comes next in the same thread.
+        // The next event in the same thread.
         let mut next = vec![None; waiting.len()];
         let mut last = HashMap::new();
         for (place, (tsc, key, event)) in waiting.iter().enumerate().rev() {
@@ -299,7 +299,7 @@ impl Text {
                 }
             }
             Kind::Exit { address } => {
-                // What lies above it ended without a record.
+                // Calls above it ended without a record.
                 let place = task.open.iter().rposition(|&(open, _)| open == address || open == 0);
                 let (depth, began) = match place {
                     Some(place) => (place, task.open[place].1),

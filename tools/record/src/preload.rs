@@ -19,10 +19,10 @@ pub struct Library {
 
 /// The tracer.
 pub const TRACER: Library = Library { name: recording::TRACER, variable: "RFTRACE_PRELOAD" };
-/// What records who takes memory.
+/// The library for `--resources`, which records allocations.
 pub const RESOURCES: Library = Library { name: recording::RESOURCES, variable: "RFTRACE_PRELOAD_RESOURCES" };
 
-/// What the dynamic linker is told.
+/// Preloaded library, as the dynamic linker is told of it.
 #[derive(Debug)]
 pub struct Preload {
     path: PathBuf,
@@ -109,7 +109,7 @@ fn find_library(Library { name, variable }: Library) -> Result<PathBuf> {
     })
 }
 
-/// Whether `LD_PRELOAD` takes a path as it is: it is split at spaces and colons, and `$ORIGIN` and its like are replaced (ld.so(8)).
+/// True if `LD_PRELOAD` takes a path as it is: it is split at spaces and colons, and `$ORIGIN` and its like are replaced (ld.so(8)).
 fn is_plain(path: &Path) -> bool {
     !path.as_os_str().as_bytes().iter().any(|byte| b" :$".contains(byte))
 }

@@ -1,4 +1,4 @@
-//! What the system says of processes.
+//! Facts on processes, as the system tells them.
 
 use std::collections::HashSet;
 use std::fs::{self, DirEntry};
@@ -6,17 +6,17 @@ use std::fs::{self, DirEntry};
 pub(crate) use rftrace_format::store::start_time;
 use rftrace_frontend::bank::own_number;
 
-/// Whether this process has started another one, which it has not waited for.
+/// True if this process has started another one, which it has not waited for.
 pub(crate) fn is_own_child(pid: u32) -> bool {
     Stat::of(pid).is_some_and(|stat| stat.parent == std::process::id())
 }
 
-/// Whether a thread has not ended.
+/// True if a thread has not ended.
 pub(crate) fn thread_lives(tid: u32) -> bool {
     Stat::of(tid).is_some_and(|stat| !stat.is_zombie)
 }
 
-/// What a process calls itself, if this one calls it otherwise, as those in a container.
+/// Returns the number that a process has for itself, if it has another one here, as those in a container.
 #[cfg(attaching)]
 pub(crate) fn other_number(pid: u32) -> Option<u32> {
     own_number(format!("/proc/{pid}").as_ref()).filter(|&own| own != pid)

@@ -4,19 +4,19 @@ use std::env::consts::ARCH;
 
 use object::{Architecture, elf};
 
-/// What programs for a processor look like.
+/// Properties of programs for a processor.
 #[derive(Debug)]
 pub struct Processor {
-    /// What it is called.
+    /// Name in messages.
     pub name: &'static str,
     /// As targets are named, and `std::env::consts::ARCH`.
     pub arch: &'static str,
-    /// Whether all is there: attaching, XRay's sleds, who takes memory. If not, what calls the tracer, has room for a branch, is chosen to get one
-    /// without, or is called of libraries is recorded.
+    /// True if all features exist: attaching, XRay's sleds, resources. If not, these functions are recorded: those that call the tracer, have room
+    /// for a branch, or are chosen to get one without room, and library functions that the program calls.
     pub has_all: bool,
-    /// Whether arguments are known where a function calls the tracer. Elsewhere they are where it has room for a branch.
+    /// True if arguments are known where a function calls the tracer. Otherwise they are known where it has room for a branch.
     pub(crate) has_arguments_at_calls: bool,
-    /// What `-fpatchable-function-entry` and rustc's `-Z patchable-function-entry` leave that is enough for a branch: so many NOPs.
+    /// NOPs that make enough room for a branch, for `-fpatchable-function-entry` and rustc's `-Z patchable-function-entry`.
     pub room: &'static str,
     /// As ELF files say it.
     pub(crate) machine: elf::Machine,

@@ -46,14 +46,14 @@ pub enum Way {
     Outside,
 }
 
-/// What is recorded of a program.
+/// Recorded parts of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
     /// Its calls of the tracer.
     Calls,
     /// Functions that need not call it, by branches at their beginnings.
     Functions,
-    /// What needs the library: calls of other libraries, resources.
+    /// Features that need the library: calls of other libraries, resources.
     ByLibrary,
 }
 
@@ -115,7 +115,7 @@ pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
         defined.filter_map(|symbol| symbol.name().ok()).any(|name| own.hooks.contains(&name))
     };
     if cfg!(attaching) && (is_musl || linker.is_none()) {
-        // What is missing there is told when it is looked for.
+        // The look-up reports anything missing there.
         let can_be = match recorded {
             Recorded::Calls => is_musl || has_hook(),
             Recorded::Functions => true,
@@ -162,7 +162,7 @@ pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
     Ok(Way::Preloaded)
 }
 
-/// Whether the program's functions call the tracer, or have room for a call.
+/// True if the program's functions call the tracer, or have room for a call.
 pub fn calls_tracer(path: &Path) -> Result<bool> {
     let shown = path.display();
     let data = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
@@ -171,7 +171,7 @@ pub fn calls_tracer(path: &Path) -> Result<bool> {
     Ok(can_call_tracer(path, &file, own))
 }
 
-/// Whether arguments of the program's functions cannot be recorded: they call the tracer where those are not known. How they can be, in words.
+/// If the program's functions call the tracer where arguments are not known, returns advice how to record them.
 ///
 /// # Errors
 ///
@@ -197,7 +197,7 @@ fn can_call_tracer(path: &Path, file: &object::File<'_>, own: &Processor) -> boo
 pub struct Sanitizer {
     /// As it calls itself.
     pub name: &'static str,
-    /// What switches it on: `-fsanitize=address`.
+    /// Compiler option that switches it on: `-fsanitize=address`.
     pub option: String,
     /// The program, or a library that is loaded with it.
     pub file: PathBuf,

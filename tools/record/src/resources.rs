@@ -1,8 +1,8 @@
-//! Who takes resources and gives them back: recorded processes write it to chunks of memory that is this process's, and one thread takes those
-//! that are full to a file.
+//! Recording of resources: processes write their acquisition and release to chunks of this process's memory, and one thread takes full chunks to a
+//! file.
 //!
-//! Not here: what the processes write (`rftrace-preload-resources`), the form of memory and file (`rftrace_format::resources`), and what is
-//! shown of it (`rftrace-resources`).
+//! Not here: the writer in the processes (`rftrace-preload-resources`), the form of memory and file (`rftrace_format::resources`), and the display
+//! (`rftrace-resources`).
 
 #![expect(unsafe_code)]
 
@@ -45,9 +45,9 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 pub struct ResourceRecorder {
     /// One, or one for each process that ran already.
     memories: Memories,
-    /// What processes read of functions that are specified.
+    /// Table of the specified functions, which processes read.
     table: Option<File>,
-    /// What the tracer's library reads of those of them that get branches.
+    /// Table of those that get branches, which the tracer's library reads.
     led: Option<File>,
     is_over: Arc<AtomicBool>,
     is_paused: Arc<AtomicBool>,
@@ -64,14 +64,14 @@ struct Copy {
     done: Sender<io::Result<()>>,
 }
 
-/// What was recorded.
+/// Summary of the recording.
 #[derive(Debug, Default)]
 pub struct Recorded {
     /// Processes; those that ran several programs count for each.
     pub processes: u32,
     /// Events for which there was no room.
     pub lost: u64,
-    /// Whether the file has reached its limit.
+    /// True if the file has reached its limit.
     pub is_cut: bool,
     /// Why the file could not be written to its end.
     pub error: Option<io::Error>,
@@ -197,7 +197,7 @@ impl ResourceRecorder {
         Arc::clone(&lock(&self.memories)[0])
     }
 
-    /// Whether events are left out that are taken from now on.
+    /// Pauses the recording of events of new resources, or resumes it.
     pub fn pause(&self, is_paused: bool) {
         self.is_paused.store(is_paused, Relaxed);
     }
@@ -362,7 +362,7 @@ fn nanos() -> u64 {
     now.unwrap_or_default().as_nanos() as u64
 }
 
-/// What takes the chunks.
+/// Taker of the chunks.
 struct Taker {
     /// The first one, by which times are told.
     memory: Arc<Memory>,
@@ -410,7 +410,7 @@ impl Taker {
                 let _ = done.send(self.write_copy(&path));
             }
         }
-        // Who has not ended has had time enough.
+        // Processes that have not ended have had time enough.
         self.end_all();
         self.take_all();
         self.write_clock();
@@ -517,7 +517,7 @@ impl Taker {
         }
     }
 
-    /// Whether more may be written. If not, processes stop to record.
+    /// True if more may be written. If not, processes stop recording.
     fn has_room(&mut self) -> bool {
         if self.bytes >= self.most_bytes || self.recorded.error.is_some() {
             self.recorded.is_cut |= self.bytes >= self.most_bytes;
@@ -528,7 +528,7 @@ impl Taker {
     }
 
     fn write_clock(&mut self) {
-        /// What is read twice may be far from each other, where this thread has to wait.
+        /// The two clocks may be read at distant moments, if this thread has to wait in between.
         const TRIES: usize = 16;
 
         self.clock = Some(Instant::now());

@@ -1,7 +1,7 @@
-//! What is recorded as a stream for who asks: what a receiver is sent, from the beginning of each process that runs. A thread reads what comes to
-//! spools, so who reads slowly keeps nobody from anything.
+//! Recording as a stream for a client: the same bytes as for a receiver, from the beginning of each process that runs. A thread reads the spools, so
+//! a slow client holds up nobody.
 //!
-//! Not here: what the stream is made of (`spools`).
+//! Not here: the content of the stream (`spools`).
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use super::processes::start_time;
 use super::sender::{BEAT, PAUSE};
 use super::spools::Spools;
 
-/// Pieces, of 256 KiB at the most, that may wait for who reads.
+/// Pieces, of 256 KiB at the most, that may wait for the client.
 const MOST_WAITING: usize = 8;
 
 /// Where what is recorded lies, and how it is known that there is no more.
@@ -32,7 +32,7 @@ pub(crate) struct Source {
     pub(crate) work: PathBuf,
     /// The root directory that paths of the processes are for, if that is not this process's.
     pub(crate) root: Option<PathBuf>,
-    /// Spools may be gone: who has not read them has come too late.
+    /// True if spools may be gone: a client that has not read them has come too late.
     pub(crate) is_given_up: Arc<AtomicBool>,
 }
 
@@ -59,7 +59,7 @@ fn send(source: &Source, pid: Option<u32>, to: &SyncSender<Vec<u8>>) -> Result<(
     let mut spools = Spools::new(pid, source.root.clone());
     loop {
         let processes = source.banks.with(|banks| banks.processes());
-        // What was written before it was over is sent below. Between two programs of a process it has no bank.
+        // Records from before the end are sent below. Between two programs a process has no bank.
         let is_last = match (&processes, pid) {
             (None, _) => true,
             (Some(_), None) => false,

@@ -70,7 +70,7 @@ pub fn ending_signals() -> impl Iterator<Item = c_int> {
 
 /// How the tracer comes into a program.
 pub trait Way {
-    /// What is to be said at the end.
+    /// Result, for the messages at the end.
     type End;
 
     /// Runs the program. Returns its number.
@@ -80,7 +80,7 @@ pub trait Way {
     /// It cannot be run.
     fn begin(&mut self, command: Command) -> Result<u32>;
 
-    /// What this process does by itself on a signal that is meant for the library. That returns whether it does anything.
+    /// Returns this process's own answer to a signal meant for the library. The answer returns whether it does anything.
     fn answer(&self) -> Option<Box<dyn Fn(u32, c_int) -> bool + Send>>;
 
     /// Waits until the program has ended, which stays a zombie.
@@ -99,7 +99,7 @@ pub trait Way {
 pub struct Preloaded<'a> {
     /// The libraries.
     pub libraries: Vec<Preload>,
-    /// What they are told.
+    /// Environment variables for them.
     pub variables: &'a [(&'static str, OsString)],
     /// Where recorded processes tell of themselves.
     pub work: &'a Path,
@@ -166,7 +166,7 @@ pub fn run<W: Way>(
     let pid = way.begin(child)?;
     let forwarder = thread::spawn(move || {
         for origin in &mut signals {
-            // What the terminal sends the program gets too.
+            // The program gets the terminal's signals too.
             if origin.process.is_none() {
                 continue;
             }
@@ -199,7 +199,7 @@ pub fn run<W: Way>(
     Ok((Ended { pid, status, elapsed: started.elapsed(), usage: usage.into() }, end))
 }
 
-/// Whether the program, or the library in it, handles a signal. If it has just been started, waits a little until it does.
+/// True if the program, or the library in it, handles a signal. If it has just been started, waits a little until it does.
 fn is_handled(pid: u32, signal: c_int) -> bool {
     const START: Duration = Duration::from_secs(1);
 
@@ -215,7 +215,7 @@ fn is_handled(pid: u32, signal: c_int) -> bool {
     }
 }
 
-/// Whether a process does not end by a signal, as it handles, ignores or blocks it.
+/// True if a process does not end by a signal, as it handles, ignores or blocks it.
 fn has_place_for(pid: u32, signal: c_int) -> bool {
     let process = pid.to_string();
     ["SigCgt:", "SigIgn:", "SigBlk:"].iter().any(|mask| is_in_mask(&process, mask, signal))
@@ -226,11 +226,11 @@ fn has_place_for(pid: u32, signal: c_int) -> bool {
 pub struct Ended {
     /// Its process.
     pub pid: u32,
-    /// What the system says of it.
+    /// Exit status of the program.
     pub status: ExitStatus,
     /// How long it ran.
     pub elapsed: Duration,
-    /// What it has used.
+    /// Resource usage of the program.
     pub usage: Usage,
 }
 
@@ -241,7 +241,7 @@ impl Ended {
     }
 }
 
-/// Whether a signal is in one of the masks that the system tells of a process: ignored (as after nohup), handled, blocked.
+/// True if a signal is in one of the masks that the system tells of a process: ignored (as after nohup), handled, blocked.
 pub(crate) fn is_in_mask(process: &str, mask: &str, signal: c_int) -> bool {
     let status = fs::read(format!("/proc/{process}/status")).unwrap_or_default();
     let status = String::from_utf8_lossy(&status);
@@ -315,7 +315,7 @@ pub fn mark() -> String {
     Entry::Recorder { pid, started: &started }.to_string()
 }
 
-/// What lies in the folder.
+/// Lists the names in the folder.
 fn names(work: &Path) -> BTreeSet<OsString> {
     fs::read_dir(work).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
 }

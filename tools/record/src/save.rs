@@ -15,7 +15,7 @@ use rftrace_format::store::{self, Owned};
 use rftrace_frontend::Error;
 use rftrace_frontend::bank::{Collected, SavedBank, Symbols};
 
-/// What threads do that find no room in their bank.
+/// Behaviour of threads that find no room in their bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFull {
     /// They wait for the recorder, as long as that is at work.
@@ -110,14 +110,14 @@ pub(crate) fn save_to(
     Ok(told)
 }
 
-/// What a process has told of itself that is not in its trace.
+/// Returns a message on the marks and unloaded libraries of a process that are not in its trace.
 pub(crate) fn untold(collected: &Collected) -> Option<String> {
     let n_untold = collected.n_untold;
     let what = "marks and unloaded libraries are not in the trace, as they were more than it keeps, or came too fast";
     (n_untold > 0).then(|| format!("{n_untold} {what}"))
 }
 
-/// What of a process was not recorded, and why.
+/// Returns a message on the losses of a process, with the reason.
 pub(crate) fn missing(collected: &Collected, on_full: OnFull) -> Option<String> {
     if collected.problem.is_some() {
         return collected.problem.clone();

@@ -195,7 +195,7 @@ fn open(processor: u32) -> io::Result<Sampler> {
     builder.context_switch(true).sample_id_all(true).sample(SampleFlag::TID | SampleFlag::TIME);
     // The clock of the trace.
     builder.clockid(Clock::MONOTONIC);
-    // What else would be read together with the buffer cannot be inherited.
+    // Other values read together with the buffer cannot be inherited.
     builder.attrs_mut().read_format = 0;
     builder.build()?.sampled(BUFFER_BYTES)
 }

@@ -1,7 +1,8 @@
-//! What is recorded goes to a receiver while the program runs: a thread reads what comes to spools, and sends it. So a receiver that is slow,
-//! or goes, keeps nobody from anything: what it has not got lies on the disk.
+//! Sender of a recording to a receiver while the program runs: a thread reads the spools and sends their content. A slow or lost receiver holds up
+//! nobody: unsent records lie on the disk.
 //!
-//! Not here: the protocol (`rftrace_net::stream`), what spools become there (`spools`), what is recorded (`banks`), and which files are sent when the trace is made (`companions`).
+//! Not here: the protocol (`rftrace_net::stream`), the sections made of spools (`spools`), the recording (`banks`), and the choice of files sent with
+//! the trace (`companions`).
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -33,18 +34,18 @@ pub(crate) const BEAT: Duration = Duration::from_secs(5);
 pub struct Receiver {
     /// Where it listens.
     pub address: Address,
-    /// What it wants to be shown.
+    /// Token that it demands.
     pub token: Option<Token>,
-    /// What it is to call the trace.
+    /// Name for the trace.
     pub name: String,
     /// How long it may take for anything.
     pub timeout: Duration,
 }
 
-/// What was sent.
+/// Result of sending.
 #[derive(Clone, Debug)]
 pub struct Sent {
-    /// What the receiver calls it.
+    /// The receiver's name of the trace.
     pub name: String,
     /// Bytes, all together.
     pub bytes: u64,
@@ -57,7 +58,7 @@ pub struct Sender {
     thread: JoinHandle<Result<Sent>>,
 }
 
-/// What its thread is told, and tells.
+/// State shared with the thread.
 #[derive(Debug, Default)]
 struct Told {
     /// Nothing more comes to the spools.
@@ -156,7 +157,7 @@ fn send(work: &Path, receiver: &Receiver, told: &Told) -> Result<Sent> {
     let trace: Option<PathBuf> = loop {
         let before = to.n_bytes();
         if !told.are_spools_sent.load(Relaxed) {
-            // What was written before it is sent below.
+            // Records from before the end are sent below.
             let is_last = told.is_over.load(Relaxed);
             spools.send(work, is_last, &mut |bytes| to.send(bytes).map_err(net))?;
             told.are_spools_sent.store(is_last, Relaxed);

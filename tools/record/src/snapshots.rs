@@ -23,7 +23,7 @@ use super::terminal::say;
 /// Between two looks whether anything is recorded in a ring.
 const QUIET_LOOK: Duration = Duration::from_millis(50);
 
-/// What is to be done with snapshots.
+/// Task for the snapshots.
 #[derive(Debug)]
 pub(crate) enum ToSave {
     /// It is to be written; a dump is known by a number then.
@@ -34,11 +34,11 @@ pub(crate) enum ToSave {
     Remove(u64),
 }
 
-/// What was collected of a process that is over.
+/// Records of a process that is over.
 #[derive(Debug)]
 pub(crate) struct AtEnd {
     pub(crate) collected: Collected,
-    /// Whether it is known that no dump is made of it, or that one was.
+    /// True if a dump of it was made, or is known not to be made.
     pub(crate) is_decided: bool,
 }
 
@@ -154,7 +154,7 @@ fn why(problem: &NoDump) -> String {
     }
 }
 
-/// What was made of all snapshots.
+/// Result of saving all snapshots.
 #[derive(Debug, Default)]
 pub(crate) struct SavedSnapshots {
     /// Where dumps lie, by their numbers.
@@ -163,7 +163,7 @@ pub(crate) struct SavedSnapshots {
     pub(crate) of_deaths: Vec<AtEnd>,
 }
 
-/// Makes a directory of each snapshot that comes, and brings it to its place. What cannot be one is told.
+/// Makes a directory of each snapshot that comes, and brings it to its place. Failures are told.
 pub(crate) fn save_snapshots(to_save: &Receiver<ToSave>, work: &Path, on_full: OnFull) -> SavedSnapshots {
     let mut saved = SavedSnapshots::default();
     for one in to_save {

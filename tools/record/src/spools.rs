@@ -1,6 +1,6 @@
-//! What recorders write to spools, as a stream: who the processes are, their chunks and the symbols of their modules, each once.
+//! Content of spools as a stream: the processes, their chunks and the symbols of their modules, each once.
 //!
-//! Not here: who reads the stream (`sender`, `rfs`), and how it is written (`rftrace_net::stream`).
+//! Not here: the readers of the stream (`sender`, `rfs`), and its form (`rftrace_net::stream`).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,14 +16,14 @@ use rftrace_format::recording::{SPOOL, WHOLE};
 use rftrace_frontend::bank::{Banks, Symbols, ToldModules};
 use rftrace_net::stream::{self, section_bytes};
 
-/// What is told of a process is told again so often, if only its clock has changed.
+/// Interval between repeated facts on a process, if only its clock has changed.
 const NEWS: Duration = Duration::from_secs(1);
 /// Bytes of a spool that are read at a time. A chunk is never longer.
 const PIECE_BYTES: usize = 256 << 10;
 /// Words that a spool begins with.
 const SPOOL_HEAD: u64 = 16;
 
-/// What was sent of each spool.
+/// Sent content of each spool.
 #[derive(Default)]
 pub(crate) struct Spools {
     /// Of this process alone.
@@ -46,7 +46,7 @@ struct Spool {
     file: Option<File>,
     /// Bytes that were sent, or are the receiver's affair.
     n_sent: u64,
-    /// What is known of the process, as it was told, and when.
+    /// Facts on the process, as sent, and the time of sending.
     about: Vec<u8>,
     told: Instant,
 }
@@ -152,7 +152,7 @@ impl Spools {
     }
 }
 
-/// What is known, without the second line, which tells when that was.
+/// Returns the facts without the second line, which has their time.
 fn without_moment(about: &[u8]) -> [&[u8]; 2] {
     let mut lines = about.splitn(3, |&byte| byte == b'\n');
     [lines.next().unwrap_or_default(), lines.nth(1).unwrap_or_default()]

@@ -114,7 +114,7 @@ fn write(file: RawFd, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a program has capabilities of its own.
+/// True if a program has capabilities of its own.
 pub(crate) fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_encoded_bytes()) else { return false };
     // SAFETY: both names end with a NUL; nothing is written where there is no room.

@@ -6,8 +6,8 @@ use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use rftrace_format::text::Shown;
 
-/// Whether a line on stderr is in nobody's way: that is a terminal, the program writes its output elsewhere, does not draw on the screen
-/// itself (which it would switch the editing of lines off for), and runs in the foreground.
+/// True if a line on stderr is in nobody's way: stderr is a terminal, the program writes its output elsewhere, does not draw on the screen itself
+/// (for which it would switch the editing of lines off), and runs in the foreground.
 #[must_use]
 pub fn is_for_messages() -> bool {
     let terminal = io::stderr();

@@ -1,4 +1,4 @@
-//! What recorded processes are told of functions' values, and where they say which rules of the filter match anything.
+//! Answers to recorded processes on functions' values, and their reports on the filter rules that match anything.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -53,7 +53,7 @@ impl Types {
                 if told.load(Relaxed) {
                     return;
                 }
-                // Who does not wait for the answer does without.
+                // A process that does not wait for the answer does without.
                 let _ = stream.and_then(|stream| serve(stream, &mut answer));
             }
         });

@@ -81,7 +81,7 @@ impl Instance {
         OpenOptions::new().write(true).open(self.path.join(name))
     }
 
-    /// Opens the records of a processor. Who reads gets an error where others would wait.
+    /// Opens the records of a processor. A read returns an error where others would wait.
     pub(crate) fn open_records(&self, processor: u32) -> Result<File> {
         let path = self.path.join(format!("per_cpu/cpu{processor}/trace_pipe_raw"));
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
@@ -95,7 +95,7 @@ impl Drop for Instance {
     }
 }
 
-/// Removes an instance. What cannot be removed is, when the next one is made.
+/// Removes an instance. If it cannot be removed now, it is when the next one is made.
 fn remove(path: &Path) {
     // A tracer that is set may refuse to go.
     let _ = fs::write(path.join("tracing_on"), "0");

@@ -30,7 +30,7 @@ pub struct Options<'a> {
     pub pids: &'a [u32],
     /// The file of the tracer's library.
     pub library: PathBuf,
-    /// What is recorded.
+    /// Options for recording resources.
     pub resources: Resources,
     /// Where it is written.
     pub work: &'a Path,
@@ -38,20 +38,20 @@ pub struct Options<'a> {
     pub most_bytes: u64,
 }
 
-/// What became of it.
+/// Outcome of the recording.
 #[derive(Debug)]
 pub struct Tracked {
-    /// What was recorded.
+    /// Summary of the recording.
     pub recorded: Recorded,
     /// Why each process is not recorded any more.
     pub ends: Vec<(u32, Reason)>,
     /// As of [`EndOfProcess`](super::attach::EndOfProcess).
     pub left_out: Vec<String>,
-    /// Whether all went as it should, and what `each` has returned if not.
+    /// The error, such as the one returned by `each`, if there was any.
     pub result: Result<()>,
 }
 
-/// What has happened, beside what happens to the processes.
+/// Events beside those of the processes.
 #[derive(Debug)]
 struct Signals {
     is_over: Arc<AtomicBool>,

@@ -1,7 +1,7 @@
 //! Directories that hold what was recorded and no trace yet, as it is being recorded, was interrupted, or is kept as a stream: a trace for as long
 //! as somebody looks, made elsewhere, and nothing changes in the directory.
 //!
-//! Not here: the trace that takes the place of what was recorded (`join`), and who is told what (the commands).
+//! Not here: the trace that takes the place of the recording (`join`), and the messages (the commands).
 
 use std::fs::{self, Permissions};
 use std::io::Write as _;
@@ -31,7 +31,7 @@ use super::{parts, run, schedule};
 pub enum Stage {
     /// This process records there.
     Recorded(u32),
-    /// Who recorded is not there any more.
+    /// The recorder is not there any more.
     Left,
     /// It stays as it is until somebody wants a trace.
     Kept,
@@ -174,7 +174,7 @@ impl Lent {
         self.bytes
     }
 
-    /// What of the recording is not in it, and why.
+    /// Returns the losses of the recording, each with the reason.
     #[must_use]
     pub fn errors(&self) -> &[String] {
         &self.errors

@@ -58,7 +58,7 @@ impl PartValues {
     }
 }
 
-/// Whether a part has files that tell of values.
+/// True if a part has files that describe values.
 fn has_specs(dir: &Path) -> Result<bool> {
     let mut entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     Ok(entries.any(|entry| {
@@ -102,7 +102,7 @@ impl SpecFiles {
     }
 }
 
-/// Takes the functions of a file. What was said of one first counts.
+/// Takes the functions of a file. The first facts on one count.
 fn add_functions(functions: &mut BTreeMap<u64, ValuesOf>, text: &str) {
     let mut function = None;
     for line in text.lines() {

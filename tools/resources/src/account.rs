@@ -1,4 +1,4 @@
-//! What was taken and given back up to some time, in total and by each stack.
+//! Sums of allocations and releases up to some time, in total and by each stack.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -26,7 +26,7 @@ pub struct Sums {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// What was to be given back and was not there.
+    /// Releases that failed: the thing was not there.
     pub failures: u64,
 }
 
@@ -48,16 +48,16 @@ impl Sums {
 pub struct Held {
     /// Its number.
     pub what: u64,
-    /// Whose it is, by its number in the recording.
+    /// Its process, by its number in the recording.
     pub process: u32,
-    /// What is known of it: the path of a file.
+    /// The path of a file.
     pub detail: Option<Rc<str>>,
 }
 
-/// Descriptors that are there as long as a program runs: whoever makes one of these means it to stay.
+/// Descriptors that are there as long as a program runs: a program that makes one of these means it to stay.
 pub(crate) const STANDARD: RangeInclusive<u64> = 0..=2;
 
-/// What was taken and given back.
+/// Sums of allocations and releases.
 #[derive(Debug)]
 pub struct Account {
     /// Of what.
@@ -90,7 +90,7 @@ struct Block {
     stack: u32,
 }
 
-/// What is known while events come.
+/// The state while events come.
 struct Counting {
     account: Account,
     /// The block that a thread has taken last.
@@ -98,7 +98,7 @@ struct Counting {
     /// Bytes in processes that have not ended.
     now: u64,
     of_process: HashMap<u32, u64>,
-    /// What is known of what is there.
+    /// The details of things that are there.
     details: HashMap<Place, Rc<str>>,
     /// Processes by their last events, the first one last.
     ends: Vec<(u64, u32)>,
@@ -266,7 +266,7 @@ mod tests {
         vec![[kind.word(ticks), what]]
     }
 
-    /// What is counted of a process' events.
+    /// The account of a process' events.
     fn account(resource: Resource, events: &[Vec<Unit>]) -> Account {
         let units: Vec<Unit> = [vec![[Kind::Process.word(1), 7], [Kind::More.word(0), 0]]]
             .iter()
@@ -297,10 +297,10 @@ mod tests {
         // It detaches itself while its creator has not come back.
         let detached = [given_back(PthreadDetach, 10, 5), taken(PthreadCreate, [8, 20], 5)];
         check(&account(Resource::Thread, &detached), [1, 1, 0, 0]);
-        // What was detached before this one began was another one, that nobody has seen begin.
+        // The detached thread was another one, which began unseen before this one.
         let other = [given_back(PthreadDetach, 10, 5), taken(PthreadCreate, [12, 20], 5)];
         check(&account(Resource::Thread, &other), [1, 0, 1, 1]);
-        // Another one gets the number before whoever has joined the first one says so.
+        // Another one gets the number before the thread that has joined the first one says so.
         let joined =
             [taken(PthreadCreate, [8, 10], 5), taken(PthreadCreate, [15, 20], 5), given_back(PthreadJoin, 25, 5)];
         check(&account(Resource::Thread, &joined), [2, 1, 1, 0]);

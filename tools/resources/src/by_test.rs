@@ -15,12 +15,12 @@ use crate::names::{Name, Names};
 use crate::recording::Recording;
 use crate::report::is_suppressed;
 
-/// What a test has not given back.
+/// The leaks of a test.
 #[derive(Debug, Default)]
 pub struct TestLeaks {
     /// By resource: how many, and bytes.
     pub kept: BTreeMap<Resource, (u64, u64)>,
-    /// The same by stack, the greatest first, and who has called: the innermost first.
+    /// The same by stack, the greatest first, and the callers: the innermost first.
     pub stacks: Vec<(Resource, u64, u64, Rc<[Name]>)>,
 }
 
@@ -29,9 +29,9 @@ pub struct TestLeaks {
 pub struct Tests {
     /// Those.
     pub leaks: BTreeMap<String, TestLeaks>,
-    /// What is still there and does not count, by resource: suppressed, or made once for all.
+    /// Leaks that do not count, by resource: suppressed, or made once for all.
     pub suppressed: BTreeMap<Resource, (u64, u64)>,
-    /// What is still there and no test has taken.
+    /// Leaks that no test has taken.
     pub outside: BTreeMap<Resource, (u64, u64)>,
 }
 
@@ -57,7 +57,7 @@ struct One {
     ticks: u64,
 }
 
-/// Who has begun a thread: the call, and the thread that it was made by.
+/// The beginning of a thread: the call, and the thread that made it.
 #[derive(Clone, Copy)]
 struct Begun {
     stack: u32,
@@ -165,7 +165,7 @@ impl Finder<'_> {
     }
 }
 
-/// What a stack tells of tests.
+/// The test named by a stack.
 #[derive(Debug, PartialEq, Eq)]
 enum Called {
     /// A test with this name.
@@ -198,7 +198,7 @@ fn test_name(function: &str) -> String {
 
 fn is_made_once(stack: &[Name]) -> bool {
     stack.iter().any(|name| {
-        // What the runtime begins each thread with is no panic's.
+        // Frames with which the runtime begins each thread are no panic's.
         !name.function.contains("__rust_begin_short_backtrace")
             && !name.function.contains("__rust_end_short_backtrace")
             && ONCE.iter().any(|once| name.function.starts_with(once))

@@ -1,4 +1,4 @@
-//! What one recording took more of a resource than another: stacks are the same where their functions are.
+//! The difference between two recordings of a resource: stacks are the same where their functions are.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use crate::names::Name;
 use crate::report::{Report, Sort};
 use crate::words::{Size, one_of, several_of};
 
-/// What a program took more than another one, or than the same one at another time.
+/// The difference between two programs, or between two runs of the same one.
 #[derive(Debug)]
 pub struct Difference {
     resource: Resource,
@@ -72,7 +72,7 @@ impl Change {
 }
 
 impl Difference {
-    /// What `new` has more than `old`. Reports are to have all stacks. Lines in source files do not count: they change with each build.
+    /// The amount by which `new` exceeds `old`. Reports are to have all stacks. Lines in source files do not count: they change with each build.
     #[must_use]
     pub fn of((old, old_report): (&Account, &Report), (new, new_report): (&Account, &Report), sort: Sort) -> Self {
         /// By functions and modules.

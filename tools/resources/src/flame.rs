@@ -14,7 +14,7 @@ use crate::words::several_of;
 /// The most bytes of text that a picture is drawn of.
 const MAX_TEXT_BYTES: usize = 128 << 20;
 
-/// What the width of a function is a number of, in a picture of memory. Descriptors and threads are one each.
+/// The unit of a function's width, in a picture of memory. Descriptors and threads are one each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.

@@ -39,7 +39,7 @@ pub fn write_heaptrack(
     Ok(())
 }
 
-/// What has a number.
+/// Strings, frames, stacks and blocks that have a number.
 #[derive(Default)]
 struct Known {
     strings: HashMap<String, usize>,

@@ -1,18 +1,18 @@
-//! Who took memory, files or threads, and did not give them back: reads `resources.dat` of a trace, and shows it.
+//! Memory, files and threads that were not given back, by the functions that took them: reads `resources.dat` of a trace, and shows it.
 //!
 //! - [`Recording`] is a file that was opened: processes, modules and stacks are in memory, events are read when they are needed.
-//! - [`Account`] is what was taken and given back of a resource up to some time, in total and by each stack.
+//! - [`Account`] has the sums of allocations and releases of a resource up to some time, in total and by each stack.
 //! - [`Names`] finds functions and source lines of addresses.
 //! - [`Report`] is a choice of stacks with names, as text, JSON or a flame graph.
-//! - [`Tests`] says which test of a Rust test binary has not given back what it took.
-//! - [`Difference`] is what one recording took more than another.
+//! - [`Tests`] finds the tests of a Rust test binary that leak.
+//! - [`Difference`] compares two recordings.
 //! - [`timeline`] is how much was there from time to time.
 //! - [`FunctracerText`] and [`write_sp_rtrace`] write the text of older tools; [`Postprocessor`] makes less of it.
-//! - [`write_heaptrack`] writes what heaptrack's own programs read.
+//! - [`write_heaptrack`] writes input for heaptrack's own programs.
 //!
-//! Nothing of the file is believed: what is too large or wrong is an error that names the place.
+//! The file is untrusted: a number that is too large or wrong is an error that names the place.
 //!
-//! Not here: what the file looks like (`rftrace_format::resources`), and who writes it (`rftrace-record`).
+//! Not here: the file's format (`rftrace_format::resources`), and its writer (`rftrace-record`).
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -1,6 +1,6 @@
-//! What is there while events come: what was taken and not given back.
+//! The live things while events come: taken and not given back.
 //!
-//! Not here: what is counted of it (`account`).
+//! Not here: counting them (`account`).
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,22 +17,22 @@ const MAX_LIVE: usize = 1 << 25;
 /// A process, by its number in the recording, and an address, a descriptor or a thread.
 pub(crate) type Place = (u32, u64);
 
-/// What all processes have of a resource. `T` is what is to be known of each: of a block of memory, a descriptor or a thread.
+/// The live things of a resource, in all processes. `T` is the data kept of each: of a block of memory, a descriptor or a thread.
 pub(crate) struct Live<'r, T> {
     recording: &'r Recording,
     blocks: HashMap<Place, T>,
     /// Which stacks are the tracer's, and what it has taken.
     is_own: Vec<bool>,
     own: HashSet<Place>,
-    /// Threads that were given up before whoever has begun them could say so, and when.
+    /// Threads that were given up before the thread that has begun them could say so, and when.
     early: HashMap<Place, u64>,
-    /// Threads whose numbers others got before whoever has joined them could say so.
+    /// Threads whose numbers others got before the thread that has joined them could say so.
     late: HashMap<Place, u32>,
     /// How often something is held, where that is more than once.
     references: HashMap<Place, u64>,
 }
 
-/// What an event changes.
+/// A change by an event.
 pub(crate) enum Change<T> {
     /// Something is taken, in place of something else: of what was not given back where it is seen, if that is odd.
     Taken {
@@ -46,7 +46,7 @@ pub(crate) enum Change<T> {
     /// The child of a fork gives back what its parent has taken, or somebody what nobody has taken.
     Inherited,
     Unknown,
-    /// What is not there was to be given back.
+    /// A release failed: the thing was not there.
     Failed,
     /// Nothing that counts: the tracer takes or gives back something of its own.
     Nothing,
@@ -80,13 +80,13 @@ impl<'r, T> Live<'r, T> {
                     self.own.insert(place);
                     return Change::Nothing;
                 }
-                // What the program has got is nothing of the tracer's any more.
+                // A place that the program has got is no longer the tracer's.
                 self.own.remove(&place);
                 if self.early.get(&place).is_some_and(|&ticks| ticks >= event.began) {
                     self.early.remove(&place);
                     return Change::TakenAndGivenBack;
                 }
-                // Another reference to the same: it is who took the first one that keeps it.
+                // Another reference to the same: it stays with the stack that took the first one.
                 if resource.is_counted() && self.blocks.contains_key(&place) {
                     *self.references.entry(place).or_insert(1) += 1;
                     return Change::Nothing;
@@ -138,7 +138,7 @@ impl<'r, T> Live<'r, T> {
         self.early.len() as u64
     }
 
-    /// What is there.
+    /// All live things.
     pub(crate) fn all(&self) -> impl Iterator<Item = (Place, &T)> {
         self.blocks.iter().map(|(&place, block)| (place, block))
     }
@@ -152,7 +152,7 @@ impl<'r, T> Live<'r, T> {
         found
     }
 
-    /// Whether there is room for more.
+    /// True if there is room for more.
     fn has_room(&self) -> bool {
         self.blocks.len() + self.own.len() + self.early.len() + self.references.len() <= MAX_LIVE
     }

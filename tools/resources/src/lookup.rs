@@ -16,7 +16,7 @@ pub(crate) struct Lookup {
     modules: Vec<Module>,
     /// Begins and ends, in the order of the modules.
     ranges: Vec<(u64, u64)>,
-    /// What is added to addresses of each file that was looked at.
+    /// The number added to addresses of each file that was looked at.
     bases: HashMap<u32, Option<u64>>,
     names: Names,
 }

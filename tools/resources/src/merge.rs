@@ -19,21 +19,21 @@ pub struct Event {
     pub kind: Kind,
     /// Of what, and what it does.
     pub resource: Resource,
-    /// What the function does.
+    /// The action of the function.
     pub action: Action,
     /// Its name.
     pub function: &'static str,
-    /// What.
+    /// The address, descriptor or thread.
     pub address: u64,
     /// How many bytes were wanted, 1 for what has none; 0 for a release, but for that of a range its last one.
     pub bytes: u64,
     /// When the call began, as far as that is known.
     pub began: u64,
-    /// What is told of it: the path of a file.
+    /// The path of a file.
     pub detail: Option<Rc<str>>,
     /// Where more was recorded: what the function got or returned, and its arguments.
     pub told: Option<(u64, Rc<str>)>,
-    /// Who has called; 0 if nobody knows.
+    /// The stack of the caller; 0 if it is not known.
     pub stack: u32,
     /// The process, by its number in the recording.
     pub process: u32,
@@ -103,7 +103,7 @@ impl Recording {
         }
     }
 
-    /// What a function does, and its name.
+    /// The resource, action and name of a function.
     fn role(&self, item: &blocks::Item<'_>) -> Option<(Resource, Action, &'static str)> {
         if let Some((resource, action)) = item.kind.role() {
             return Some((resource, action, item.kind.function()));

@@ -24,7 +24,7 @@ pub struct Name {
     pub function: String,
     /// The source file, and the line of the call.
     pub place: Option<(String, u32)>,
-    /// Whether the function is inlined into the next one.
+    /// True if the function is inlined into the next one.
     pub is_inlined: bool,
     /// The module's file name; empty if there is none.
     pub module: String,

@@ -10,10 +10,10 @@ use crate::merge::Event;
 use crate::names::Names;
 use crate::recording::{Frame, Module, Recording};
 
-/// What the files of the C library's parts begin with, which take memory for whoever calls them.
+/// The beginnings of the file names of the C library's parts, which take memory for their callers.
 const SYSTEM: [&str; 3] = ["libc.so.", "ld-linux", "libpthread.so."];
 
-/// Whose code a frame is.
+/// The owner of a frame's code.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Tracer,
@@ -43,14 +43,14 @@ impl Own {
         Self { stacks: stacks(recording), taken: HashSet::new() }
     }
 
-    /// Whether the next event is the tracer's.
+    /// True if the next event is the tracer's.
     pub(crate) fn has(&mut self, event: &Event) -> bool {
         let place = (event.resource, event.process, event.address);
         let is_own = self.stacks.get(event.stack as usize) == Some(&true);
         match event.action {
             Action::Allocation if is_own => self.taken.insert(place) || is_own,
             Action::Allocation => {
-                // What the program has got is nothing of the tracer's any more.
+                // A place that the program has got is no longer the tracer's.
                 self.taken.remove(&place);
                 false
             }

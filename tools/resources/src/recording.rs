@@ -1,4 +1,4 @@
-//! What is known of a recording before its events are looked at: processes, modules, stacks, and what time it was.
+//! The facts of a recording that are known before its events are read: processes, modules, stacks, and what time it was.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -21,7 +21,7 @@ const MAX_MODULES: usize = 1 << 18;
 const MAX_PROCESSES: usize = 1 << 20;
 const MAX_THREADS: usize = 1 << 22;
 
-/// Who took what, in a file that is open.
+/// A recording of resources, in a file that is open.
 #[derive(Debug)]
 pub struct Recording {
     pub(crate) blocks: Blocks,
@@ -38,7 +38,7 @@ pub struct Recording {
     numbers: HashMap<(u32, u32), u32>,
     /// Ticks and nanoseconds, at the beginning and the end.
     clock: Option<[(u64, u64); 2]>,
-    /// What is added to that for the time of day.
+    /// The nanoseconds added to that for the time of day.
     unix_offset: Option<u64>,
     /// Where modules lie in processes, in the order in which they came.
     loaded: Vec<Loaded>,
@@ -50,9 +50,9 @@ pub struct Recording {
     functions: HashMap<u64, (u8, &'static str)>,
     /// Events that were lost.
     pub lost: u64,
-    /// Whether the recording ended when its file had its greatest size.
+    /// True if the recording ended when its file had its greatest size.
     pub is_cut: bool,
-    /// Whether the recorder has come to its end.
+    /// True if the recorder has come to its end.
     pub is_whole: bool,
 }
 
@@ -97,7 +97,7 @@ pub struct Thread {
 pub struct Module {
     /// Its file.
     pub path: String,
-    /// What tells builds apart, in hexadecimal digits; empty if it has none.
+    /// The build-id, in hexadecimal digits; empty if it has none.
     pub build_id: String,
     process: u32,
     base: u64,
@@ -122,7 +122,7 @@ pub struct Frame {
     pub address: u64,
 }
 
-/// What is collected on the way through the file.
+/// The items collected on the way through the file.
 #[derive(Default)]
 struct Found {
     all: Vec<Block>,
@@ -182,13 +182,13 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Whether the recorded process ran before: it may give back what nobody has seen it take.
+    /// True if the recorded process ran before: it may release what it took before the recording.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.wanted & ATTACHED != 0
     }
 
-    /// What was recorded.
+    /// The recorded resources.
     pub fn resources(&self) -> Vec<Resource> {
         let specified = self.specified.values().map(|&specified| Resource::Specified(specified));
         Resource::ALL.into_iter().chain(specified).filter(|resource| self.wanted & resource.bit() != 0).collect()
@@ -260,7 +260,7 @@ impl Recording {
         Some(self.nanos(ticks).wrapping_add(self.unix_offset?))
     }
 
-    /// What is added to addresses in the file of a module, in a process. Of what was loaded twice, the later.
+    /// The number added to addresses in the file of a module, in a process. Of a module that was loaded twice, the later one counts.
     pub(crate) fn base(&self, process: u32, module: u32) -> Option<u64> {
         self.lineage(process).find_map(|process| self.bases.get(&(process, module)).copied())
     }
@@ -314,7 +314,7 @@ impl Recording {
                     None => Frame { module: None, address },
                 }
             };
-            // What stands between a function and its caller only because it is recorded is none of theirs.
+            // Frames of the recording itself, between a function and its caller, belong to neither.
             let is_own = |frame: &Frame| frame.module.is_some_and(|module| is_own[module as usize]);
             let frames: Vec<Frame> = addresses.iter().map(frame).filter(|frame| !is_own(frame)).collect();
             let stack = known.get(&frames).copied().unwrap_or_else(|| {

@@ -25,14 +25,14 @@ pub enum Sort {
     Temporary,
 }
 
-/// What is shown.
+/// The choice of stacks that are shown.
 #[derive(Debug, Default)]
 pub struct Choice {
     /// The order.
     pub sort: Sort,
     /// Only what is still there.
     pub is_leaks: bool,
-    /// What is not shown: stacks with such a function or module.
+    /// Suppressed stacks: those with such a function or module.
     pub suppressed: Vec<Pattern>,
 }
 
@@ -48,28 +48,28 @@ const KEEPING: [&str; 4] = [
     "std::io::stdio::stdout",
 ];
 
-/// What is taken where only these run is their own, as the memory in which C++ makes exceptions when there is no other.
+/// Runtime libraries. A stack of these alone is their own, as the memory in which C++ makes exceptions when there is no other.
 const RUNTIMES: [&str; 4] = ["libc.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"];
 
 /// A stack with names.
 #[derive(Debug)]
 pub struct Line {
-    /// What it took.
+    /// Its sums.
     pub sums: Sums,
     /// Some of the descriptors and threads that are still there.
     pub held: Vec<Held>,
-    /// Who has called, the innermost first.
+    /// The callers, the innermost first.
     pub names: Vec<Name>,
 }
 
-/// What an account has, with names.
+/// An account with names.
 #[derive(Debug)]
 pub struct Report {
     /// Of what.
     pub resource: Resource,
     /// Stacks, the greatest first.
     pub lines: Vec<Line>,
-    /// What was left out, as it is of libraries or was suppressed.
+    /// The sums of stacks that were left out: of libraries, or suppressed.
     pub suppressed: Sums,
     /// Programs and libraries that have no names, as they have changed.
     pub changed: Vec<String>,
@@ -299,7 +299,7 @@ fn closes(number: u64) -> String {
     if number == 1 { "1 close".to_owned() } else { format!("{number} closes") }
 }
 
-/// Whether a stack is of what is not shown.
+/// True if a stack is not to be shown.
 pub(crate) fn is_suppressed(stack: &[Name], patterns: &[Pattern]) -> bool {
     let is_wanted_away = |name: &Name| {
         let matches = |pattern: &Pattern| pattern.matches(&name.function) || pattern.matches(&name.module);

@@ -15,13 +15,13 @@ const SPANS: u64 = 10_000;
 /// Of each of them so many points are told: all, or the most that was there and those that came last.
 const POINTS: usize = 4;
 
-/// What a process has.
+/// The amount that a process has.
 #[derive(Default)]
 struct Line {
     now: u64,
     /// The span that the last event is in.
     span: u64,
-    /// What is to be told of it, in order: ticks and how much.
+    /// The points of its line, in order: ticks and amount.
     points: Vec<(u64, u64)>,
 }
 

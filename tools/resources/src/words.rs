@@ -1,4 +1,4 @@
-//! What resources are called, and sizes as they are read best.
+//! Names of resources, and readable sizes.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// What one of a resource is called.
+/// The word for one of a resource.
 #[must_use]
 pub(crate) fn one_of(resource: Resource) -> &'static str {
     match resource {
@@ -32,7 +32,7 @@ pub(crate) fn one_of(resource: Resource) -> &'static str {
     }
 }
 
-/// What several are called.
+/// The word for several.
 #[must_use]
 pub fn several_of(resource: Resource) -> String {
     let one = one_of(resource);

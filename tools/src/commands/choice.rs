@@ -69,7 +69,7 @@ impl ShownArgs {
     }
 }
 
-/// Whether times are shown without what recording took; for what shows sums of them.
+/// Option for times as recorded, without correction; for commands that show sums of times.
 #[derive(Args)]
 pub(crate) struct CorrectionArg {
     /// Show times as recorded. Otherwise the measured overhead of the tracer is subtracted.
@@ -84,7 +84,7 @@ impl CorrectionArg {
     }
 }
 
-/// Whether it is shown where functions are in the source; for what has a place for that.
+/// Options for places in the source; for commands with room for them.
 #[derive(Args)]
 pub(crate) struct SourcesArg {
     /// Show source lines, from the `.dbg` files of the trace or from debug information of unchanged programs.
@@ -140,7 +140,7 @@ struct CallsArgs {
 }
 
 impl CallsArgs {
-    /// What they choose.
+    /// Returns the choice by these options.
     fn choice(&self) -> Result<Choice> {
         let patterns = |option: &str, texts: &[String]| -> Result<Vec<Pattern>> {
             let read = |text: &String| self.matching.pattern(text).map_err(|error| anyhow!("{option} {text}: {error}"));
@@ -203,7 +203,7 @@ impl RangeArgs {
         Ok(times)
     }
 
-    /// Whether nothing is left out.
+    /// True if nothing is left out.
     #[cfg(feature = "full")]
     pub(crate) fn is_everything(&self) -> bool {
         self.time_range.is_none() && self.from.is_none() && self.to.is_none() && self.tid.is_empty()
@@ -250,7 +250,7 @@ pub(crate) fn parse_pattern(text: &str) -> Result<Pattern, String> {
     Pattern::new(text).map_err(|error| error.to_string())
 }
 
-/// What tells a regular expression from a name in uftrace.
+/// Characters that tell a regular expression from a name in uftrace.
 const REGEX: &[char] = &['.', '?', '*', '+', '-', '^', '$', '|', '(', ')', '[', ']', '{', '}'];
 
 /// A name or a regular expression, told apart as uftrace does it.

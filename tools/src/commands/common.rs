@@ -1,4 +1,4 @@
-//! What the subcommands share.
+//! Parts shared by the subcommands.
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};
@@ -51,7 +51,7 @@ pub(crate) fn default_dir() -> PathBuf {
     if Path::new(INFO).is_file() { ".".into() } else { "uftrace.data".into() }
 }
 
-/// What uftrace's commands take, and here asks for what is done anyway.
+/// Options of uftrace's commands that ask for the default behaviour here.
 #[derive(Args)]
 pub(crate) struct PlainArgs {
     /// Only `replay` goes through a pager.
@@ -87,7 +87,7 @@ impl From<Names> for Demangle {
 pub(crate) fn print<T>(write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<T>) -> rftrace_read::Result<T> {
     let mut out = BufWriter::new(io::stdout().lock());
     let result = write(&mut out);
-    // What was read before an error is worth showing.
+    // Data read before an error is worth showing.
     out.flush().map_err(Error::Write).and(result)
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     which::which(name).ok()
 }
 
-/// What was not recorded, and what to do about it: a sentence each.
+/// Returns the losses of the recording, with advice: a sentence each.
 pub(crate) fn losses(summary: &Summary, gaps: &Gaps) -> Vec<String> {
     const REMEDY: &str =
         "give it more room (--buffer 1G), or record less (--filter, --notrace, --depth, --time-filter)";
@@ -198,7 +198,7 @@ pub(crate) fn shell_word(path: &Path) -> String {
         .and_then(|here| path.strip_prefix(here).ok())
         .filter(|rest| rest.components().next().is_some())
         .unwrap_or(path);
-    // What begins with a dash would be an option.
+    // A path that begins with a dash would be an option.
     let path =
         if path.as_os_str().as_encoded_bytes().starts_with(b"-") { Path::new(".").join(path) } else { path.to_owned() };
     let text = path.to_string_lossy();

@@ -43,8 +43,8 @@ enum Completed {
     CargoRftrace,
 }
 
-/// What makes bash complete `cargo rftrace` whatever its version of bash-completion: from 2.12 on cargo's own completions pass
-/// it on. Behind `run` and so on those of cargo are asked as if rftrace were not there.
+/// Bash code that completes `cargo rftrace` with any version of bash-completion: from 2.12 on cargo's own completions pass it on. Behind `run` and so
+/// on it asks those of cargo as if rftrace were not there.
 #[cfg(target_os = "linux")]
 const BASH_CARGO: &str = r#"
 _cargo_without_rftrace() {
@@ -150,7 +150,7 @@ fn write_pages(dir: &Path, command: &Command) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What follows the options are examples, whose lines stay as they are.
+/// Makes the text that follows the options a section of examples, whose lines stay as they are.
 fn with_examples(page: &str) -> String {
     const EXTRA: &str = ".SH EXTRA\n";
     let Some((before, rest)) = page.split_once(EXTRA) else { return page.to_owned() };

@@ -1,4 +1,4 @@
-//! What `rftrace dump` and `rftrace view` show beside the calls of a trace: how much of each resource its processes have.
+//! Resources of a trace's processes over time, which `rftrace dump` and `rftrace view` show beside the calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,7 +15,7 @@ use rftrace_resources::{Recording, timeline};
 
 use super::choice::RangeArgs;
 
-/// What was recorded of resources.
+/// Recording of resources.
 pub(super) struct Counters {
     recording: Recording,
 }
@@ -71,7 +71,7 @@ impl Counters {
         Ok(counters)
     }
 
-    /// What the recorded program is called.
+    /// Returns the name of the recorded program.
     pub(super) fn title(&self) -> &str {
         let first = self.recording.processes().iter().min_by_key(|(number, _)| **number);
         first.map_or("rftrace", |(_, process)| base_name(&process.program))
@@ -87,7 +87,7 @@ impl Counters {
         let chosen = tasks.iter().filter(|task| tids.contains(&task.tid()));
         let chosen: BTreeSet<u32> = chosen.map(|task| task.pid()).collect();
         for resource in self.recording.resources() {
-            // What there was before the range.
+            // Values before the range.
             let mut waiting: BTreeMap<u32, (&'r str, u64)> = BTreeMap::new();
             timeline(&self.recording, resource, |number, time_ns, value| {
                 let Some(process) = self.recording.processes().get(&number) else { return Ok(()) };
@@ -104,7 +104,7 @@ impl Counters {
                 }
                 each(Point { resource, pid, program, time_ns, value })
             })?;
-            // What does not change in it.
+            // Values that do not change in it.
             for (pid, (program, value)) in waiting.into_iter().filter(|&(_, (_, value))| value > 0) {
                 each(Point { resource, pid, program, time_ns: times.start, value })?;
             }
@@ -122,7 +122,7 @@ struct Point<'r> {
     value: u64,
 }
 
-/// What is counted.
+/// Returns the name of a counter.
 fn name(resource: Resource) -> &'static str {
     match resource {
         Resource::Memory => "bytes of memory",

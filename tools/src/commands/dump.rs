@@ -172,7 +172,7 @@ struct Output {
     /// Its file; `None` for stdout.
     path: Option<PathBuf>,
     writer: BufWriter<Box<dyn Write>>,
-    /// Whether nobody has said so.
+    /// True if the user has named no output.
     is_derived: bool,
 }
 

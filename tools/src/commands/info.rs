@@ -28,7 +28,7 @@ pub(crate) struct InfoArgs {
     _plain: PlainArgs,
 }
 
-/// What the `info` file may say, with the words for people.
+/// Possible keys of the `info` file, with the words for people.
 const PROGRAM: [(&str, &str); 13] = [
     ("recorded by", info::TRACER),
     ("recorded on", info::DATE),
@@ -126,7 +126,7 @@ fn write(
 /// Values as people expect them.
 fn readable(key: &str, value: &str) -> String {
     match key {
-        // What `wait` returns: the exit code above the signal.
+        // Status as `wait` returns it: the exit code above the signal.
         info::EXIT_STATUS => match value.trim().parse::<i32>() {
             Ok(status) => ending::in_words(status).trim_start_matches("exit status ").to_owned(),
             Err(_) => value.to_owned(),

@@ -161,7 +161,7 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
     Ok(())
 }
 
-/// What this machine says, where no directory says it.
+/// Returns the clock frequency of this machine, if no directory tells it.
 fn khz_of_this_machine(args: &MergeArgs) -> Result<Option<u64>> {
     for dir in args.hosts.iter().chain([&args.guest]) {
         if read_clock(dir)?.is_some() {
@@ -194,7 +194,7 @@ fn to_file(
     let mut out = BufWriter::with_capacity(1 << 20, store::create_output(path, &sources).with_context(cannot)?);
     let result = write(&mut out).and_then(|summary| out.flush().map_err(Error::Write).map(|()| summary));
     if result.is_err() {
-        // What is in the buffer must not be written when it is dropped.
+        // The buffer must not be written when it is dropped.
         let (file, _) = out.into_parts();
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             let _ = std::fs::remove_file(path);

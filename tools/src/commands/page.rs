@@ -77,7 +77,7 @@ pub(crate) fn page_without_calls(recorded: &Counters) -> Result<Page> {
     Ok(Page::without_calls(recorded.title(), recorded.of_page(&[], &[])?))
 }
 
-/// What processes have over time. Where that cannot be read the calls are shown without it.
+/// Returns the resources of processes over time. If they cannot be read the calls are shown without them.
 fn counters(trace: &Trace, tids: &[u32]) -> Vec<Counter> {
     let read = Counters::open(trace.dir()).and_then(|counters| match counters {
         Some(counters) => counters.of_page(trace.tasks(), tids),

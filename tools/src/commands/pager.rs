@@ -59,7 +59,7 @@ impl Pager {
             Some(stdin) => {
                 let mut out = BufWriter::new(stdin);
                 let result = write(&mut out);
-                // What was read before an error is worth showing.
+                // Data read before an error is worth showing.
                 out.flush().map_err(Error::Write).and(result)
             }
             None => write(&mut io::sink()),

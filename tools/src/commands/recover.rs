@@ -36,7 +36,7 @@ pub(crate) fn run(args: RecoverArgs) -> Result<()> {
         joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
         bail!("there is nothing to recover in {}: no process had saved what it had recorded", dir.display());
     }
-    // What cannot be read stays.
+    // Unreadable parts stay.
     let n_left = joined.left_over;
     if n_left == 0 {
         output.finish()?;

@@ -97,7 +97,7 @@ pub(crate) struct RecvArgs {
     kernel: KernelArgs,
 }
 
-/// What a kernel sends by a line: one trace, which is made when the line ends, or by Ctrl-C or SIGTERM.
+/// Options for a kernel's records from a line: one trace, which is made when the line ends, or by Ctrl-C or SIGTERM.
 #[derive(Args)]
 struct KernelArgs {
     /// Read a kernel's records (`kernel::Stream`, `kernel::write_image`), or those of `rftrace ctl PID pipe --rfs`, from stdin.
@@ -154,7 +154,7 @@ fn listen(args: &RecvArgs, options: ReceiveOptions) -> Result<Server, rftrace_ne
     Ok(server)
 }
 
-/// What is said of what has come. What was recorded of programs while they ran becomes a trace first.
+/// Describes the received data. A recording of programs that was sent while they ran becomes a trace first.
 fn told(received: &Received, args: &RecvArgs) -> String {
     if let Some(image) = &received.image {
         return told_of_kernel(received, image, args);
@@ -176,7 +176,7 @@ fn told(received: &Received, args: &RecvArgs) -> String {
     }
 }
 
-/// What is said of what a kernel has sent by a connection. A trace is made of whatever has come, as of a line.
+/// Describes the records that a kernel has sent by a connection. A trace is made of any that have come, as of a line.
 fn told_of_kernel(received: &Received, image: &Path, args: &RecvArgs) -> String {
     /// An image is in memory for that: one at a time.
     static ONE: Mutex<()> = Mutex::new(());
@@ -218,7 +218,7 @@ fn receive_line(args: &RecvArgs) -> Result<()> {
         Some(_) => say!("rftrace: receiving to {}, until the line ends or Ctrl-C", stored.display()),
         None => say!("rftrace: receiving to {}, until the line ends or Ctrl-C", args.output.display()),
     }
-    // Who opens a pipe waits for who writes to it: until then signals end this program.
+    // Opening a pipe waits for its writer: until then signals end this program.
     let serial = args.kernel.serial.as_deref().map(line::open).transpose().map_err(whole)?;
     let is_over = Arc::<AtomicBool>::default();
     for signal in [SIGINT, SIGTERM] {
@@ -231,7 +231,7 @@ fn receive_line(args: &RecvArgs) -> Result<()> {
         Some(mut line) => line::receive(&mut line, &stored, options.max_bytes, &is_over).map(Came::Image),
         None => line::receive_either(&mut stdin().lock(), &stored, &options, &is_over),
     };
-    // What has come is a trace even if no more can.
+    // The received records become a trace even if no more can come.
     match received {
         Ok(Came::Programs(received)) => {
             say!("rftrace: {}", told(&received, args));

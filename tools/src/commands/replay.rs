@@ -197,7 +197,7 @@ fn print_hints(dir: &Path) {
     }
 }
 
-/// Whether a program ended because nobody reads its output any more.
+/// True if a program ended because nobody reads its output any more.
 #[cfg(unix)]
 fn is_closed_pipe(status: ExitStatus) -> bool {
     use std::os::unix::process::ExitStatusExt;

@@ -148,7 +148,7 @@ fn described(trace: &Trace) -> String {
     Shown::new(&format!("{} ({})", trace.dir().display(), command.trim())).to_string()
 }
 
-/// A text from elsewhere as a cell. What a spreadsheet would take for a formula gets the mark of a text; numbers stay.
+/// A text from elsewhere as a cell. A text that a spreadsheet would take for a formula gets the mark of a text; numbers stay.
 fn cell(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
     let mark = if is_formula { "'" } else { "" };

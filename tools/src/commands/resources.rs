@@ -153,7 +153,7 @@ fn open(dir: &Path) -> Result<Recording> {
     Ok(Recording::open(&path)?)
 }
 
-/// What is to be shown of a recording, of which it has to have all that was asked for.
+/// Returns the resources to show. The recording has to have all that were asked for.
 fn chosen(recording: &Recording, kinds: &[&str]) -> Result<Vec<Resource>> {
     let recorded = recording.resources();
     let names: Vec<&str> = recorded.iter().map(|resource| resource.name()).collect();

@@ -10,7 +10,7 @@ use super::common::shell_word;
 
 /// An error for a file that begins as a stream, whatever its name is.
 pub(crate) fn refuse(path: &Path) -> Result<()> {
-    // What cannot be read is told by who reads it.
+    // The reader of the file reports that it cannot be read.
     if files::begins_with(path, &STREAM_MAGIC).is_ok_and(|begins| begins) {
         bail!(
             "{} is a stream, no trace directory: `rftrace recv --stdin -o traces < {}` makes a trace of it, in a folder below `traces`",

@@ -164,7 +164,7 @@ pub(crate) fn run(args: TopArgs) -> Result<()> {
         is_told |= signals.pending().next().is_some();
         let is_over = is_told || !is_shown();
         if is_over {
-            // What is left to be done may take a while.
+            // The remaining work may take a while.
             give_back.give_back();
         }
         is_over
@@ -204,7 +204,7 @@ struct Reader {
     pid: u32,
     sums: Sums,
     to: SyncSender<Tick>,
-    /// What nobody has taken yet.
+    /// Tick that nobody has taken yet.
     waiting: Option<Tick>,
     /// When the first interval began.
     began: Option<Instant>,

@@ -72,7 +72,7 @@ pub(crate) fn refuse(dir: &Path) -> Result<()> {
     }
 }
 
-/// What a directory that is shown is in truth: a line for `rftrace info`.
+/// Describes an unfinished directory that is shown: a line for `rftrace info`.
 pub(crate) fn description(dir: &Path) -> Option<String> {
     let (stage, work) = Stage::of(dir)?;
     let bytes = rftrace_record::output::bytes_in(&work).unwrap_or(0);

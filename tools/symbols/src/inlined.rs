@@ -25,7 +25,7 @@ pub(crate) fn inlined(path: &Path) -> Inlined {
         && let Ok(units) = Units::read(debug)
     {
         for unit in 0..units.len() {
-            // What cannot be read has none.
+            // A unit that cannot be read has none.
             let _ = read_unit(&units, unit, &mut all);
         }
     }

@@ -36,7 +36,7 @@ const MAX_ADDRESSES: usize = 1 << 20;
 /// At one of so many called addresses a binary must have a function. Those of calls into other modules are in none.
 const MIN_SHARE: usize = 8;
 
-/// What to name functions by. See [`add_symbols`].
+/// Sources of the names of functions. See [`add_symbols`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SymbolOptions {
@@ -44,7 +44,7 @@ pub struct SymbolOptions {
     pub binaries: Vec<PathBuf>,
     /// Where the lowest loadable segment of the only binary lay in memory, if the trace's map tells it wrong.
     pub load_address: Option<u64>,
-    /// Whether source lines are written too, where the binary has them.
+    /// True to write source lines too, where the binary has them.
     pub lines: bool,
 }
 
@@ -55,7 +55,7 @@ impl SymbolOptions {
     }
 }
 
-/// What was written for a binary.
+/// The symbols and lines that were written for a binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Symbolized {
@@ -74,7 +74,7 @@ pub struct Symbolized {
     /// How many of its functions were entered at several places: other functions are inlined into them, with their calls of
     /// the hook.
     pub with_inlined: usize,
-    /// Whether its build-id is that of the trace's module.
+    /// True if its build-id is that of the trace's module.
     pub is_same_build: bool,
     /// Where the binary lay in memory, by 48 bits.
     pub load_address: u64,
@@ -226,7 +226,7 @@ struct Place {
 }
 
 impl Place {
-    /// Whether the binary may be the module. In a wrong one some addresses are behind calls too, by chance.
+    /// True if the binary may be the module. In a wrong one some addresses are behind calls too, by chance.
     fn fits(&self, module: &Module) -> bool {
         self.n_known * MIN_SHARE >= module.addresses.len()
     }
@@ -278,7 +278,7 @@ fn collect_addresses(trace: &Trace, modules: &mut [Module]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a binary and a module are of one build; `None` if one of them does not tell.
+/// True if a binary and a module are of one build; `None` if one of them does not tell.
 fn has_same_id(binary: &Binary, module: &Module) -> Option<bool> {
     Some(binary.build_id()?.eq_ignore_ascii_case(module.build_id.as_deref()?))
 }
@@ -442,7 +442,7 @@ fn with_inlined(module: &Module, place: &Place) -> usize {
     n_entries.iter().filter(|&&n_entries| n_entries > 1).count()
 }
 
-/// What reads the source lines of a binary.
+/// Opens the reader of a binary's source lines.
 fn debug_loader(path: &Path) -> std::result::Result<Loader, Box<dyn std::error::Error>> {
     let path = path.canonicalize()?;
     let files = DebugFiles::of(&path);

@@ -22,7 +22,7 @@ pub(crate) struct Browser {
     socket: WebSocket<TcpStream>,
     session: Value,
     n_sent: u64,
-    /// What the page has said of errors.
+    /// The errors that the page has reported.
     pub(crate) complaints: Vec<String>,
     _profile: TempDir,
 }
@@ -46,7 +46,7 @@ impl Browser {
         let url = lines
             .find_map(|line| line.strip_prefix("DevTools listening on ").map(str::to_owned))
             .expect("where it listens");
-        // What it says later is read too: it would wait otherwise.
+        // Later output is read too: the browser would wait otherwise.
         std::thread::spawn(move || lines.for_each(drop));
         let address = url.strip_prefix("ws://").and_then(|rest| rest.split('/').next()).expect("an address");
         let stream = TcpStream::connect(address).expect("a connection");
@@ -94,7 +94,7 @@ impl Browser {
         }
     }
 
-    /// What an expression of the page is, once it is there if it is a promise.
+    /// The value of an expression of the page, once it is there if it is a promise.
     pub(crate) fn value(&mut self, expression: &str) -> Value {
         let parameters = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let result = self.call("Runtime.evaluate", parameters);

@@ -207,7 +207,7 @@ fn records(steps: &[(u8, u64)]) -> Vec<[u8; 16]> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What is read record by record is what the whole tree leaves.
+    /// Reading record by record gives the same as cutting the whole tree.
     #[test]
     fn the_part_of_a_tree(
         steps in prop::collection::vec((0..8_u8, 0..20_u64), 0..200),
@@ -235,7 +235,7 @@ proptest! {
     }
 }
 
-/// What is shown is the same with an index, wherever that may be; others read the trace as before.
+/// The view is the same with an index, wherever that may be; others read the trace as before.
 #[test]
 fn an_index_is_made_for_a_large_trace() {
     let mut records = vec![entry(10, 0, MAIN)];

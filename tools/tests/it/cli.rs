@@ -152,7 +152,7 @@ fn uftrace_is_used_if_it_is_asked_for() {
     install("echo \"$@\"");
     let expected = format!("replay --no-pager -d {}\n", dir.path().display());
     assert_eq!(run(&["replay", "--uftrace", utf8(dir.path())]), (Some(0), expected, String::new()));
-    // What is installed changes nothing else.
+    // An installed uftrace changes nothing else.
     for args in [&["replay", utf8(dir.path())][..], &["replay", "--builtin", utf8(dir.path())]] {
         assert_eq!(run(args), (Some(0), REPLAY.into(), String::new()));
     }

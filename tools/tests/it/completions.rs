@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::cli::run;
 
-/// What bash offers for each command line, with `setup` before the script. `None` where there is no bash.
+/// The words that bash offers for each command line, with `setup` before the script. `None` where there is no bash.
 fn offered(setup: &str, lines: &[&str]) -> Option<Vec<String>> {
     let (code, script, stderr) = run(&["completions", "bash", "cargo-rftrace"]);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));

@@ -1,4 +1,4 @@
-//! What a program had of memory and descriptors, beside its calls in Perfetto's and Chrome's formats and in the page: by the clock of the calls.
+//! A program's memory and descriptors, beside its calls in Perfetto's and Chrome's formats and in the page: by the clock of the calls.
 
 use std::collections::HashMap;
 use std::fs;
@@ -21,7 +21,7 @@ struct Found {
 }
 
 impl Found {
-    /// What a counter was when it changed within these times, and what it was before.
+    /// The values of a counter when it changed within these times, and the one before.
     fn within(&self, counter: &str, (start, end): (u64, u64)) -> (Vec<f64>, f64) {
         let counter = &self.counters[counter];
         assert!(counter.is_sorted_by_key(|point| point.0), "{counter:?}");
@@ -167,7 +167,7 @@ fn programs_without_calls_have_counters() {
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("has no calls"), "{output:?}");
 }
 
-/// What the page shows of a counter: its values, and times since its beginning.
+/// A counter as the page shows it: its values, and times since its beginning.
 const SHOWN: &str = "Object.fromEntries(rftrace.app.trace.counters.map(counter => [counter.name, { most: counter.most, isBytes: counter.isBytes, \
                      owner: counter.process, points: [...counter.times].map((time, k) => [time, counter.values[k]]) }]))";
 
@@ -194,7 +194,7 @@ fn the_page_has_them_beside_the_calls() {
             .map(|&(time, value)| json!([time - base, value as u64]))
             .collect();
         let found: &[Value] = match shown[name]["points"].as_array() {
-            // What it was when the first call began has that time.
+            // The value when the first call began has that time.
             Some(found) if found.first().is_some_and(|first| first[0] == 0) => &found[1..],
             Some(found) => found,
             None => &[],
@@ -224,7 +224,7 @@ fn the_page_has_them_beside_the_calls() {
         assert!(amount == told || what != "descriptors" && amount.ends_with(" kB"), "{tip}");
         assert_eq!(tip[1], what);
     }
-    // What is drawn there: pixels of the counter's colour, and none at the beginning.
+    // The drawing: pixels of the counter's colour, and none at the beginning.
     let drawn = "(columns => { const { timeline, colours } = rftrace.app; const { width } = timeline.canvas; \
                  const top = timeline.placeTops[timeline.places.findIndex(place => place.name === 'descriptors')]; \
                  const data = timeline.canvas.getContext('2d').getImageData(0, top + HEAD, width, COUNTER).data; \

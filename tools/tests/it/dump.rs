@@ -161,7 +161,7 @@ fn failures_name_the_file() {
     }
 }
 
-/// What could be read is a valid file.
+/// The readable part is a valid file.
 #[test]
 fn an_unreadable_file() {
     let records = [entry(1_000, 0, MAIN), exit(5_000, 0, MAIN)];

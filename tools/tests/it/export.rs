@@ -138,7 +138,7 @@ fn assert_same_calls(nodes: &[Node], calls: &[Call]) {
     }
 }
 
-/// What a range of time leaves of a track's events.
+/// The events of a track that a range of time leaves.
 fn cut(events: &[Event], from_ns: u64, to_ns: u64) -> Vec<Event> {
     let mut open = Vec::new();
     let mut found = Vec::new();
@@ -643,7 +643,7 @@ fn a_directory_with_a_part() {
     assert!(nothing.to_string().contains("no records"), "{nothing}");
 }
 
-/// What was read before an error is a valid file.
+/// The part read before an error is a valid file.
 #[test]
 fn an_unreadable_file() {
     let dir = sample().write();
@@ -667,7 +667,7 @@ fn fill_with_counters(sink: &mut dyn Sink) {
     sink.finish().unwrap();
 }
 
-/// What [`fill_with_counters`] has written, which the published bindings (`perfetto_protos` 0.51) decode as what it is.
+/// The output of [`fill_with_counters`], which the published bindings (`perfetto_protos` 0.51) decode as the same.
 fn golden() -> Vec<u8> {
     let hex = concat!(
         "0a0c32080a0408031000100350010a17e2031408b4aab596c0d2e7d73f1a0808033204686f73740a4150026801d00201da030f5a0a589fe8",

@@ -123,7 +123,7 @@ fn a_graph_of_a_long_trace_is_kept() {
     let first = graph("b");
     assert!(first.contains("backtrace #0: hit 300000, time ") && first.contains("1.200 ms"), "{first}");
     let bytes = std::fs::read(&kept).expect("it is kept");
-    // What it says is believed: so it is read.
+    // Forged contents are believed: so the file is read.
     let forged = |from: &[u8], to: &[u8]| {
         let at = bytes.windows(from.len()).position(|found| found == from).expect("a name");
         let mut forged = bytes.clone();

@@ -92,7 +92,7 @@ impl Kernel {
         utf8(&path).to_owned()
     }
 
-    /// What `rftrace import` with these arguments says, and whether it succeeds.
+    /// The output of `rftrace import` with these arguments, and whether it succeeds.
     pub(crate) fn import(&self, bytes: &[u8], arguments: &[&str]) -> (bool, String) {
         let image = self.write_image(bytes);
         let mut rftrace = Command::new(env!("CARGO_BIN_EXE_rftrace"));
@@ -128,7 +128,7 @@ pub(crate) fn output(command: &mut Command) -> Option<Output> {
     }
 }
 
-/// What a program prints; `None` if it is not installed.
+/// The output of a program; `None` if it is not installed.
 pub(crate) fn text(command: &mut Command) -> Option<String> {
     let output = output(command)?;
     let [out, errors] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());

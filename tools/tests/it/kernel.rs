@@ -1,4 +1,4 @@
-//! What a program does in the kernel: `kernel-cpu<N>.dat`, and `rftrace record --kernel`.
+//! A program's calls in the kernel: `kernel-cpu<N>.dat`, and `rftrace record --kernel`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -38,7 +38,7 @@ const SYS_EXIT: u16 = 442;
 const FUNCTION: u16 = 1;
 const IRQ: u16 = 225;
 
-/// What a kernel says of its events.
+/// A kernel's description of its events.
 fn header() -> Header {
     let format = |name: &str, id: u16, fields: &[&str]| {
         let field = |(place, name): (usize, &&str)| {

@@ -207,7 +207,7 @@ fn files_that_are_none() {
     assert!(message.contains("pipe: cannot read it: not a regular file"), "{message}");
 }
 
-/// What is real is far below the limits.
+/// Real traces are far below the limits.
 #[test]
 fn a_hundred_thousand_threads_and_a_million_symbols() {
     let tids = || 7..100_007;

@@ -1,4 +1,4 @@
-//! What is missing in a trace is said by whatever shows it, a line for each.
+//! Messages about gaps in a trace, a line each, from every view.
 
 use std::fs;
 

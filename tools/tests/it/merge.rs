@@ -205,7 +205,7 @@ fn everything_is_aligned_to_the_tick() {
     lines.sort_by_key(|&(time_ns, _)| time_ns);
     let mut expected = WHOLE.to_vec();
     expected.push((2100, "7 }"));
-    // What is open at the end ends with KVM's last event.
+    // A call that is open at the end ends with KVM's last event.
     expected.insert(11, (1290, "70 }"));
     expect(&lines, &expected);
     // The same by the number.
@@ -341,7 +341,7 @@ fn values_are_kept() {
     assert_eq!(values::in_chrome(&chrome.into_inner(), pid), values::expected_in_chrome());
 }
 
-/// What a name holds that looks like a part of the line is not changed with the line.
+/// The part of a name that looks like a part of the line is not changed with the line.
 #[test]
 fn names_of_threads_may_hold_anything() {
     let guest = guest();

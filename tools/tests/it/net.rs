@@ -13,7 +13,7 @@ use crate::dir::{A, Files, MAIN, entry, exit};
 struct Recv {
     child: Child,
     stderr: BufReader<ChildStderr>,
-    /// What its first line says.
+    /// The address in its first line.
     address: String,
 }
 
@@ -89,7 +89,7 @@ fn a_trace_is_sent_and_received() {
     assert!(!socket.exists(), "it is removed");
 }
 
-/// What `rftrace ctl PID pipe --rfs` has written says so of itself, whatever it is called.
+/// A file of `rftrace ctl PID pipe --rfs` names itself, whatever it is called.
 #[test]
 fn who_is_given_a_stream_says_what_makes_a_trace_of_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -186,7 +186,7 @@ fn a_receiver_that_takes_nothing_is_named() {
     assert!(stderr.contains(&address) && stderr.contains("closed the connection before the end"), "{stderr}");
 }
 
-/// What `rftrace record` needs: a program that calls the tracer.
+/// A program that calls the tracer, for `rftrace record`.
 fn program(folder: &Path) -> Option<std::path::PathBuf> {
     let (source, program) = (folder.join("prog.c"), folder.join("prog"));
     fs::write(&source, "int leaf(int n) { return n; }\nint main(void) { return leaf(5); }\n").unwrap();
@@ -293,7 +293,7 @@ fn what_is_recorded_is_sent_while_the_program_runs() {
     let mut recv = Recv::start(&traces, &["--listen", "127.0.0.1:0"]);
     let recording =
         Recording::begin(folder.path(), &program, &["--to", &recv.address, "-o", "kept"], &["300000", "fork"]);
-    // What has filled chunks is there before the program ends.
+    // Full chunks are there before the program ends.
     let spool = traces.join("kept/.recording/spool-0");
     while fs::metadata(&spool).map_or(0, |meta| meta.len()) < 100_000 {
         std::thread::yield_now();
@@ -374,7 +374,7 @@ fn a_receiver_that_stops_costs_the_program_nothing() {
     assert_eq!(calls_of(&folder.path().join("here"), "leaf"), CALLS);
     kill("-CONT", &pid);
     let line = recv.line();
-    // What the system has kept for it meanwhile may be all.
+    // The bytes that the system has kept for it meanwhile may be all.
     assert!(line.contains("calls: "), "{line}");
 }
 
@@ -457,7 +457,7 @@ fn rich_program(folder: &Path) -> Option<std::path::PathBuf> {
     Some(folder.join("rich"))
 }
 
-/// What is beside the records too: context switches, who takes memory, values and their types, source lines, how the program ended.
+/// Companions of the records too: context switches, memory by its callers, values and their types, source lines, how the program ended.
 #[test]
 fn a_received_trace_is_the_local_one() {
     let folder = tempfile::tempdir().unwrap();

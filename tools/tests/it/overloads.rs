@@ -88,7 +88,7 @@ fn overloads_are_recorded_by_their_full_names() {
         (["-F", "app::draw(char const\\*)"], &[("app::draw(char const*)", 1)][..]),
         (["-F", "app::draw(int)"], &[("app::draw(int)", 5)]),
         (["--rules", "exclude=*(int)"], &[("app::draw(char const*)", 1), ("app::twice<long>(long)", 1), ("main", 1)]),
-        // What is recorded from its first call on.
+        // Functions recorded from the first call of one on.
         (
             ["--trigger", "app::draw(char const*)"],
             &[

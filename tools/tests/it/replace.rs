@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::dir::{A, Files, MAIN, entry, exit};
 use crate::import::image;
 
-/// What an older trace may have left, by whichever tool it was recorded.
+/// Files that an older trace may have left, by whichever tool it was recorded.
 const OLD: [&str; 9] = [
     "99.dat",
     "perf-cpu1.dat",
@@ -19,7 +19,7 @@ const OLD: [&str; 9] = [
     "record.txt",
     "sid-ffffffffffffffff.map",
 ];
-/// What is somebody's own.
+/// Files of the user.
 const OWN: [&str; 4] = ["notes.txt", "data.dat", "default.opts", "old.rs"];
 
 /// Puts old files beside a trace.
@@ -38,7 +38,7 @@ fn assert_only_own_are_left(dir: &Path) {
     }
 }
 
-/// What the command says.
+/// The output of the command.
 fn rftrace(args: &[&str], paths: &[&Path]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_rftrace")).args(args).args(paths).output().unwrap();
     assert!(output.status.success(), "{output:?}");

@@ -100,7 +100,7 @@ fn incomplete_calls_count_for_what_is_known() {
     assert_eq!(report.summary().warnings.count(Warning::LostRecord), 3);
 }
 
-/// What a function that was entered before the first record calls of itself does not count twice, as it does not in the whole trace.
+/// Recursive calls of a function that was entered before the first record do not count twice, as they do not in the whole trace.
 #[test]
 fn recursion_from_before_the_beginning() {
     let begins = [entry(100, 0, MAIN), entry(100, 1, A), entry(100, 2, B)];

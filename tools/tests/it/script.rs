@@ -215,14 +215,14 @@ fn errors_in_scripts() {
         // Nothing of the lines that call it.
         assert!(!stderr.contains("<string>"), "{stderr}");
     }
-    // What can't be read is an error of the trace, and the script comes to its end.
+    // An unreadable file is an error of the trace, and the script comes to its end.
     let broken = sample();
     std::fs::remove_file(broken.file("8.dat")).unwrap();
     std::fs::create_dir(broken.file("8.dat")).unwrap();
     let (code, stdout, stderr) = run_script(ALL, broken.path(), &[]);
     assert_eq!((code, stdout.lines().last()), (Some(1), Some("end")), "{stderr}");
     assert!(stderr.starts_with("rftrace: ") && stderr.contains("8.dat"), "{stderr}");
-    // What it has printed before is there.
+    // Its output before that is there.
     let (_, stdout, _) = run_script("def uftrace_exit(ctx): print(ctx['name']); x", dir.path(), &[]);
     assert_eq!(stdout, "a\n");
 }

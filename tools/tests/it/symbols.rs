@@ -12,7 +12,7 @@ use crate::import::{Kernel, REPLAY, image, text, utf8};
 
 const HZ: u64 = 2_000_000_000;
 
-/// What `rftrace symbols` says, and its exit code.
+/// The output of `rftrace symbols`, and its exit code.
 fn symbols(trace: &Path, arguments: &[&str]) -> (i32, String) {
     let mut rftrace = Command::new(env!("CARGO_BIN_EXE_rftrace"));
     let output = rftrace.arg("symbols").arg(trace).args(arguments).output().expect("the command starts");
@@ -33,7 +33,7 @@ fn a_kernel_that_was_imported_without_its_binary() {
         assert_eq!(code, 0, "{said}");
         assert!(said.contains("mykernel.sym: 4 functions, no source lines") && said.lines().count() == 1, "{said}");
         assert_eq!(kernel.replay(), REPLAY);
-        // What is there is found again.
+        // An existing file is found again.
         assert_eq!(symbols(&trace, &["-q", "--binary", utf8(&elf)]), (0, String::new()));
         assert_eq!(kernel.replay(), REPLAY);
         let replayed = text(Command::new("uftrace").args(["replay", "--no-pager", "--color=no", "-d"]).arg(&trace));
@@ -133,7 +133,7 @@ fn a_program_of_another_machine_with_its_lines() {
     }
 }
 
-/// What values are stays in the file that gets source lines.
+/// The types of values stay in the file that gets source lines.
 #[test]
 fn values_are_kept() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -88,7 +88,7 @@ fn no_terminal() {
     assert!(message.starts_with("rftrace: stdout is no terminal: `rftrace graph`"), "{message}");
 }
 
-/// What `replay` shows in a terminal.
+/// The output of `replay` in a terminal.
 fn replay(dir: &Dir, environment: &[(&str, &str)], options: &str) -> String {
     let mut command = Command::new("timeout");
     let replay = format!("{} replay {options} {}", env!("CARGO_BIN_EXE_rftrace"), dir.path().display());

@@ -9,7 +9,7 @@ use rftrace_views::{CallTree, Field, Graph, GraphField, ReplayOptions, Report};
 use crate::cli::{run, utf8};
 use crate::dir::{A, B, BASE, C, CPP, Dir, Files, MAIN, MARK, NAMELESS, RUST, entry, event, exit};
 
-/// What a command prints; `None` if it is not installed.
+/// The output of a command; `None` if it is not installed.
 fn output(command: &mut Command) -> Option<String> {
     let output = crate::import::output(command)?;
     let text = String::from_utf8(output.stdout).expect("text");

@@ -10,12 +10,12 @@ use crate::cli::{run, utf8};
 use crate::dir::{A, B, C, Dir, Files, MAIN, entry, exit, with_payload};
 use crate::perfetto::{self, Annotated, SLICE_BEGIN};
 
-/// What is no HTML, no JSON and no UTF-8 if it is taken for what it is.
+/// Bytes that are no HTML, no JSON and no UTF-8 if they are taken as they are.
 const HOSTILE: &[u8] = b"</script><img src=x onerror=\"window.broken=1\">\\\xff\x1b\n\xc3\xa9";
 /// The same as it is shown.
 const SHOWN: &str = "\"</script><img src=x onerror=\"window.broken=1\">\\\\xff\\u{1b}\\né\"";
 
-/// What a value with fields is shown as.
+/// The text of a value with fields.
 const FIELDS: &str = "Some(Pair { n: -7, text: \"a\"\" })";
 
 /// ARGUMENT and RETVAL.
@@ -96,7 +96,7 @@ fn written<S: Sink>(trace: &Trace, mut sink: S, bytes: impl FnOnce(S) -> Vec<u8>
     bytes(sink)
 }
 
-/// What Chrome's format has of each event of a process.
+/// The values of each event of a process in Chrome's format.
 pub(crate) fn in_chrome(bytes: &[u8], pid: u32) -> Vec<Value> {
     let whole: Value = serde_json::from_slice(bytes).expect("JSON");
     let events = whole["traceEvents"].as_array().expect("events").iter();
@@ -129,7 +129,7 @@ fn a_directory_with_a_part_has_them() {
     let trace = Trace::open(&part).expect("a trace");
     assert!(trace.warnings().is_empty());
     let bytes = written(&trace, Chrome::new(Vec::new()), Chrome::into_inner);
-    // What is open then has its arguments.
+    // Calls that are open then have their arguments.
     assert_eq!(in_chrome(&bytes, 7), expected_in_chrome());
 }
 
@@ -271,7 +271,7 @@ fn the_page_shows_them() {
     ]);
     assert_eq!(found, expected);
 
-    // What is told of a call, when the mouse is over it, and when it is chosen.
+    // The text for a call, when the mouse is over it, and when it is chosen.
     let place = "(() => { const { timeline } = rftrace.app; const box = timeline.canvas.getBoundingClientRect(); \
                  return [box.left + timeline.x(1100), box.top + AXIS + HEAD + 1.5 * ROW]; })()";
     let at = browser.value(place);

@@ -72,7 +72,7 @@ impl View {
         Self { process, url: url.trim().to_owned() }
     }
 
-    /// What follows the scheme: host with port, and path.
+    /// The address behind the scheme: host with port, and path.
     pub(crate) fn parts(&self) -> (&str, &str) {
         let rest = self.url.strip_prefix("http://").expect("an address");
         rest.split_at(rest.find('/').expect("a path"))
@@ -83,7 +83,7 @@ impl View {
         String::from_utf8_lossy(&self.answer(method, path, host)).into_owned()
     }
 
-    /// What is behind its headers.
+    /// The body of an answer.
     fn body(&self, path: &str, host: &str) -> Vec<u8> {
         let answer = self.answer("GET", path, host);
         let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("headers");
@@ -149,7 +149,7 @@ fn only_who_has_the_token_is_answered() {
     assert!(view.ask("HEAD", &data, host).ends_with("\r\n\r\n"));
 }
 
-/// What the system says of a process: a number of its status.
+/// A number of a process' status, by the system.
 fn status_of(view: &View, key: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", view.process.id())).expect("it still runs");
     let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).expect(key);
@@ -170,7 +170,7 @@ fn connect(host: &str) -> TcpStream {
     stream
 }
 
-/// Whether the server has closed the connection.
+/// True if the server has closed the connection.
 fn is_closed(read: std::io::Result<usize>) -> bool {
     read.map_or_else(|error| error.kind() != std::io::ErrorKind::WouldBlock, |_| true)
 }
@@ -229,7 +229,7 @@ fn silent_connections_keep_nobody_out() {
     let connections: Vec<TcpStream> = (0..200)
         .map(|number| {
             let mut stream = connect(host);
-            // Who has given way already takes nothing.
+            // A connection that has given way already takes nothing.
             let _ = stream.write_all([&b""[..], b"GET /", b"GET / HTTP/1.1\r\nX: "][number % 3]);
             stream
         })
@@ -245,7 +245,7 @@ fn silent_connections_keep_nobody_out() {
     assert!(threads <= 8 && memory < before + (4 << 10), "{threads} threads, {memory} KiB for {before}");
 }
 
-/// What others see of a program is the words that it is started with: the address is in a file of this user.
+/// Others see the words that a program is started with: so the address is in a file of this user.
 #[test]
 fn the_browser_is_told_the_address_by_a_file() {
     let dir = sample();
@@ -339,7 +339,7 @@ fn number(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
     }
 }
 
-/// What the functions of a page's data are, as [`report`] has them.
+/// The functions of a page's data, as [`report`] has them.
 fn rows_of(data: &[u8]) -> Value {
     let rest = data.strip_prefix(b"rfpage1\n").expect("data of a page");
     let (length, rest) = rest.split_first_chunk().expect("a length");
@@ -519,7 +519,7 @@ fn a_user_finds_and_measures_a_call() {
     let span = "rftrace.app.timeline.to - rftrace.app.timeline.from";
     let whole = browser.value(span).as_f64().expect("a span");
 
-    // What is under the pointer is told.
+    // The call under the pointer is told.
     let place = browser.value(
         "(() => { const { timeline } = rftrace.app; const box = timeline.canvas.getBoundingClientRect(); \
          return [box.left + box.width / 2, box.top + timeline.tops[0] + HEAD + ROW / 2]; })()",
@@ -686,7 +686,7 @@ fn what_was_recorded_is_opened() {
     assert!(TcpStream::connect(host).is_err());
 }
 
-/// What axe-core says of the page, in light and dark, with each of its tabs. `RFTRACE_AXE` names the script, which `.ci/run` gets from PyPI.
+/// axe-core's findings on the page, in light and dark, with each of its tabs. `RFTRACE_AXE` names the script, which `.ci/run` gets from PyPI.
 #[test]
 fn axe_finds_no_fault() {
     if !rftrace_tests::require(&["chromium"]) {

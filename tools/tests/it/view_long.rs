@@ -80,7 +80,7 @@ fn a_user_zooms_to_single_calls() {
     let n_blocks = browser.value(&format!("{lane}.length")).as_u64().expect("a number");
     assert!((100..20_000).contains(&n_blocks), "{n_blocks}");
 
-    // What is under the pointer is told: a block, and what is around it.
+    // The block under the pointer is told, and the call around it.
     let place = |browser: &mut Browser, depth: u32| {
         let place = browser.value(&format!(
             "(() => {{ const {{ timeline }} = rftrace.app; const box = timeline.canvas.getBoundingClientRect(); \

@@ -1,4 +1,4 @@
-//! What is shown on the screen, and what keys do to it.
+//! The state of the screen, and the keys.
 
 use std::sync::Arc;
 
@@ -23,9 +23,9 @@ pub(crate) struct App {
     pub(crate) input: Option<String>,
     pub(crate) message: String,
     pub(crate) shows_help: bool,
-    /// What is shown stays as it is.
+    /// True while the screen stays as it is.
     pub(crate) is_paused: bool,
-    /// What has come since then.
+    /// The ticks since then.
     waiting: Option<Tick>,
     pub(crate) is_over: bool,
 }

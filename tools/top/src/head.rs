@@ -1,4 +1,4 @@
-//! What is said above the table.
+//! The lines above the table.
 
 use rftrace_tui::text::{clean, count};
 
@@ -15,7 +15,7 @@ pub struct Watched {
     pub pid: u32,
 }
 
-/// Two lines, and whether the second one tells of losses: who is watched, for how long; threads, how much is recorded, what was dropped,
+/// Two lines, and whether the second one tells of losses: the process, for how long; threads, how much is recorded, how much was dropped,
 /// and what it costs here.
 pub(crate) fn lines(watched: &Watched, table: &Table) -> ([String; 2], bool) {
     let Watched { program, pid } = watched;

@@ -4,7 +4,7 @@
 //! it. A [`Table`] takes ticks and names, and has the rows that are shown; [`run`] shows them in a terminal until the user has seen enough,
 //! where `app` decides what keys do and `draw` makes the picture; [`batch`] writes them as text.
 //!
-//! Not here: how records come out of the program (`rftrace-record`), and who asks for them (`rftrace-tools`). Nothing here opens a file.
+//! Not here: how records come out of the program (`rftrace-record`), and asking for them (`rftrace-tools`). Nothing here opens a file.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -11,7 +11,7 @@ use std::ops::AddAssign;
 
 use rftrace::abi::{ADDRESS_SHIFT, RETURN_STACK_ENTRIES, kind, state};
 
-/// What a function took, times in ticks or, in an [`Interval`], in nanoseconds.
+/// The calls and times of a function, in ticks or, in an [`Interval`], in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     /// Calls that began.
@@ -37,7 +37,7 @@ impl AddAssign for Sum {
     }
 }
 
-/// What was recorded in an interval.
+/// The records of an interval, summed up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interval {
     /// How long it was, in nanoseconds.
@@ -91,7 +91,7 @@ struct Thread {
     open: Vec<Frame>,
     /// Until then its time is counted.
     counted_until: u64,
-    /// Whether it recorded something in this interval.
+    /// True if it recorded something in this interval.
     has_recorded: bool,
     /// Exits that are to come of functions on a stack that was left: they have not returned.
     n_left: u64,
@@ -100,7 +100,7 @@ struct Thread {
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     function: u32,
-    /// Whether the function is not open further out too.
+    /// True if the function is not open further out too.
     is_outermost: bool,
     /// When it began; `None` if that is not known.
     began: Option<u64>,
@@ -188,7 +188,7 @@ impl Sums {
             }
             n_threads += u64::from(thread.has_recorded || !thread.open.is_empty());
         }
-        // What a thread does next tells all that is to be known of one in which nothing is open.
+        // A thread without open functions can be forgotten: its next records tell all that is needed.
         threads.retain(|_, thread| std::mem::take(&mut thread.has_recorded) || !thread.open.is_empty());
         self.threads = threads;
         let in_nanos = |time: u64| (u128::from(time) * u128::from(nanos) / u128::from(ticks.max(1))) as u64;
@@ -287,7 +287,7 @@ impl Sums {
         let is_return = thread.n_left == 0;
         thread.n_left = thread.n_left.saturating_sub(1);
         let function = self.number(address);
-        // What lies above it ended without a record.
+        // Functions above it ended without a record.
         let is_it = |frame: &Frame| frame.function == function || frame.function == UNKNOWN;
         if let Some(place) = thread.open.iter().rposition(is_it) {
             self.close_to(thread, place, is_return);

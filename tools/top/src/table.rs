@@ -11,7 +11,7 @@ use rftrace_views::Duration;
 use crate::sums::Sum;
 use crate::tick::Tick;
 
-/// What rows are sorted by: names upwards, all else downwards.
+/// The column to sort rows by: names upwards, all else downwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Column {
     /// How often they were called.
@@ -48,7 +48,7 @@ pub struct Table {
     whole: Sums,
     n_ticks: usize,
     sort: Column,
-    /// What was typed in to choose functions, and what that means; `None` for all.
+    /// The pattern that was typed in to choose functions, and its meaning; `None` for all.
     chosen: Option<(String, Choice)>,
     /// All since the beginning, instead of the last interval.
     is_whole: bool,
@@ -163,7 +163,7 @@ impl Table {
         &self.rows
     }
 
-    /// What is shown: the last interval, or all.
+    /// The tick that is shown: the last interval, or all.
     pub(crate) fn shown(&self) -> &Tick {
         if self.is_whole { &self.whole.tick } else { &self.last.tick }
     }

@@ -271,7 +271,7 @@ impl Shown {
         }
     }
 
-    /// What is seen, without the head: names of functions, and the last line.
+    /// The screen without the head: names of functions, and the last line.
     fn seen(&mut self) -> (Vec<String>, Vec<String>, String) {
         let height = self.terminal.size().unwrap().height;
         self.app.resize(height);

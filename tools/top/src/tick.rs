@@ -1,4 +1,4 @@
-//! What there is to be told of an interval.
+//! The data of an interval.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use crate::sums::{Interval, Sum};
 /// An interval, and what the system says of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tick {
-    /// What was recorded.
+    /// The recorded calls.
     pub interval: Interval,
     /// Calls and returns that were not recorded because there was no room.
     pub n_dropped: u64,

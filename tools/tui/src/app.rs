@@ -1,4 +1,4 @@
-//! What is shown, and what keys do to it.
+//! The state of the screen, and the keys.
 
 use std::mem;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) enum View {
     Calls,
 }
 
-/// What has to be read as a whole, and takes its time.
+/// A result that needs all records, and takes its time.
 #[derive(Debug, Clone)]
 pub(crate) enum Request {
     /// The graph of the program, or of a function.
@@ -40,7 +40,7 @@ pub(crate) enum Request {
     Report,
 }
 
-/// What was read.
+/// The result of a request.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Graph(Result<Graph>),
@@ -54,7 +54,7 @@ pub(crate) struct Input(pub(crate) String);
 #[derive(Debug)]
 pub(crate) struct App<'t> {
     pub(crate) trace: &'t Trace,
-    /// How many records were read, by all who read.
+    /// Records read, by all readers.
     records: Arc<Reading>,
     pub(crate) view: View,
     /// The views from which one came here.
@@ -65,7 +65,7 @@ pub(crate) struct App<'t> {
     pub(crate) threads: Cursor,
     pub(crate) calls: Option<CallsView<'t>>,
     follow: Option<Follow<'t>>,
-    /// What is being read, and whether somebody does that already.
+    /// The request that is being read, and true if a reader has taken it.
     reading: Option<(Request, bool)>,
     /// How many records had been read when that began.
     n_read_before: u64,
@@ -117,7 +117,7 @@ impl<'t> App<'t> {
         self.work();
     }
 
-    /// What somebody else is to read now, while this goes on.
+    /// The request for another thread to read, while this one goes on.
     pub(crate) fn take_request(&mut self) -> Option<Request> {
         let (request, is_taken) = self.reading.as_mut()?;
         if mem::replace(is_taken, true) {
@@ -132,7 +132,7 @@ impl<'t> App<'t> {
         self.records.n_records().saturating_sub(self.n_read_before)
     }
 
-    /// Whether something is being read that is not there yet.
+    /// True while something is being read.
     pub(crate) fn is_reading(&self) -> bool {
         self.reading.is_some()
     }
@@ -173,7 +173,7 @@ impl<'t> App<'t> {
         self.graphs.first().map(|view| view.graph.summary())
     }
 
-    /// Whether there is something to go on with.
+    /// True if there is work to go on with.
     pub(crate) fn is_busy(&self) -> bool {
         self.follow.is_some() || self.calls.as_ref().is_some_and(CallsView::is_busy)
     }
@@ -207,7 +207,7 @@ impl<'t> App<'t> {
         }
     }
 
-    /// What is being done that takes long.
+    /// The progress of long work.
     pub(crate) fn progress(&self) -> Option<String> {
         if let Some(follow) = &self.follow {
             let n_read = count(follow.n_read() as u64);
@@ -469,7 +469,7 @@ impl<'t> App<'t> {
     }
 }
 
-/// Whether something that happened is not among the records.
+/// True if an event is not among the records.
 fn is_cut(trace: &Trace, summary: &Summary) -> bool {
     let n_lost = summary.warnings.count(Warning::LostRecord);
     // A file that cannot be read is an error where it is said what is missing.

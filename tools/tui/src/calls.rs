@@ -113,7 +113,7 @@ impl<'t> Lines<'t> {
             }
         };
         let lines = reader.by_ref().take(n_lines).collect::<Result<Vec<_>>>()?;
-        // What is not known yet would be missing behind it.
+        // Lines that are not known yet would be missing behind it.
         self.behind = Some((number + 1, reader)).filter(|_| n_lines == CHUNK);
         Ok(lines)
     }
@@ -126,7 +126,7 @@ impl<'t> Lines<'t> {
     }
 }
 
-/// What is looked for among the lines.
+/// The target of a search among the lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Goal {
     /// A call or event with this text in its name.
@@ -160,7 +160,7 @@ impl Goal {
     }
 }
 
-/// What takes longer than a key press may.
+/// A job that takes longer than a key press may.
 #[derive(Debug)]
 enum Job {
     GoTo {
@@ -176,7 +176,7 @@ enum Job {
     },
 }
 
-/// What became of a job.
+/// The state of a job.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Busy,
@@ -192,7 +192,7 @@ pub(crate) struct CallsView<'t> {
     /// When the trace begins: times count from there.
     pub(crate) start_ns: u64,
     pub(crate) cursor: Cursor,
-    /// What is seen, from the cursor's top on.
+    /// The visible lines, from the cursor's top on.
     pub(crate) seen: Vec<Line>,
     lines: Lines<'t>,
     job: Option<Job>,
@@ -366,7 +366,7 @@ pub(crate) struct Follow<'t> {
     /// The functions from the outermost one on; from one that fits the pattern on, if there is one.
     path: Vec<String>,
     from: Option<Pattern>,
-    /// Whether `path` is only the function itself, called from anywhere.
+    /// True if `path` is only the function itself, called from anywhere.
     is_anywhere: bool,
     /// The threads to be looked at, the next one last.
     tasks: Vec<usize>,

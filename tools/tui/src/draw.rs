@@ -219,7 +219,7 @@ fn graph_rows(view: &GraphView, area: Rect) -> impl Iterator<Item = Row<'static>
     })
 }
 
-/// What follows a name, where calls were open at the end.
+/// The text behind a name, where calls were open at the end.
 fn open_calls(did_not_return: u64) -> String {
     if did_not_return == 0 { String::new() } else { format!("; {} did not return", count(did_not_return)) }
 }

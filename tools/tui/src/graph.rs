@@ -121,7 +121,7 @@ impl GraphView {
         }
     }
 
-    /// Whether what a line shows has something in it, and if so, whether that is shown.
+    /// True if the inner lines of a line are shown; `None` if it has none.
     pub(crate) fn is_unfolded(&self, line: GraphLine) -> Option<bool> {
         match line {
             GraphLine::Node { node, .. } => {

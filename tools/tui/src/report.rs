@@ -11,7 +11,7 @@ const AVERAGES: [Field; 4] = [Field::TotalAvg, Field::TotalMax, Field::OwnAvg, F
 #[derive(Debug)]
 pub(crate) struct ReportView {
     pub(crate) report: Report,
-    /// What is shown of each function.
+    /// The columns of each function.
     pub(crate) columns: [Field; 4],
     pub(crate) sort: Field,
     pub(crate) cursor: Cursor,

@@ -1,6 +1,6 @@
 //! The terminal as a screen: taken, drawn on, and left as it was. What all screens of rftrace have in common.
 //!
-//! Not here: what is drawn, and who ends it.
+//! Not here: drawing the contents, and ending.
 
 use std::io::{self, IsTerminal};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -17,13 +17,13 @@ use ratatui::{DefaultTerminal, Frame};
 use crate::list::Move;
 use crate::{Error, Result};
 
-/// What matters less.
+/// Less important text.
 pub const DIM: Style = Style::new().fg(Color::DarkGray);
 /// Titles.
 pub const TITLE: Style = Style::new().add_modifier(Modifier::BOLD);
-/// What is selected.
+/// The selection.
 pub const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
-/// What is wrong.
+/// Faults.
 pub const ALARM: Style = Style::new().fg(Color::Red);
 
 /// A terminal that is drawn on.
@@ -147,7 +147,7 @@ pub fn movement(code: KeyCode) -> Option<Move> {
     })
 }
 
-/// Whether a key is Ctrl-C, which is no signal while the terminal is taken.
+/// True if a key is Ctrl-C, which is no signal while the terminal is taken.
 #[must_use]
 pub fn is_interrupt(key: KeyEvent) -> bool {
     key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c')

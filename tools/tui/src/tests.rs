@@ -136,7 +136,7 @@ impl<'t> Shown<'t> {
         }
     }
 
-    /// What is seen, a line each without blanks at its end.
+    /// The screen, a line each without blanks at its end.
     fn screen(&mut self) -> Vec<String> {
         self.terminal.draw(|frame| draw(&self.app, frame)).unwrap();
         let buffer = self.terminal.backend().buffer();
@@ -286,7 +286,7 @@ fn help() {
 
 #[test]
 fn keys() {
-    // What is pressed, and a part of the line that is selected then.
+    // Keys to press, and a part of the line that is selected then.
     for (keys, selected) in [
         // In the graph.
         ("", "(1) prog"),
@@ -396,7 +396,7 @@ fn an_empty_trace() {
     assert_eq!(shown.screen()[6], "nothing of this thread is shown");
 }
 
-/// Many more lines than are read at once: those that are seen are those that a reader has who reads all.
+/// Many more lines than are read at once: the visible ones are those of a complete reading.
 #[test]
 fn a_long_list() {
     let call = |n: u64| Call(WORK, 10 * n + 2..10 * n + 9, vec![Call(READ, 10 * n + 4..10 * n + 6, vec![])]);
@@ -445,7 +445,7 @@ fn a_search_among_calls_goes_round() {
     shown.press("N");
     assert_eq!(shown.screen()[19], "there is none");
     assert_eq!(shown.selected(), first);
-    // What is not there is not looked for elsewhere.
+    // A missing entry is not looked for elsewhere.
     shown.press("<Home>pj<Home>");
     assert!(shown.selected().ends_with("| main() {"));
 }

@@ -90,7 +90,7 @@ fn sum_up_between<'t>(
     Ok(Walked { stats: reader.stats, misfits: reader.stack.warnings().clone(), end_ns })
 }
 
-/// What reads the records.
+/// The reader of the records.
 struct Reader<'t> {
     records: Records<'t>,
     stack: CallStack,
@@ -104,8 +104,8 @@ impl Reader<'_> {
         self.records.go_to(edge.mark, entries);
     }
 
-    /// What is otherwise of open functions at an edge, where the reader is, than if all had been read from the beginning of the records on, for
-    /// as many of them from the outermost one on as there is anything. `None` where other things are otherwise, too.
+    /// The differences of open functions at an edge, where the reader is, from a reading of all records from the beginning, for as many of them from
+    /// the outermost one on as there are any. `None` where other things differ, too.
     fn apart(&self, own: &TaskBlocks, edge: usize, functions: &Functions<'_>) -> Option<Vec<Apart>> {
         let (whole, here) = (own.open_at(edge), self.stack.frames());
         if own.edges[edge].waiting_since != self.stack.waiting_since() || whole.len() != here.len() {

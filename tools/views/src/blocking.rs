@@ -18,7 +18,7 @@ pub(crate) const LONG_BYTES: u64 = 256 << 20;
 /// When there are blocks, how large they are, and how many.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// What has fewer bytes of records is read as quickly without.
+    /// Traces with fewer bytes of records are read as quickly without.
     pub(crate) min_bytes: u64,
     /// They are made when so many would be read without.
     pub(crate) min_making_bytes: u64,
@@ -82,7 +82,7 @@ impl Blocks {
         let max_bytes = limits.max_bytes.min(trace.records_bytes() / MIN_SHARE);
         blocks.make::<C>(trace, &missing, Limits { max_bytes, ..limits })?;
         if blocks.write(file.file(), KeptFile::START).is_ok() {
-            // What is not kept is made anew the next time.
+            // A file that is not kept is made anew the next time.
             let _ = file.finish();
         }
         Ok(Some(blocks))
@@ -128,7 +128,7 @@ impl Blocks {
     }
 }
 
-/// What was made of a task.
+/// The keys, edges and blocks made of a task.
 #[derive(Debug, Default)]
 struct Made {
     keys: Keys,
@@ -146,7 +146,7 @@ struct Maker<'t> {
     has_times: bool,
     block_bytes: u64,
     max_bytes: u64,
-    /// What is open at the last edge.
+    /// The functions open at the last edge.
     open: Vec<Frame>,
 }
 
@@ -354,7 +354,7 @@ mod tests {
         let options = ReportOptions::default();
         let limits = Limits { min_bytes: 1 << 20, min_making_bytes: 8 << 20, ..Limits::default() };
         let kept = dir.path().join("index-blocks");
-        // What is to be read is little, or so little that others are not made for it.
+        // Too few records to read, or too few to make blocks for.
         for (min_bytes, min_making_bytes) in [(1 << 30, 0), (0, 1 << 30)] {
             let limits = Limits { min_bytes, min_making_bytes, ..limits };
             let blocks = blocks_of(&open(), &options, limits).unwrap();

@@ -32,12 +32,12 @@ pub(crate) struct Blocks {
     stored: Stored,
 }
 
-/// What is where.
+/// The directory of the blocks.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Directory {
     /// All functions, or ways to them.
     pub(crate) keys: Keys,
-    /// Whether there are the times of single calls.
+    /// True if there are the times of single calls.
     pub(crate) has_times: bool,
     /// By their numbers.
     pub(crate) tasks: BTreeMap<u32, TaskBlocks>,
@@ -94,7 +94,7 @@ pub(crate) struct Edge {
     pub(crate) frames: Vec<Frame>,
 }
 
-/// What there is in a block, or in several.
+/// The sums of a block, or of several.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Block {
     pub(crate) n_records: u64,
@@ -135,7 +135,7 @@ pub(crate) struct OuterCall {
 }
 
 impl Blocks {
-    /// What is kept of a trace.
+    /// The kept blocks of a trace.
     pub(crate) fn kept(trace: &Trace, what: Kept) -> Option<Self> {
         Self::read(trace.kept_file(what)?, KeptFile::START)
     }
@@ -220,7 +220,7 @@ impl Blocks {
         self.directory.tasks.get(&task.tid()).filter(|task| task.edges.len() > 1)
     }
 
-    /// What there is between two edges, of which the first is the earlier; `None` if it is not what it should be.
+    /// The sums between two edges, of which the first is the earlier; `None` if a block is damaged.
     pub(crate) fn between(
         &self,
         task: &TaskBlocks,
@@ -313,7 +313,7 @@ impl Block {
     }
 }
 
-/// What blocks, one behind the other, sum up to.
+/// Sums up blocks, one behind the other.
 struct Sum {
     /// `None` before the first one.
     block: Option<Block>,

@@ -18,10 +18,10 @@ pub struct ByValue {
 }
 
 impl ByValue {
-    /// What stands for an argument that is none of those.
+    /// The placeholder for an argument that is none of those.
     const OTHER: &str = "_";
 
-    /// Whether it is for functions with this name.
+    /// True if it is for functions with this name.
     pub(crate) fn is_for(&self, name: &str) -> bool {
         self.functions.matches(name)
     }

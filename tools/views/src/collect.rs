@@ -34,11 +34,11 @@ struct Recent {
 /// The rows of one thread.
 pub(crate) struct Table<'t> {
     trace: &'t Trace,
-    /// Whether there are the times of single calls.
+    /// True if there are the times of single calls.
     spread: bool,
     by_value: &'t [ByValue],
     pub(crate) rows: Vec<Row>,
-    /// What recording took of the rows' times, if that is subtracted.
+    /// The overhead of recording in the rows' times, if that is subtracted.
     pub(crate) costs: Vec<Costs>,
     /// The task, and the number of the row in it, where each was found first.
     found: Vec<(usize, usize)>,

@@ -1,6 +1,6 @@
-//! What the calls of tasks are summed up in: rows of functions, or of the ways on which they were called.
+//! Rows that sum up the calls of tasks: by function, or by the way on which they were called.
 //!
-//! Not here: those (`collect`, `ways`), and where calls come from (`between`, `blocking`).
+//! Not here: these rows (`collect`, `ways`), and where calls come from (`between`, `blocking`).
 
 use rftrace_read::{CallCost, Functions, Kept, Record, Result, Task, Trace};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ pub(crate) struct CallSums {
     pub(crate) calls: u64,
     /// Those of them that were open at the end of what was recorded.
     pub(crate) did_not_return: u64,
-    /// What recording took of that, if it is subtracted.
+    /// The overhead of recording in that, if it is subtracted.
     pub(crate) costs: Costs,
 }
 
@@ -69,7 +69,7 @@ impl<'t> TaskCalls<'t> {
 
 /// Rows to which calls are added as they come.
 pub(crate) trait Collector<'t> {
-    /// What is kept of a trace for parts of it.
+    /// The kind of results kept for parts of a trace.
     const KEPT: Kept;
     /// The most rows of which something is kept.
     const MAX_KEPT: usize;
@@ -107,6 +107,6 @@ pub(crate) trait Collector<'t> {
     fn key(&self, row: usize) -> (Option<usize>, Last<&str>);
     /// Takes what was added to a row.
     fn take(&mut self, row: usize) -> (CallSums, Option<Box<CallTimes>>);
-    /// What was added that is in no row.
+    /// The sums that are in no row.
     fn uncounted(&self) -> (u64, Option<u64>);
 }

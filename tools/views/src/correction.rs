@@ -1,19 +1,19 @@
-//! What recording itself took of times, and times without it.
+//! The overhead of recording, and times without it.
 //!
-//! Each recorded call is slower by what its hooks take: between its two times, and in the time of its caller. The sums of that are
+//! Each recorded call is slower by the time of its hooks: between its two times, and in the time of its caller. The sums of this overhead are
 //! subtracted from sums of times, not from each call: single calls vary around their mean, and would be cut off at 0.
 //!
-//! Not here: how much it is, which was measured when the trace was recorded ([`Trace::correct_times`](rftrace_read::Trace)).
+//! Not here: its amount, which was measured when the trace was recorded ([`Trace::correct_times`](rftrace_read::Trace)).
 
 use rftrace_read::CallCost;
 use serde::{Deserialize, Serialize};
 
 use crate::stack::{EndedCall, is_hooked};
 
-/// What no call takes less than, in picoseconds, unless it was recorded so.
+/// The least time of a call, in picoseconds, unless it was recorded shorter.
 const LEAST_CALL_PS: u64 = 1000;
 
-/// What recording took of a time, and of how many calls it is.
+/// The overhead in a time, and the number of its calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cost {
     ps: u64,
@@ -33,7 +33,7 @@ impl Cost {
     }
 }
 
-/// What recording took of calls' time with what they called, and of their own.
+/// The overhead in calls' total time, and in their own time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Costs {
     pub(crate) total: Cost,
@@ -57,17 +57,17 @@ impl Costs {
     /// Takes them off sums.
     pub(crate) fn off(&self, total_ns: &mut u64, self_ns: &mut u64) {
         *self_ns = self.own.off(*self_ns);
-        // What was called takes as little as it may, too.
+        // The called functions take at least their minimum, too.
         *total_ns = self.total.off(*total_ns).max((*self_ns).min(*total_ns));
     }
 }
 
-/// Whether both times of a call are those of its hooks.
+/// True if both times of a call are those of its hooks.
 fn is_recorded(ended: &EndedCall) -> bool {
     ended.has_entry && ended.has_exit && is_hooked(ended.addr)
 }
 
-/// What was subtracted from sums of times for each call, in words; or that nothing was.
+/// The overhead that was subtracted from sums of times for each call, in words; or that nothing was.
 #[must_use]
 pub fn correction(cost: Option<CallCost>) -> String {
     match cost {

@@ -37,7 +37,7 @@ struct Node {
 struct Backtrace {
     calls: u64,
     total_ns: u64,
-    /// What recording took of that, until it is subtracted.
+    /// The overhead of recording in that, until it is subtracted.
     cost: Cost,
     /// The functions around it and itself, outermost first, by the numbers of their names, each with the address that was recorded;
     /// `None` for one whose entry is not among the records.
@@ -168,7 +168,7 @@ impl Graph {
         &self.summary
     }
 
-    /// Whether the function that is asked for was not called.
+    /// True if the function that is asked for was not called.
     pub fn is_empty(&self) -> bool {
         self.is_of_function && self.nodes[0].calls == 0
     }
@@ -178,7 +178,7 @@ impl Graph {
         &self.title
     }
 
-    /// Whether it is of a function that was asked for, and not of the program.
+    /// True if it is of a function that was asked for, and not of the program.
     pub fn is_of_function(&self) -> bool {
         self.is_of_function
     }
@@ -266,7 +266,7 @@ impl Graph {
     }
 
     fn write_nodes(&self, fields: &[GraphField], out: &mut dyn Write) -> io::Result<()> {
-        /// What is still to be written.
+        /// The items still to be written.
         enum Rest {
             /// A node, with the bytes of indentation before it, and whether it stands at a branch.
             Node { node: usize, indent: usize, branch: Branch },
@@ -370,7 +370,7 @@ struct Reader<'t> {
     /// Where they are in the source, if it is asked for.
     sources: Option<HashMap<usize, String>>,
     nodes: Vec<Node>,
-    /// What recording took of their times, if that is subtracted.
+    /// The overhead of recording in their times, if that is subtracted.
     costs: Vec<Costs>,
     /// The node of a function that is called from another one, by that and its name.
     child: HashMap<(usize, usize), usize>,
@@ -387,7 +387,7 @@ struct Open {
     function: Option<(usize, u64)>,
     /// Its node, or that of the one around it if it has none of its own.
     node: Option<usize>,
-    /// Whether it has one of its own.
+    /// True if it has a node of its own.
     is_counted: bool,
     /// If it is the one that is asked for: how it was called.
     backtrace: Option<usize>,
@@ -456,7 +456,7 @@ impl Reader<'_> {
     fn apply(&mut self, task: &Task, open: &mut Vec<Open>, step: &Step) {
         let around = open.last().map_or(self.function.is_none().then_some(0), |open| open.node);
         match *step {
-            // What it is turns out when it ends; what it calls takes its place.
+            // Its name turns out when it ends; the functions it calls take its place.
             Step::Assume { .. } => open.push(Open { function: None, node: around, is_counted: false, backtrace: None }),
             Step::Enter { addr, time_ns } => {
                 let name = self.trace.function_name(task, time_ns, addr);

@@ -1,4 +1,4 @@
-//! What calls are summed up by: functions, or the ways on which they were called.
+//! The keys by which calls are summed up: functions, or the ways on which they were called.
 //!
 //! Not here: the sums (`blocks`, `paths`).
 
@@ -28,7 +28,7 @@ pub(crate) struct Key {
     pub(crate) last: Last<u32>,
 }
 
-/// What is at the end of a way.
+/// The end of a way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Last<Name> {
     /// A function whose entry is not among the records.
@@ -78,7 +78,7 @@ impl Keys {
         &self.keys
     }
 
-    /// Whether each name is there, and each way is behind the one around it.
+    /// True if each name is there, and each way is behind the one around it.
     pub(crate) fn makes_sense(&self) -> bool {
         self.keys.iter().enumerate().all(|(number, key)| {
             let has_name = match key.last {
@@ -89,7 +89,7 @@ impl Keys {
         })
     }
 
-    /// What is at the end of one.
+    /// The end of a way.
     pub(crate) fn last(&self, key: &Key) -> Last<&str> {
         key.last.map(|name| self.names[name as usize].as_str())
     }

@@ -1,12 +1,12 @@
-//! What a trace shows: a task's call stack and tree, replays, reports, and statistics.
+//! Views of a trace: a task's call stack and tree, replays, reports, and statistics.
 //!
 //! Not here: reading (`rftrace-read`), and other tools' formats (`rftrace-export`).
 //!
-//! - [`CallStack`] rebuilds a task's stack from its records: what [`Step`]s a record makes. All else goes by it;
+//! - [`CallStack`] rebuilds a task's stack from its records, as [`Step`]s. All else goes by it;
 //!   [`walk`] is the way through one task, [`walk_all`] that through all of them in order of time.
 //! - [`CallTree`] is a tree of a task's calls, for tests and for tools that want all of it in memory.
 //! - [`TaskLines`] are the lines of one task's replay, from any place where a copy was kept.
-//! - [`replay`], [`Report`] and [`Graph`] are the text outputs of the `rftrace` command; [`TaskStats`] counts what there is of a task.
+//! - [`replay`], [`Report`] and [`Graph`] are the text outputs of the `rftrace` command; [`TaskStats`] counts the records of a task.
 //!
 //! # Example
 //!

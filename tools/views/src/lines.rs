@@ -22,7 +22,7 @@ pub struct Line {
     pub duration_ns: Option<u64>,
     /// How many functions are open around it.
     pub depth: usize,
-    /// What happened.
+    /// The event on the line.
     pub what: What,
     /// Where the values of the call are in the task's file, and those of the return; 0 for none.
     pub payloads: [u64; 2],
@@ -50,7 +50,7 @@ impl Values {
     }
 }
 
-/// What a line tells of.
+/// The event that a line tells of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// A function was entered.
@@ -67,9 +67,9 @@ pub enum What {
     Leave {
         /// The address in it that was recorded.
         addr: u64,
-        /// Whether its exit is among the records.
+        /// True if its exit is among the records.
         has_exit: bool,
-        /// Whether it was open at the end of what was recorded.
+        /// True if it was open at the end of the recording.
         did_not_return: bool,
     },
     /// An exit that fits no open function.
@@ -81,7 +81,7 @@ pub enum What {
     Event {
         /// Its number.
         id: u64,
-        /// Whether it stands for both halves of a context switch.
+        /// True if it stands for both halves of a context switch.
         is_whole: bool,
     },
     /// Records were lost.

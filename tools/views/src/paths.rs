@@ -54,7 +54,7 @@ impl Paths {
         Ok(paths)
     }
 
-    /// What was kept, if it makes sense.
+    /// Parses kept paths; `None` if they make no sense.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let paths: Self = postcard::from_bytes(bytes).ok()?;
         let n_ways = paths.keys.len();
@@ -100,7 +100,7 @@ impl Paths {
         self.keys.all()[way as usize].around
     }
 
-    /// What a way's last function is called; none for one whose entry is not among the records.
+    /// The name of a way's last function; none for one whose entry is not among the records.
     pub(crate) fn last_name(&self, way: &Key) -> Option<&str> {
         match self.keys.last(way) {
             Last::Assumed => None,

@@ -22,11 +22,11 @@ const MAX_INDENT: usize = 1024;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ReplayOptions {
-    /// Whether to use colours, by ANSI escape sequences.
+    /// True to use colours, by ANSI escape sequences.
     pub color: bool,
     /// The columns before the functions. They stand in the order of [`ReplayField::ALL`], whatever the order here.
     pub fields: Vec<ReplayField>,
-    /// Whether each record is a line of its own, with the times as they were recorded and without columns.
+    /// True if each record is a line of its own, with the times as they were recorded and without columns.
     pub is_flat: bool,
     /// How many levels each task is further to the right than the one that came before it first.
     pub task_indent: usize,

@@ -89,7 +89,7 @@ impl Report {
         &self.summary
     }
 
-    /// Whether rows tell where functions are in the source, as far as that is known.
+    /// True if rows tell where functions are in the source, as far as that is known.
     pub fn has_sources(&self) -> bool {
         self.has_sources
     }

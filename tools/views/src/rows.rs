@@ -1,4 +1,4 @@
-//! What a report has of a function.
+//! A row of a report: the sums of a function.
 //!
 //! Not here: how it is summed up (`sums`), and how it is shown (`table`).
 
@@ -17,7 +17,7 @@ use crate::spread::Spread;
 pub struct Row {
     /// The function's name.
     pub name: String,
-    /// What its calls have in common, where they are [told apart by that](ReportOptions::by_value).
+    /// The values that its calls have in common, where they are [told apart by these](ReportOptions::by_value).
     pub values: Option<Box<Values>>,
     /// Where it is in the source, as `path:line`, if [that was read](rftrace_read::Trace::read_sources) and is known.
     pub source: Option<String>,
@@ -41,7 +41,7 @@ impl Row {
         [arguments, values.and_then(|values| values.result.as_deref())]
     }
 
-    /// What the row is of: the function's name, or a call with the values.
+    /// The label of the row: the function's name, or a call with the values.
     pub fn label(&self) -> Cow<'_, str> {
         match &self.values {
             None => Cow::Borrowed(&self.name),
@@ -50,11 +50,11 @@ impl Row {
     }
 }
 
-/// What is in a report.
+/// Contents of a report.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ReportOptions {
-    /// Whether there are the times of single calls, in [`Row::times`].
+    /// True to have the times of single calls, in [`Row::times`].
     pub spread: bool,
     /// Functions whose calls have several rows. Of more than one that is for a function the first counts.
     pub by_value: Vec<ByValue>,

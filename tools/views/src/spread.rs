@@ -14,7 +14,7 @@ const KEPT_BITS: u32 = 5;
 pub struct Spread {
     count: u64,
     sum_ns: u64,
-    /// What of that recording took.
+    /// The overhead of recording in that.
     cost: Cost,
     min_ns: u64,
     max_ns: u64,
@@ -76,7 +76,7 @@ impl Spread {
         self.max_ns
     }
 
-    /// What so many of a hundred take at the most, to one part in 32; 0 of nothing.
+    /// The time that so many of a hundred calls do not exceed, to one part in 32; 0 without calls.
     pub fn percentile_ns(&self, percent: u64) -> u64 {
         let wanted = (u128::from(self.count) * u128::from(percent)).div_ceil(100).max(1);
         let mut seen = 0;

@@ -12,7 +12,7 @@ const MAX_SEARCH: usize = 1024;
 /// The most functions that are open at a time: no tracer records a deeper stack.
 const MAX_DEPTH: usize = 1 << 19;
 
-/// What a record does to the stack.
+/// A change of the stack by a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// A function is open whose entry is not among the records. Its address becomes known when it returns.
@@ -65,11 +65,11 @@ pub struct EndedCall {
     pub n_called: u64,
     /// How many were made within it, these and those in them.
     pub n_within: u64,
-    /// Whether its entry is among the records.
+    /// True if its entry is among the records.
     pub has_entry: bool,
-    /// Whether its exit is.
+    /// True if its exit is.
     pub has_exit: bool,
-    /// Whether it was open at the end of what was recorded, which is its end here.
+    /// True if it was open at the end of the recording, which is its end here.
     pub did_not_return: bool,
 }
 
@@ -128,7 +128,7 @@ pub struct CallStack {
     frames: Vec<Frame>,
     /// Functions that were entered beyond [`MAX_DEPTH`], and are left out.
     n_too_deep: u64,
-    /// Whether the next entry's or exit's depth says how many functions are open.
+    /// True if the next entry's or exit's depth says how many functions are open.
     trusts_depth: bool,
     waiting_since: Option<u64>,
     last_ns: u64,
@@ -304,7 +304,7 @@ impl CallStack {
     }
 }
 
-/// Whether the call of a function is recorded by hooks: not where the kernel tells of it.
+/// True if hooks record the call of a function: not where the kernel tells of it.
 pub(crate) fn is_hooked(addr: Option<u64>) -> bool {
     addr.is_some_and(|addr| addr < FIRST_KERNEL_ADDRESS)
 }

@@ -3,7 +3,7 @@
 use rftrace_read::{Kind, OVERWRITTEN, Record, Result, Summary, Task, Trace, Warnings};
 use serde::{Deserialize, Serialize};
 
-/// What there is in the records of one task.
+/// Counts of the records of one task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TaskStats {
@@ -19,7 +19,7 @@ pub struct TaskStats {
     pub lost_calls: u64,
     /// Those of them that were nested too deeply.
     pub deep_calls: u64,
-    /// Whether the beginning was overwritten, as in a ring that was too small for all.
+    /// True if the beginning was overwritten, as in a ring that was too small for all.
     pub overwritten: bool,
     /// When the first record was made.
     pub first_ns: u64,

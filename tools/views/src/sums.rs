@@ -19,7 +19,7 @@ use crate::walk::Walked;
 /// The most threads that read, each with sums of its own: more wait for the disk, or for memory.
 const MAX_THREADS: usize = 16;
 
-/// What there is in a trace.
+/// The sums of a trace.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Sums {
     /// In the order in which they are found if one task is read after the other.
@@ -31,7 +31,7 @@ pub(crate) struct Sums {
     pub(crate) waited_ns: Option<u64>,
 }
 
-/// What is kept of a trace, if it is, or what is read of it.
+/// The kept sums of a trace, or those read from its records.
 ///
 /// # Errors
 ///
@@ -125,7 +125,7 @@ pub(crate) fn read_with(trace: &Trace, options: &ReportOptions, blocks: Option<&
     }
     let mut tables = workers.into_iter().map(|worker| worker.table);
     let mut table = tables.next().unwrap_or_else(|| Table::by_values(trace, options.spread, &options.by_value));
-    // What others have found they have found in an earlier task than this.
+    // Functions found by other threads were found in an earlier task than this.
     table.task = usize::MAX;
     tables.for_each(|other| table.merge(other));
     (sums.nameless_calls, sums.waited_ns) = (table.nameless_calls, table.waited_ns);
@@ -133,7 +133,7 @@ pub(crate) fn read_with(trace: &Trace, options: &ReportOptions, blocks: Option<&
     Ok(sums)
 }
 
-/// What one thread has read.
+/// The results of one thread.
 struct Worker<'t> {
     table: Table<'t>,
     blocks: Option<&'t Blocks>,

@@ -24,9 +24,9 @@ pub enum Field {
     TotalMin,
     /// The greatest of it.
     TotalMax,
-    /// What half of the calls take at the most.
+    /// The median: half of the calls take no longer.
     TotalP50,
-    /// What 99 of 100 calls take at the most.
+    /// The 99th percentile: 99 of 100 calls take no longer.
     TotalP99,
     /// [`Row::self_ns`].
     Own,
@@ -98,7 +98,7 @@ impl Field {
         }
     }
 
-    /// Whether [`Report::read_spread`] is needed for it.
+    /// True if [`Report::read_spread`] is needed for it.
     pub fn needs_spread(self) -> bool {
         !matches!(self, Self::Total | Self::Own | Self::Percent | Self::Calls)
     }
@@ -227,7 +227,7 @@ impl Report {
     }
 }
 
-/// What is different in another report.
+/// A comparison of two reports.
 #[derive(Debug)]
 pub struct Difference<'r> {
     /// All functions' own time, in the one and in the other.
@@ -237,7 +237,7 @@ pub struct Difference<'r> {
 }
 
 impl<'r> Difference<'r> {
-    /// Of `after`, compared with `before`: rows with the same label are the same. Sorted by how much is different in these columns.
+    /// Compares `after` with `before`: rows with the same label are the same. Sorted by how much is different in these columns.
     pub fn new(before: &'r Report, after: &'r Report, by: &[Field]) -> Self {
         let mut place_of: HashMap<Cow<'_, str>, usize> = HashMap::new();
         let mut rows: Vec<[Option<&Row>; 2]> = Vec::new();

@@ -43,7 +43,7 @@ pub struct Call {
     pub start_ns: u64,
     /// When it returned; `None` if its exit is not among the records.
     pub end_ns: Option<u64>,
-    /// Whether its entry is among the records.
+    /// True if its entry is among the records.
     pub has_entry: bool,
     /// The calls it made, in order of time.
     pub children: Vec<Call>,

@@ -5,7 +5,7 @@ use rftrace_read::{Error, Functions, Record, Summary, Task, Trace, Warnings};
 use crate::stack::{CallStack, Step};
 use crate::stats::TaskStats;
 
-/// What there was of a task.
+/// The outcome of a walk through a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Walked {
     /// How much was recorded, and the flaws in the records themselves.

@@ -96,7 +96,7 @@ fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Whether a client has its answer.
+/// Returns true if a client has its answer.
 fn is_answered(mut stream: &UnixStream) -> bool {
     let request = Request { pid: std::process::id(), words: vec!["knows".to_owned()] };
     let written = request.write(&mut stream);

@@ -55,7 +55,7 @@ pub mod feature {
     pub const AUTO_ARGS: u64 = 1 << 9;
     /// There are `.dbg` files.
     pub const DEBUG_INFO: u64 = 1 << 10;
-    /// What a trace with values has: uftrace looks for their specs by the functions' addresses then.
+    /// The features of a trace with values: uftrace looks for their specs by the functions' addresses then.
     pub const VALUES: u64 = ARGUMENT | RETURN_VALUE | AUTO_ARGS | DEBUG_INFO;
 }
 
@@ -198,7 +198,7 @@ impl InfoWriter {
         self.section(7, format_args!("lines=2\ntaskinfo:nr_tid={}\ntaskinfo:tids={}", tids.len(), TaskList(tids)))
     }
 
-    /// What the program has used.
+    /// The resource usage of the program.
     #[must_use]
     pub fn usage(self, usage: &Usage) -> Self {
         self.section(8, format_args!("lines=6\n{}", usage.lines().join("\n")))
@@ -296,7 +296,7 @@ fn escape_json(text: &str) -> String {
     escaped
 }
 
-/// What an `info` file says.
+/// The content of an `info` file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Info {
     features: u64,
@@ -403,7 +403,7 @@ impl Info {
     }
 }
 
-/// What of an `info` file changes. What is not named here stays, byte by byte.
+/// Changes to an `info` file. Everything unnamed here stays, byte by byte.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changes<'a> {
     /// Other [`feature`]s.

@@ -52,7 +52,7 @@ pub mod key {
     pub const DATE: &str = "record_date";
     /// How long it took.
     pub const ELAPSED_TIME: &str = "elapsed_time";
-    /// What wrote the trace.
+    /// The program that wrote the trace.
     pub const TRACER: &str = "uftrace_version";
     /// Unix time minus the trace's clock, in seconds.
     pub const UTC_OFFSET: &str = "utc_offset";
@@ -78,7 +78,7 @@ pub(super) const SECTIONS: [Section; 16] = [
     Section::lines(&["sysctl"]),
 ];
 
-/// What a section's text looks like.
+/// The form of a section's text.
 pub(super) struct Section {
     /// The keys of its lines, in order.
     keys: &'static [&'static str],
@@ -107,7 +107,7 @@ pub(super) struct Parser<L> {
     pub(super) lines: L,
     /// Bytes of the file.
     pub(super) end: u64,
-    /// What was found.
+    /// Fields found.
     pub(super) fields: Vec<(String, String)>,
 }
 

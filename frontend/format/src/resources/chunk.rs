@@ -25,7 +25,7 @@ pub fn written(units: &[Unit], taken: u64, out: &mut Vec<Unit>) {
     }
 }
 
-/// Whether all of a chunk was written.
+/// True if all of a chunk was written.
 pub fn is_whole(units: &[Unit]) -> bool {
     units.iter().all(|unit| Kind::of(unit[0]).is_some() || short::is_one(unit[0]))
 }
@@ -53,7 +53,7 @@ mod tests {
         let short = short::at(short::of(Kind::Malloc, 32, 9, 64).unwrap(), 7).unwrap();
         let event = [[Kind::Malloc.word(107), 32], [Kind::More.word(9), 64]];
         let free = [Kind::Free.word(120), 32];
-        // What goes on behind it is nobody's.
+        // Continuations behind a short unit belong to no event.
         let units = [short, free, short, [Kind::More.word(1), 1], event[0], event[1], short];
         let mut out = Vec::new();
         written(&units, 100, &mut out);

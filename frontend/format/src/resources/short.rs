@@ -32,7 +32,7 @@ pub const fn at([first, second]: Unit, since: u64) -> Option<Unit> {
     if since >> TICKS_BITS == 0 { Some([first | since << STACK_BITS, second]) } else { None }
 }
 
-/// Whether this is the first word of one.
+/// True if this is the first word of one.
 #[must_use]
 #[inline]
 pub const fn is_one(first: u64) -> bool {

@@ -3,7 +3,7 @@
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
 
-/// What ELF files are for.
+/// The machine of ELF files.
 pub(crate) const MACHINE: u16 = libc::EM_AARCH64;
 
 /// The version of the C library's first functions, which it has for ever.

@@ -45,7 +45,7 @@ unsafe extern "C" {
 #[allow(non_upper_case_globals)]
 static rftrace_attach_control: AtomicUsize = AtomicUsize::new(0);
 
-/// What the recorder reads: where that lies, and how much there is of it.
+/// Data for the recorder: its address, and its size.
 #[derive(Debug)]
 struct Shown([AtomicUsize; 2]);
 
@@ -67,12 +67,12 @@ impl Shown {
 #[allow(non_upper_case_globals)]
 static rftrace_attach_branches: Shown = Shown::nothing();
 
-/// What became of the functions that were to have a hook, as text, and its bytes.
+/// The outcome for the functions that were to have a hook, as text, and its bytes.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)]
 static rftrace_attach_told: Shown = Shown::nothing();
 
-/// What is wanted: lines of `key=value`.
+/// The recorder's settings: lines of `key=value`.
 #[derive(Debug, Default)]
 struct Settings {
     /// `bank`: where its file is.
@@ -263,7 +263,7 @@ fn begin(settings: &Settings) -> Result<String, String> {
     if RECORDING.get().is_some() {
         return Err("it was started by rftrace record".to_owned());
     }
-    // Who recorded before has not come to the end of it.
+    // An earlier recorder has not detached.
     if attached().is_some() {
         end()?;
     }

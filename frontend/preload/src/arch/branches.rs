@@ -25,9 +25,9 @@ pub(crate) struct Branches {
     reads_returns: bool,
     /// A file with symbols of functions that get none, one a line; empty for none.
     exceptions: PathBuf,
-    /// Whether the functions are recorded that compilers have left room in, if this program has such.
+    /// True if functions with room for a branch from the compiler are recorded, if this program has such.
     is_patchable: bool,
-    /// Whether calls of libraries' functions are recorded.
+    /// True if calls of libraries' functions are recorded.
     has_library_calls: bool,
 }
 
@@ -53,7 +53,7 @@ impl Branches {
         }
     }
 
-    /// Whether none is.
+    /// True if none is.
     pub(crate) fn is_empty(&self) -> bool {
         self.patterns.is_empty() && !self.is_patchable && !self.has_library_calls
     }
@@ -87,7 +87,7 @@ impl Branches {
     }
 }
 
-/// What became of functions that were to be hooked, as `rftrace record` reads it.
+/// The outcome for the functions that were to be hooked, in the form that `rftrace record` reads.
 pub(super) fn told(tracer: &Tracer) -> String {
     tracer.entry_branches().lines(&program().to_string_lossy())
 }
@@ -98,9 +98,9 @@ fn program() -> PathBuf {
     fs::read_link("/proc/self/exe").or_else(|_| fs::read_link("/proc/thread-self/exe")).unwrap_or_default()
 }
 
-/// Whether the program has a runtime that walks stacks by return addresses: it would take replaced ones for addresses of its own.
+/// True if the program has a runtime that walks stacks by return addresses: it would take replaced ones for addresses of its own.
 fn reads_return_addresses() -> bool {
-    /// What OCaml, V8, Java, gccgo, .NET, Mono and Julia have.
+    /// Symbols of OCaml, V8, Java, gccgo, .NET, Mono and Julia.
     const RUNTIMES: [&CStr; 8] = [
         c"caml_startup",
         c"_ZN2v87Isolate10GetCurrentEv",
@@ -119,7 +119,7 @@ fn reads_return_addresses() -> bool {
     has_one
 }
 
-/// Whether this program's file lies below a folder.
+/// True if this program's file lies below a folder.
 fn is_below(folder: &Path) -> bool {
     fs::read_link("/proc/self/exe").is_ok_and(|program| program.starts_with(folder))
 }

@@ -14,10 +14,10 @@ unsafe extern "C" {
     fn rftrace_entry();
 }
 
-/// Whether functions with the hooks are here.
+/// True if functions with the hooks are here.
 pub(crate) const ARE_KNOWN: bool = true;
 
-/// What calls a function of a kind so many times; `None` for one without a hook.
+/// Returns a loop that calls a function of a kind so many times; `None` for one without a hook.
 pub(crate) fn calls(kind: Option<HookKind>) -> impl Fn(u64) {
     let words =
         [branched_rest as *const () as usize, branched as *const () as usize, rftrace_entry as *const () as usize, 1];

@@ -1,4 +1,4 @@
-//! What differs between processors, and what only some of them have.
+//! Differences between processors, and features of only some of them.
 //!
 //! - `processor` has the names of hooks, the version of the C library's first functions, and in assembly the way to another stack and functions that are passed on.
 //! - `branches` gives functions a branch that call no hook.

@@ -2,7 +2,7 @@
 
 use rftrace_format::cost::HookKind;
 
-/// Whether functions with the hooks are here.
+/// True if functions with the hooks are here.
 pub(crate) const ARE_KNOWN: bool = false;
 
 pub(crate) fn calls(_kind: Option<HookKind>) -> impl Fn(u64) {

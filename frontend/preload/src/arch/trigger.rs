@@ -73,7 +73,7 @@ pub(crate) fn hit(tracer: &Tracer, context: *mut c_void) -> bool {
     true
 }
 
-/// Whether there is a breakpoint.
+/// True if there is a breakpoint.
 pub(crate) fn is_armed() -> bool {
     PLACE.load(Acquire) != 0 && !IS_HIT.load(Acquire)
 }

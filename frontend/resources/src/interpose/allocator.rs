@@ -42,7 +42,6 @@ with_registers!(memalign, memalign_from, 2);
 with_registers!(aligned_alloc, aligned_alloc_from, 2);
 with_registers!(posix_memalign, posix_memalign_from, 3);
 
-/// Whether this is recorded.
 #[inline(always)]
 fn is_recorded() -> bool {
     process::is_recorded(Resource::Memory)

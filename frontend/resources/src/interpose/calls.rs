@@ -20,7 +20,7 @@ use crate::thread;
 pub(super) struct Call {
     began: u64,
     registers: Registers,
-    /// What has recorded when it began: it may wait for long.
+    /// The generation of recording at its beginning: it may wait for long.
     generation: u32,
     /// How much the thread had logged by then.
     since: u32,
@@ -58,7 +58,7 @@ impl Call {
         self.generation
     }
 
-    /// Whether what has recorded when it began still does, and so does the thread.
+    /// True if the recording of its beginning goes on, and the thread still records.
     pub(super) fn is_recorded(self) -> bool {
         self.generation == process::generation() && !thread::current().is_stopped.get()
     }
@@ -245,7 +245,7 @@ fn key(resource: u32, what: u64) -> u64 {
     what.wrapping_add(1) ^ u64::from(resource) << 56
 }
 
-/// What a function got or returned, and its arguments as text.
+/// A function's value, got or returned, and its arguments as text.
 pub(super) struct Told {
     value: u64,
     text: [u8; MAX_ARGUMENTS_BYTES],
@@ -301,7 +301,7 @@ pub(super) fn text<'a>(text: *const c_char) -> &'a [u8] {
     unsafe { slice::from_raw_parts(text.cast(), libc::strnlen(text, MAX_DETAIL_BYTES)) }
 }
 
-/// What a function answers that the C library does not have.
+/// The answer of a function that the C library lacks.
 pub(super) trait Missing {
     fn missing() -> Self;
 }

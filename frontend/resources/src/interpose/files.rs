@@ -1,6 +1,6 @@
 //! The functions that give out descriptors and take them back.
 //!
-//! What is recorded are descriptors, those of streams and directories too: `fclose` closes the one that `fopen` has opened. So `fdopen` and
+//! Descriptors are recorded, those of streams and directories too: `fclose` closes the one that `fopen` has opened. So `fdopen` and
 //! `fdopendir` take nothing, and `fcloseall` of the GNU C library, which only flushes, gives nothing back; two of these are noted where calls
 //! themselves are of interest.
 
@@ -92,7 +92,7 @@ fn with_flags(path: Text, flags: c_int) -> Arguments {
 }
 
 impl Arguments {
-    /// What the function returned, and these.
+    /// The function's result, and these.
     fn told(self, value: u64) -> Told {
         let mut all = Told::only(value);
         let told = &mut all;
@@ -261,7 +261,7 @@ fn close_one(fd: c_int, registers: Registers, original: impl FnOnce() -> c_int) 
     result
 }
 
-/// What closes the descriptor of something, and fails for other reasons too.
+/// Calls a function that closes the descriptor of something, and fails for other reasons too.
 fn close_with(kind: Kind, fd: c_int, got: u64, registers: Registers, original: impl FnOnce() -> c_int) -> c_int {
     let call = begin(registers);
     let is_open = call.is_some() && {

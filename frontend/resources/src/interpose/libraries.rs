@@ -130,21 +130,21 @@ fn closed(handle: Handle, registers: Registers, original: impl FnOnce() -> c_int
     result
 }
 
-/// What is found on the way through the modules.
+/// State of the search through the modules.
 struct Looking {
     caller: usize,
     /// A path without a slash.
     is_name: bool,
     /// The first module is the program.
     is_first: bool,
-    /// Whether the search paths of the program, and of the caller if it is in a module, are for such a name.
+    /// True if the search paths of the program, and of the caller if it is in a module, are for such a name.
     program: bool,
     of_caller: Option<bool>,
     /// A library has one that holds for all that it loads.
     any_inherited: bool,
 }
 
-/// Whether it matters who has called.
+/// True if the result depends on the caller.
 fn goes_by_caller(path: Text, caller: usize) -> bool {
     // SAFETY: there is one, and the dynamic linker reads it up to its NUL, too.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
@@ -201,7 +201,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, looking: *mut
     }
     match looking.is_first {
         true => looking.program = has_path,
-        // What this library loads inherits the program's, as what the program loads.
+        // Libraries loaded by this one inherit the program's, as those loaded by the program do.
         false => looking.any_inherited |= has_inherited,
     }
     looking.is_first = false;

@@ -28,7 +28,7 @@ use crate::specifications;
 use crate::stacks::{self, Registers};
 use crate::thread;
 
-/// What stubs know of a function.
+/// The data of a function for its stub.
 #[repr(C)]
 pub(crate) struct Known {
     /// The function that is meant; null until it was looked up.
@@ -66,7 +66,7 @@ pub(crate) fn specified() -> usize {
     rftrace_resources_specified as *const () as usize
 }
 
-/// What lies below the frame pointer while a function runs.
+/// The frame below the frame pointer while a function runs.
 #[repr(C)]
 struct Frame {
     vectors: [[u64; 2]; 8],
@@ -98,10 +98,10 @@ struct Frame {
 /// The same of a function that has come by a branch. It may rely on all registers that the called one leaves as they are.
 #[repr(C)]
 struct Entered {
-    /// What is used of it here is what is known of all calls.
+    /// The part with the data of all calls; nothing else of it is used here.
     frame: Frame,
     r11: u64,
-    /// Whether the function's end is to be known.
+    /// Not 0 if the function's end is to be known.
     is_called: u64,
     /// rcx, rsi, rdi, r8, r9, r10, r11, as the function has left them.
     left: [u64; 7],
@@ -119,7 +119,7 @@ macro_rules! at {
 }
 
 const ENTERED_BYTES: usize = size_of::<Entered>().next_multiple_of(16);
-/// What `xsave` writes of vectors and masks, its header included, as it stands where nothing is compacted: up to the upper ones of AVX-512.
+/// Bytes that `xsave` writes for vectors and masks, header included, in the layout without compaction: up to the upper ones of AVX-512.
 const VECTORS_BYTES: usize = 2752;
 const VECTORS_HEADER: usize = 512;
 /// Of its parts: SSE, AVX, the three of AVX-512.
@@ -418,7 +418,7 @@ fn original(known: &Known) -> *mut c_void {
     if !found.is_null() {
         return found;
     }
-    // What is recorded without a specification is so by this library's own function of that name, which goes on to the other.
+    // Functions recorded without a specification are so by this library's own function of that name, which goes on to the other.
     // SAFETY: a name in the library with stubs, which stays.
     let own = unsafe { originals::own(known.name, u32::MAX) }.map(|own| own as *mut c_void);
     // SAFETY: a name in the library with stubs, which stays; that library lies before this one, so the next function is none of its.
@@ -431,7 +431,7 @@ fn original(known: &Known) -> *mut c_void {
     found
 }
 
-/// What answers in the place of a function that is not there.
+/// The answer in place of a missing function.
 extern "C" fn missing() -> usize {
     <c_int as super::calls::Missing>::missing() as usize
 }
@@ -475,7 +475,7 @@ fn has_begun(frame: &mut Frame, sp: usize) -> bool {
             return false;
         }
         (frame.released, frame.n_released) = (released.ids, released.n_ids);
-        // What is above the return address belongs to the caller, and is there as long as the stack is.
+        // The words above the return address belong to the caller, and are there as long as the stack is.
         let end = stacks::readable_end(sp + 8);
         frame.stack_bytes = end.saturating_sub(sp + 8).min(MOST_STACK_BYTES) & !15;
         true
@@ -493,7 +493,7 @@ extern "C" fn after(frame: &mut Frame, sp: usize) {
     });
 }
 
-/// Whether the caller is in this library.
+/// True if the caller is in this library.
 fn is_own(registers: Registers) -> bool {
     // SAFETY: there the return address is.
     slots::is_own(unsafe { *(registers.sp as *const usize) })
@@ -515,7 +515,7 @@ impl Frame {
     }
 }
 
-/// What a function is to give back.
+/// The ids that a function is to give back.
 struct Released {
     ids: [u64; MAX_IDS],
     n_ids: usize,
@@ -542,7 +542,7 @@ impl Released {
 
 /// Records what a call has done.
 fn record(number: u64, entry: &Entry<'_>, call: Call, values: &Values<'_>, released: Released) {
-    // What cannot be evaluated has failed.
+    // A test that cannot be evaluated counts as failed.
     if !call.is_recorded() || !entry.failed().is_empty() && machine::run(entry.failed(), values) != Some(0) {
         return;
     }

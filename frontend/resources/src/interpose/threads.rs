@@ -33,7 +33,7 @@ fn begin(registers: Registers) -> Option<Call> {
     Call::begin(Resource::Thread, registers)
 }
 
-/// Whether a thread with these attributes has to be joined.
+/// True if a thread with these attributes has to be joined.
 fn is_joinable(attributes: Attributes) -> bool {
     let mut state = MaybeUninit::<c_int>::uninit();
     // SAFETY: the caller's attributes, and a place for the answer.

@@ -42,7 +42,7 @@ pub(crate) struct Registers {
     pub(crate) bp: usize,
 }
 
-/// What may be read of the stack.
+/// The readable part of the stack.
 pub(super) struct Stack {
     low: usize,
     end: usize,
@@ -62,7 +62,7 @@ impl Stack {
         Self { low: sp, end, readable, last_pair: end.saturating_sub(16), returns: Returns::of_thread() }
     }
 
-    /// What is there; of return addresses those that the tracer has not replaced.
+    /// The word there; of return addresses only those that the tracer has not replaced.
     #[inline(always)]
     pub(super) fn read(&self, address: u64) -> Result<u64, ()> {
         let word = self.word(address).ok_or(())?;
@@ -88,13 +88,13 @@ impl Stack {
         Some([self.returns.original(slot as usize, address)?, lower])
     }
 
-    /// What is in two places, if both can be read.
+    /// The words in two places, if both can be read.
     #[inline(always)]
     fn words(&self, [one, other]: [u64; 2]) -> Option<[u64; 2]> {
         Some([self.word(one)?, self.word(other)?])
     }
 
-    /// Whether this is the return address there.
+    /// True if this is the return address there.
     #[inline(always)]
     pub(super) fn has(&self, slot: u64, address: u64) -> bool {
         self.word(slot)
@@ -119,8 +119,8 @@ pub(crate) fn readable_end(sp: usize) -> usize {
     stack_end(thread::current(), sp)
 }
 
-/// Whether what this thread has begun with the stack at `outer` was left by a jump, as is known from what it begins at `sp`: that is not further down, in the
-/// stack that the thread was made with. Where the stack may be another one, or a handler runs somewhere else, nothing is known.
+/// True if a jump has left the work that this thread began with the stack at `outer`. Known from the work it begins at `sp`: that is not
+/// further down, in the thread's own stack. On a possibly different stack, or with a handler running somewhere else, nothing is known.
 #[cold]
 pub(super) fn is_left(thread: &Thread, outer: usize, sp: usize) -> bool {
     let end = stack_end(thread, sp);
@@ -128,7 +128,7 @@ pub(super) fn is_left(thread: &Thread, outer: usize, sp: usize) -> bool {
     outer != 0 && outer <= sp && is_own && stack_end(thread, outer) == end && !is_on_other_stack()
 }
 
-/// Whether this is a handler on a stack that the program has given the system for such, or may be one.
+/// True if a handler runs on an alternate signal stack of the program, or may do so.
 fn is_on_other_stack() -> bool {
     if state::is_confined() {
         return true;

@@ -1,8 +1,9 @@
-//! Who has called: the return addresses on the stack. Each stack gets a number, and is written once.
+//! Backtraces: the return addresses on the stack. Each stack gets a number, and is written once.
 //!
-//! - `unwind` finds it by unwind information, and remembers what it has found last; `rules` leads it from frame to frame. `shadow` has the functions that the
-//!   tracer records.
-//! - `extent` is how far a stack can be read, `returns` what the tracer has replaced in it, `hash` by what a stack is known again, `table` the numbers.
+//! - `unwind` finds it by unwind information, and remembers its last walk; `rules` leads it from frame to frame. `shadow` has the functions
+//!   that the tracer records.
+//! - `extent` is the readable range of a stack, `returns` the addresses that the tracer has replaced in it, `hash` the key of a known stack,
+//!   `table` the numbers.
 
 mod extent;
 mod hash;
@@ -51,7 +52,7 @@ pub(crate) fn prepare(way: Option<u8>, tracer: Option<Tracer>) {
     if way == UNWIND_INFORMATION {
         unwind::prepare();
     }
-    // What goes wrong in an unwinder is nothing that the program's users should see.
+    // Panics in an unwinder are not for the program's users.
     std::panic::set_hook(Box::new(|_| {}));
 }
 

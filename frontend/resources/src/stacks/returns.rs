@@ -15,7 +15,7 @@ use rftrace_format::resources::MAX_FRAMES;
 /// The address of the trampolines, divided by their bytes; where there are none, what no address has.
 static TRAMPOLINES: AtomicUsize = AtomicUsize::new(NOWHERE);
 const NOWHERE: usize = usize::MAX;
-/// What tells of the calling thread; null without a tracer.
+/// The tracer's function for the state of the calling thread; null without a tracer.
 static THREAD: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// The tracer's functions in a program that ran before: those that tell where its trampolines are, and of the calling thread.
@@ -48,7 +48,7 @@ fn by_names() -> Option<Tracer> {
     Some(Tracer { trampoline, thread })
 }
 
-/// Whether this program was started with a tracer. Without one its names are not looked for: what is said of that takes memory.
+/// True if this program was started with a tracer. Without one its names are not looked for: the dynamic linker's error message takes memory.
 pub(super) fn began_with_tracer() -> bool {
     // SAFETY: the name ends with a NUL, and it is only looked whether the variable is there.
     unsafe { !libc::getenv(c"RFTRACE_RECORD".as_ptr()).is_null() }
@@ -63,7 +63,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// What tells it from other ones.
+    /// A key that distinguishes it from other calls.
     #[inline(always)]
     pub(super) fn key(&self) -> u64 {
         self.function ^ (self.returns_to as u64).rotate_left(32)
@@ -118,7 +118,7 @@ impl Returns {
         n_calls
     }
 
-    /// What was at this place of the stack before the tracer replaced it: what is there now, if it did not. `None` where it does not know.
+    /// The word at this place of the stack before the tracer replaced it: `word` itself if it did not. `None` if unknown.
     #[inline(always)]
     pub(super) fn original(&self, slot: usize, word: u64) -> Option<u64> {
         if is_trampoline(word as usize) { self.replaced(slot).map(|address| address as u64) } else { Some(word) }

@@ -69,7 +69,7 @@ struct Entry {
 }
 
 impl Rules {
-    /// What they and framehop's cache of them take, at the most.
+    /// The most bytes of these and framehop's cache of them.
     pub(super) const BYTES: usize = size_of::<[Entry; 1 << MOST_BITS]>() + (24 << 10);
 
     /// None. To be called where there is memory for them, and on a stack with room for framehop's.
@@ -173,7 +173,7 @@ struct MadeUp {
 }
 
 impl MadeUp {
-    /// What there is at a place; and the place of what there is.
+    /// The word at a place; and the place of a word.
     fn other(&self, word: u64) -> u64 {
         word ^ self.key
     }

@@ -28,7 +28,7 @@ fn write(returns: &Returns, registers: Registers, mut inner: u64, addresses: &mu
     let begins = |address| known.map_or(Some(address), |known| known.function(address));
     let mut n_frames = 0;
     returns.calls(registers.sp, |call| {
-        // What is called through a slot of a table, as functions of libraries are, has the slot's address.
+        // A call through a slot of a table, as of libraries' functions, has the slot's address.
         if let Some(begin) = begins(call.function) {
             // As return addresses do, both lie behind what is meant.
             let is_direct = inner != 0 && begins(inner - 1) == Some(begin);

@@ -18,7 +18,7 @@ use crate::modules::{self, Known};
 use crate::state;
 use crate::thread::{self, Thread};
 
-/// What an unwinder remembers: rules by code address, and the stack that it has walked last.
+/// The memory of an unwinder: rules by code address, and the stack that it has walked last.
 struct Cache {
     rules: Rules,
     last: Box<Walk>,
@@ -78,7 +78,7 @@ impl Walk {
         self.frames[..self.n_frames].iter().take_while(is_so).count()
     }
 
-    /// Whether the first so many frames, with so many new ones, are as many as are wanted.
+    /// True if the first `n_old` frames and `n_new` new ones suffice.
     fn is_enough(&self, n_old: usize, n_new: usize) -> bool {
         self.is_whole || n_old + n_new >= MAX_FRAMES
     }
@@ -132,7 +132,7 @@ impl Walk {
 /// The unwinder has failed: it is not asked again.
 static IS_FLAWED: AtomicBool = AtomicBool::new(false);
 
-/// What unwinders remember. Each is one thread's for as long as that unwinds, or for good if it is left by a jump out of a signal handler.
+/// Memories of unwinders. A thread has one while it unwinds, or for good if it leaves by a jump out of a signal handler.
 static CACHES: [Shared; N_CACHES] = [const { Shared::none() }; N_CACHES];
 const N_CACHES: usize = 64;
 static NEXT_CACHE: AtomicUsize = AtomicUsize::new(1);
@@ -328,7 +328,7 @@ fn take_other_cache(thread: &Thread, sp: usize) -> Option<&'static Shared> {
     Some(shared)
 }
 
-/// Whether there may be another one in place of one that was left: memory is not given back.
+/// True if another one may replace an abandoned one: memory is not given back.
 fn may_renew() -> bool {
     static N_RENEWED: AtomicUsize = AtomicUsize::new(0);
 

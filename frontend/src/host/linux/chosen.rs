@@ -30,7 +30,7 @@ impl Threads {
     pub const MOST: usize = 256;
 }
 
-/// What is in force. All of it may be read at any time, by hooks too.
+/// The choice in force. All of it may be read at any time, by hooks too.
 struct Choice {
     /// Odd while the lists are being written.
     generation: AtomicU64,
@@ -96,19 +96,19 @@ pub(crate) fn choose(threads: &Threads) {
     }
 }
 
-/// What is in force.
+/// Returns the choice in force.
 pub(crate) fn chosen() -> Threads {
     Threads { only: CHOICE.only.ids().collect(), not: CHOICE.not.ids().collect() }
 }
 
-/// Whether the calling thread, whose block this is, is recorded: it begins, or has another id than before. It is not recorded while it finds out:
-/// this crate may be instrumented.
+/// Tells the tracer if the calling thread, whose block this is, is recorded: it begins, or has another id than before. It is not recorded
+/// meanwhile: this crate may be instrumented.
 pub(super) extern "C" fn look(block: &ThreadBlock) {
     // SAFETY: the call has no conditions.
     let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
     loop {
         let generation = CHOICE.generation.load(SeqCst);
-        // Who writes the lists looks at this thread then.
+        // The writer of the lists looks at this thread then.
         if !generation.is_multiple_of(2) {
             return;
         }

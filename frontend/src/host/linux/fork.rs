@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_micros(100);
 thread_local! {
     /// How many times this thread is.
     static OWN: Cell<u64> = const { Cell::new(0) };
-    /// Whether it is this thread that forks. A signal handler may come between.
+    /// True in the thread that forks. A signal handler may come between.
     static FORKS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -42,7 +42,7 @@ impl Drop for AtWork {
     }
 }
 
-/// What this thread was at will never be gone on with.
+/// Gives up this thread's work, which will never go on.
 pub(crate) fn abandon() {
     AT_WORK.fetch_sub(OWN.replace(0), Release);
 }

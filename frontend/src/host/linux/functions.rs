@@ -13,7 +13,7 @@ use crate::elf::table::{self, Symbol, SymbolTable};
 use crate::filter::{KnownValues, own};
 use crate::patch::{self, Site};
 
-/// The modules of the program with such functions. What was found is kept: looking for calls takes a pass through all code,
+/// The modules of the program with such functions. Results are kept: looking for calls takes a pass through all code,
 /// and demangling takes long in programs without optimisation.
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue {
@@ -29,7 +29,7 @@ pub(crate) struct TracedModule {
     symbols: Option<SymbolTable>,
     /// How many functions had got a hook when it was read.
     n_hooked: usize,
-    /// What hooks know functions by: run-time addresses behind the calls, or those of functions with a branch; ascending.
+    /// Addresses by which hooks know functions: run-time addresses behind the calls, or those of functions with a branch; ascending.
     child_ips: Vec<u64>,
     /// By address.
     functions: Vec<Found>,
@@ -78,7 +78,7 @@ impl Catalogue {
     }
 
     /// Those of the process whose folder in `/proc` this is, by its files and its memory. `hooks`: its functions that others call at their beginning, by
-    /// their names; `branched`: those with a branch. What cannot be read has none.
+    /// their names; `branched`: those with a branch. A module that cannot be read has none.
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl TracedModule {
         this
     }
 
-    /// Whether all of it is as it was read. Who attaches to a program gives functions hooks later.
+    /// Returns true if the module is as it was read. Attaching to a program gives functions hooks later.
     fn is_still(&self, module: &Module) -> bool {
         self.module.is_same_load(module) && self.n_hooked == patch::hooked_functions(module.start).count()
     }
@@ -225,24 +225,24 @@ impl<'c> TracedFunction<'c> {
         self.child_ips
     }
 
-    /// Whether its arguments can be recorded.
+    /// Returns true if its arguments can be recorded.
     pub(crate) fn has_arguments(&self) -> bool {
         self.found.has_arguments
     }
 
-    /// What `known` says of its values: the codes of its arguments and of its result.
+    /// Returns its values in `known`: the codes of its arguments and of its result.
     pub(crate) fn known_values<'k>(&self, known: &'k KnownValues) -> Option<(&'k [u16], &'k [u16])> {
         let module = &self.module.module;
         known.of((&module.path.to_string_lossy(), module.build_id.as_deref()), self.found.symbol?.address)
     }
 
-    /// Whether `known` says anything of its module.
+    /// Returns true if `known` has its module.
     pub(crate) fn is_known(&self, known: &KnownValues) -> bool {
         let module = &self.module.module;
         known.has((&module.path.to_string_lossy(), module.build_id.as_deref()))
     }
 
-    /// Whether it is one of the tracer's own.
+    /// Returns true for the tracer's own functions.
     pub(crate) fn is_own(&self) -> bool {
         self.found.is_own
     }

@@ -1,5 +1,5 @@
-//! What this crate needs from Linux: the running program, its modules and threads, facts about the machine. What is read from
-//! ELF files is in `elf`.
+//! The services of Linux for this crate: the running program, its modules and threads, facts about the machine. Reading ELF
+//! files is in `elf`.
 
 #![cfg_attr(not(feature = "std"), allow(dead_code, reason = "an import needs a part of it"))]
 

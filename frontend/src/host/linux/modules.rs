@@ -34,7 +34,7 @@ pub(crate) fn own_command_line() -> Vec<u8> {
     fs::read(own_file("/proc/self/cmdline", "/proc/thread-self/cmdline")).unwrap_or_default()
 }
 
-/// What the kernel appends to the path of a file that has no name any more.
+/// Mark that the kernel appends to the path of a file that has no name any more.
 const DELETED: &[u8] = b" (deleted)";
 
 /// One load of one ELF file.
@@ -48,9 +48,9 @@ pub(crate) struct Module {
     pub(crate) end: u64,
     /// GNU build-id in lower-case hexadecimal, of any length.
     pub(crate) build_id: Option<String>,
-    /// Whether this is the program itself and not a library.
+    /// True for the program itself, false for a library.
     pub(crate) is_main: bool,
-    /// Whether the file's name is gone, so that `path` names nothing or another file.
+    /// True if the file's name is gone, so that `path` names nothing or another file.
     pub(crate) deleted: bool,
     /// End of the first mapping, which names the file under `/proc/self/map_files`.
     first_end: u64,
@@ -141,7 +141,7 @@ impl Module {
 /// Loads of the same file are kept apart by another module wherever there is one, because uftrace joins neighbouring map
 /// lines of one path.
 ///
-/// What is in `known`, the modules at an earlier time, is taken from there: the program may have lost access to the files.
+/// Modules in `known`, those of an earlier time, are taken from there: the program may have lost access to the files.
 ///
 /// # Errors
 /// Those of reading the map. Files that cannot be opened lose only their build-id.
@@ -246,7 +246,7 @@ pub(crate) fn modules_at(maps: &[Vec<u8>], unloaded: &[Unloaded], exe: &Path, ro
             gone.push((module, one.tsc));
         }
     }
-    // What has its place alone is there all the time.
+    // A module that has its place alone is there all the time.
     let shares = |module: &Module, always: &[Module]| {
         let is_other = |other: &Module| overlap(module, other) && !module.is_same_load(other);
         always.iter().any(is_other) || gone.iter().any(|(other, _)| is_other(other))
@@ -341,14 +341,14 @@ pub(crate) fn own_maps() -> io::Result<Vec<u8>> {
     Ok(if is_own(&text) { text } else { fs::read("/proc/self/maps").unwrap_or(text) })
 }
 
-/// Whether a map is that of this program.
+/// Returns true if a map is that of this program.
 fn is_own(maps: &[u8]) -> bool {
     let own = is_own as *const () as u64;
     parse_maps(maps, page_size()).iter().any(|module| (module.start..module.end).contains(&own))
 }
 
-/// Whether qemu runs this program, for another processor: it shows a program's own map as that of the process alone, and what the system
-/// tells of threads and other processes is the map of their emulators.
+/// Returns true if qemu runs this program, for another processor. Qemu shows a program's own map as that of the process alone; the
+/// system shows the map of the emulators for threads and other processes.
 pub(crate) fn is_emulated() -> bool {
     static IS_EMULATED: OnceLock<bool> = OnceLock::new();
     *IS_EMULATED.get_or_init(|| fs::read("/proc/thread-self/maps").is_ok_and(|maps| !is_own(&maps)))
@@ -387,7 +387,7 @@ pub(crate) fn map_path(path: &Path) -> String {
 /// Build-ids and the program's mark are left out. `page_bytes` is the size of a page.
 pub(crate) fn parse_maps(text: &[u8], page_bytes: u64) -> Vec<Module> {
     let mut loads: Vec<Load> = Vec::new();
-    // Whether the last load may still grow: only unnamed memory has followed it.
+    // True while the last load may still grow: only unnamed memory has followed it.
     let mut open = false;
     for mapping in text.split(|&byte| byte == b'\n').filter_map(Mapping::parse) {
         if mapping.path.is_empty() {

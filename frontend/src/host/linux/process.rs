@@ -134,7 +134,7 @@ unsafe extern "C" fn forked() {
 /// Gives the memory of a buffer that is not in use back to the system. It stays mapped: a thread may be in a hook, and write
 /// into it.
 pub(crate) fn discard(buffer: *mut u8, bytes: usize) {
-    // SAFETY: an anonymous mapping of so many bytes, which nobody reads. Who writes there finds new pages.
+    // SAFETY: an anonymous mapping of so many bytes, which nobody reads. A writer finds new pages.
     unsafe {
         libc::madvise(buffer.cast(), bytes, libc::MADV_NOHUGEPAGE);
         libc::madvise(buffer.cast(), bytes, libc::MADV_DONTNEED);
@@ -196,7 +196,7 @@ fn map(bytes: usize) -> Result<*mut u8, Error> {
     Ok(memory.cast())
 }
 
-/// Whether so much memory is to be had.
+/// Returns true if so much memory is available.
 fn has_room(bytes: usize) -> bool {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new anonymous mapping.
@@ -249,7 +249,7 @@ pub(crate) fn tsc_hz() -> Option<u64> {
 /// Functions are known by their names.
 pub(crate) const HAS_NAMES: bool = true;
 
-/// What is looked up when the tracer is installed: programs that lock themselves in (uhyve by landlock) cannot do so
+/// Facts from the time when the tracer is installed: programs that lock themselves in (uhyve by landlock) cannot look them up
 /// when they save the trace. The files stay mapped, which takes address space only.
 #[derive(Debug)]
 pub(crate) struct Known {
@@ -258,7 +258,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// What is known now.
+    /// Collects the facts.
     pub(crate) fn collect() -> Self {
         let modules = modules::loaded_modules(&[]).unwrap_or_default().into_iter();
         let modules = modules.map(|module| {

@@ -1,6 +1,6 @@
-//! What the trace says about the machine, the program and its use of resources.
+//! Facts in a trace about the machine, the program and its use of resources.
 //!
-//! Nothing here fails: what cannot be found out is empty or 0.
+//! Nothing here fails: an unknown fact is empty or 0.
 
 use std::env::consts::ARCH;
 use std::fs;
@@ -222,7 +222,7 @@ mod tests {
         let boot = read_text("/proc/stat").lines().find_map(|line| line.strip_prefix("btime ")?.parse::<i64>().ok());
         // A machine that was suspended counts differently; it booted earlier at least.
         assert!(boot.is_none_or(|boot| boot <= utc_offset() + 1));
-        // What is between the two clocks was now, or a moment ago.
+        // The difference of the two clocks is that of now, or of a moment ago.
         let before = (seconds(libc::CLOCK_REALTIME).0, seconds(libc::CLOCK_MONOTONIC).0);
         let offset = utc_offset();
         let after = (seconds(libc::CLOCK_REALTIME).0, seconds(libc::CLOCK_MONOTONIC).0);

@@ -10,7 +10,7 @@ pub(crate) const MAX_THREADS: usize = 1 << 20;
 /// Bytes of a thread's name, with a NUL (`TASK_COMM_LEN`).
 const NAME_BYTES: usize = 16;
 
-/// What is known of a thread.
+/// Id and name of a thread.
 #[repr(C)]
 pub(crate) struct Entry {
     /// The system's id; 0 if the thread was not seen.

@@ -1,7 +1,7 @@
-//! What the system calls the traced threads: their ids, and their names.
+//! The system's ids and names of the traced threads.
 //!
 //! The tracer numbers threads from 1, so that no number stands for two of them. The system's id is looked up when a thread is
-//! first seen, its name when it ends, or at the save if it lives. What runs on the traced threads is assembly: this crate may
+//! first seen, its name when it ends, or at the save if it lives. The code on the traced threads is assembly: this crate may
 //! be instrumented, and its functions would be a part of the trace.
 
 use std::fs;
@@ -98,7 +98,7 @@ pub(super) fn system_tid(number: u32) -> Option<u32> {
     entry(number)?.system_tid()
 }
 
-/// What the system calls the thread with the tracer's number `number`.
+/// Returns the system's id and name of the thread with the tracer's number `number`.
 pub(crate) fn identify(number: u32) -> Identity {
     let Some(entry) = entry(number) else { return Identity::of_number(number) };
     let Some(tid) = entry.system_tid() else { return Identity::of_number(number) };

@@ -6,7 +6,7 @@ use rftrace::abi::Record;
 
 use super::{MANY_TICKS, Tables, Told, form, tag};
 
-/// What is packed.
+/// Packed records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Payload<'a> {
     pub(crate) bytes: &'a [u8],
@@ -23,12 +23,12 @@ pub(crate) struct Payload<'a> {
 enum NoRecord {
     /// The bytes end before it or in it.
     End,
-    /// What is wrong with it.
+    /// It is invalid, for this reason.
     Bad(&'static str),
 }
 
 impl Payload<'_> {
-    /// The records. An error says what is wrong with them.
+    /// The records. An error tells their fault.
     pub(crate) fn unpack(self) -> Result<Vec<Record>, &'static str> {
         // Each has a byte at least.
         let mut records = Vec::with_capacity(self.n_records.min(self.bytes.len()));
@@ -232,7 +232,7 @@ mod tests {
         let mut packer = Box::new(Packer::new());
         let at_random = |place: u64| (TAKEN + place, place.wrapping_mul(0x1234_5678_9abc_def1));
         assert!(packer.pack(TAKEN, (0..n_records).map(at_random)).is_none());
-        // What was left of it is not in the way.
+        // The rest of it is not in the way.
         assert_eq!(packer.pack(TAKEN, [(1_005, ENTRY)].into_iter()).unwrap().bytes, EXAMPLE[0].2);
         assert!(packer.pack(TAKEN, [].into_iter()).unwrap().bytes.is_empty());
     }
@@ -241,7 +241,7 @@ mod tests {
     fn a_packer_is_one_users() {
         static SHARED: Shared = Shared::new();
         let first = SHARED.take();
-        // Who asks in vain does not give it back.
+        // A failed `take` does not give it back.
         assert!(first.is_some() && SHARED.take().is_none() && SHARED.take().is_none());
         drop(first);
         assert!(SHARED.take().is_some() && SHARED.take().is_some());

@@ -1,8 +1,8 @@
 //! Packed chunks: the contents of a section CHNZ behind the chunk's header, as `docs/image-format.md` has them.
 //!
-//! Of most records it is known what they are: the return from the innermost open function, or what followed the last time after
-//! the record before. Then two bits and the ticks since that record are all that is sent. What was seen is kept in [`Tables`],
-//! which are the same for who packs and who unpacks. They are empty at a chunk's beginning, so each chunk is read by itself.
+//! Most records are foreseeable: the return from the innermost open function, or the successor of the record before, as the last
+//! time. Then two bits and the ticks since that record are all that is sent. The words so far are kept in [`Tables`], which are the
+//! same for packer and unpacker. They are empty at a chunk's beginning, so each chunk is read by itself.
 
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub(crate) mod decode;
@@ -36,7 +36,7 @@ mod tag {
     pub(super) const OTHER: u64 = 3;
 }
 
-/// What follows behind [`tag::OTHER`].
+/// The byte behind [`tag::OTHER`].
 mod form {
     /// The word.
     pub(super) const WORD: u8 = 0;
@@ -64,10 +64,10 @@ enum Told {
     TicksAndWord,
 }
 
-/// What the records so far have shown.
+/// The words of the records so far.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    /// What came after a word, by [`next_place`].
+    /// The last successor of a word, by [`next_place`].
     next: [u64; N_NEXT],
     /// Words that came, by [`cache_place`].
     cache: [u64; N_CACHED],
@@ -98,7 +98,7 @@ impl Tables {
         self.open.get(self.n_open.wrapping_sub(1)).copied()
     }
 
-    /// What came after the record before when that came last, or 0.
+    /// Returns the word that followed when the word before came last, or 0.
     #[inline(always)]
     fn following(&self) -> u64 {
         self.next[next_place(self.before)]

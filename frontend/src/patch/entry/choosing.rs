@@ -1,6 +1,6 @@
 //! Which functions of a module are to have a branch, of this process or of another one.
 //!
-//! Not here: what becomes of them.
+//! Not here: the making of the branches.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::patch::module::Image;
 use crate::patch::named::{Function, Module, is_cold};
 use crate::patch::wanted::Choice;
 
-/// What is asked of each module.
+/// Criteria for the functions of each module.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) choice: &'a Choice,
@@ -29,14 +29,14 @@ pub(super) struct Asked<'a> {
     pub(super) call_sites: &'a [usize],
     /// Branches that are there from earlier, by address.
     pub(super) known: &'a BTreeMap<usize, Branch>,
-    /// What is known of functions without names, in the program.
+    /// Facts about functions without names, in the program.
     pub(super) unnamed: Option<&'a Unnamed>,
 }
 
 /// The functions of a module that were chosen.
 #[derive(Default)]
 pub(super) struct Chosen<'m> {
-    /// Those that are to have a branch, and what that has to lead to.
+    /// Those that are to have a branch, and its target.
     pub(super) functions: Vec<Function<'m>>,
     pub(super) wanted: Vec<Wanted>,
     /// Those whose branch is there from earlier.
@@ -86,12 +86,12 @@ impl Asked<'_> {
         chosen
     }
 
-    /// Whether a function of the program can have no branch, which has no name that tells it.
+    /// True for a function of the program that can have no branch, and has no name that tells it.
     fn is_special(&self, module: &Module<'_>, function: usize) -> bool {
         module.is_program && self.unnamed.is_some_and(|unnamed| unnamed.is_special(function))
     }
 
-    /// Whether a function is among those that were chosen.
+    /// True if a function was chosen.
     fn is_chosen(&self, module: &Module<'_>, function: &Function<'_>, rooms: &Rooms) -> bool {
         let image = module.image;
         let is_linkage = || function.symbol.is_none() && is_linkage(image, function.start);
@@ -102,24 +102,24 @@ impl Asked<'_> {
     }
 }
 
-/// Whether a pattern is for a function.
+/// True if a pattern matches a function.
 pub(super) fn is_named(choice: &Choice, module: &Module<'_>, function: &Function<'_>) -> bool {
     choice.has(&module.name, module.is_program, || module.name_of(function))
 }
 
-/// Whether it is left out by its symbol.
+/// True if a function is left out by its symbol.
 pub(super) fn is_excepted(choice: &Choice, module: &Module<'_>, function: &Function<'_>) -> bool {
     module.raw_name(function).is_some_and(|symbol| choice.excepts(symbol))
 }
 
-/// Whether memory has what a branch was prepared for, with it or without.
+/// True if memory has the bytes that a branch was prepared for, with it or without.
 pub(super) fn is_there(image: &Image<'_>, branch: &Branch) -> bool {
     let start = branch.function as usize;
     let bytes = image.bytes(start..start + branch.displaced().len());
     bytes.is_some_and(|bytes| bytes == branch.displaced() || bytes == branch.branched())
 }
 
-/// Whether so many bytes would lie in two pages. From outside only one is written as a whole, however this process or the other one ends.
+/// True if so many bytes would lie in two pages. From outside only one page is written as a whole, however this process or the other one ends.
 pub(super) fn crosses_page(start: usize, bytes: usize) -> bool {
     let page = usize::try_from(page_size()).unwrap_or(4096);
     start / page != (start + bytes - 1) / page

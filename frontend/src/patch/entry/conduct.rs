@@ -1,11 +1,11 @@
-//! What a function does with the stack, by its instructions: whether it looks at its return address, goes on on another stack, or makes a system call that
+//! Stack use of a function, by its instructions: whether it looks at its return address, goes on on another stack, or makes a system call that
 //! returns twice.
 //!
-//! Registers are followed from its first instruction on, each as a distance from where the return address lies. Where ways meet it is only kept what they
-//! agree in.
+//! Registers are followed from its first instruction on, each as a distance from the place of the return address. Where ways meet, only the
+//! values they agree in are kept.
 //!
-//! **Limit**: what is written to memory is not followed. So a stack pointer that comes from there leads to another stack, though a compiler may have kept its
-//! own there.
+//! **Limit**: writes to memory are not followed. So a stack pointer that comes from there leads to another stack, though a compiler may have
+//! kept its own there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,13 +14,13 @@ use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
 
-/// What is known of a register.
+/// Known value of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     Unknown,
     /// A number.
     Number(u64),
-    /// What the caller had in `rbp`.
+    /// The caller's `rbp`.
     CallersFrame,
     /// So far from the return address.
     Stack(i64),
@@ -33,12 +33,12 @@ const RAX: usize = 0;
 const RSP: usize = 4;
 const RBP: usize = 5;
 const RDI: usize = 7;
-/// What a call leaves as it was.
+/// Registers that a call keeps.
 const KEPT: [usize; 7] = [3, RSP, RBP, 12, 13, 14, 15];
 
 type Values = [Value; N_REGISTERS];
 
-/// What a function does.
+/// Conduct of a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Conduct {
     /// It reads its own return address.
@@ -51,7 +51,7 @@ pub(super) struct Conduct {
     pub(super) returns_twice: bool,
     /// It may return as functions do.
     pub(super) returns: bool,
-    /// What it calls, and what it jumps to when it has nothing on the stack.
+    /// Functions that it calls, and those that it jumps to when it has nothing on the stack.
     pub(super) calls: Vec<usize>,
     pub(super) goes_on_at: Vec<usize>,
 }
@@ -90,12 +90,12 @@ struct Walk<'a, C, P> {
     code_at: C,
     function: &'a Range<usize>,
     is_part: P,
-    /// What is known where a way begins.
+    /// Known registers at the beginning of each way.
     known: BTreeMap<usize, Values>,
     todo: Vec<usize>,
-    /// What is known where a table of jumps leads to, such as that of a `switch`: somewhere behind the jump, with the same on the stack.
+    /// Known registers at the targets of a table of jumps, such as that of a `switch`: somewhere behind the jump, with the same on the stack.
     table: Option<Values>,
-    /// Whether it has aligned its stack, and has a copy of its return address there, for debuggers.
+    /// True if it has aligned its stack, and has a copy of its return address there, for debuggers.
     is_aligned: bool,
     found: Conduct,
     info: InstructionInfoFactory,
@@ -140,7 +140,7 @@ impl<'c, C: Fn(usize) -> Option<&'c [u8]>, P: Fn(usize) -> bool> Walk<'_, C, P> 
                     if instruction.op0_kind() == OpKind::NearBranch64 {
                         self.found.calls.push(instruction.near_branch_target() as usize);
                     }
-                    // What is behind a call that does not return belongs to something else.
+                    // Code behind a call that does not return belongs to something else.
                     if !self.function.contains(&next) && self.function.contains(&at) {
                         return;
                     }
@@ -184,7 +184,7 @@ impl<'c, C: Fn(usize) -> Option<&'c [u8]>, P: Fn(usize) -> bool> Walk<'_, C, P> 
         }
     }
 
-    /// What follows the end of a way, which a table may lead to.
+    /// Follows the code behind the end of a way, which a table may lead to.
     fn by_table(&mut self, at: usize) {
         if let Some(values) = self.table.filter(|_| self.function.contains(&at) && !self.known.contains_key(&at)) {
             self.way(at, &values);
@@ -282,7 +282,7 @@ fn apply(instruction: &Instruction, values: &mut Values, info: &mut InstructionI
     };
     let somewhere =
         |value: Value| if matches!(value, Value::Stack(_) | Value::OnStack) { Value::OnStack } else { Value::Unknown };
-    // What becomes of the register that is written, where more is known than that it is.
+    // Value of the register that is written, where more is known than that it is.
     let written = match instruction.mnemonic() {
         Mnemonic::Mov if is_register(0) && is_register(1) && is_whole(first) && is_whole(second) => of(second),
         Mnemonic::Mov if is_register(0) && (is_whole(first) || first.is_gpr32()) => {

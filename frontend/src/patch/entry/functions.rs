@@ -1,7 +1,7 @@
 //! The functions of a module, and which of their first instructions make room for a branch.
 //!
-//! All code of the module is decoded: what is jumped to stays where it is. That an indirect jump leads into a function's first five
-//! bytes is not proven wrong; the tables that a function with such jumps names are read.
+//! All code of the module is decoded: targets of jumps stay where they are. That an indirect jump leads into a function's first five bytes is
+//! not proven wrong; the tables that a function with such jumps names are read.
 
 use std::collections::BTreeSet;
 
@@ -16,13 +16,13 @@ pub(super) const BRANCH_BYTES: usize = 5;
 /// The longest instruction.
 const LONGEST: usize = 15;
 
-/// A module's functions, and what is known of where its code jumps to.
+/// A module's functions, and the known targets of its code's jumps.
 #[derive(Debug)]
 pub(super) struct Functions {
     pub(super) ranges: Vec<Range>,
-    /// What is jumped to, called or pointed at, ascending.
+    /// Targets of jumps, calls and pointers, ascending.
     pub(super) targets: Vec<usize>,
-    /// What is named other than by jumps and calls: by tables of jumps, or by its address. Ascending.
+    /// Places named other than by jumps and calls: by tables of jumps, or by their addresses. Ascending.
     pub(super) named: Vec<usize>,
     /// Functions that jump to their own beginning.
     looping: BTreeSet<usize>,
@@ -31,7 +31,7 @@ pub(super) struct Functions {
 /// A function that can be given a branch.
 #[derive(Debug)]
 pub(super) struct Room {
-    /// What the branch takes the place of, and what follows up to the next instruction.
+    /// Instructions that the branch overwrites, wholly or in part.
     pub(super) instructions: Vec<Instruction>,
 }
 
@@ -55,7 +55,7 @@ impl Functions {
         found
     }
 
-    /// What is described around an address.
+    /// Returns the described range around an address.
     pub(super) fn range_at(&self, address: usize) -> Option<&Range> {
         range_at(&self.ranges, address)
     }
@@ -205,7 +205,7 @@ impl Functions {
         Ok(Room { instructions })
     }
 
-    /// Whether so many bytes behind a function that ends at `end` are there for alignment only.
+    /// True if so many bytes behind a function that ends at `end` are there for alignment only.
     fn is_padding(&self, start: usize, code: &[u8], bytes: usize, end: usize) -> bool {
         let after = self.ranges.partition_point(|range| range.start <= start);
         let next = self.ranges.get(after).map_or(usize::MAX, |range| range.start);
@@ -223,20 +223,20 @@ impl Functions {
     }
 }
 
-/// What is described around an address, of ascending ranges.
+/// Returns the range around an address, of ascending ranges.
 fn range_at(ranges: &[Range], address: usize) -> Option<&Range> {
     let after = ranges.partition_point(|range| range.start <= address);
     ranges[..after].last().filter(|range| address < range.end)
 }
 
-/// Whether an instruction is there for alignment only: `data16 cs nop` and `xchg ax, ax` too.
+/// True if an instruction is there for alignment only: `data16 cs nop` and `xchg ax, ax` too.
 pub(super) fn is_filler(instruction: &Instruction) -> bool {
     matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3)
         || instruction.mnemonic() == Mnemonic::Xchg && instruction.op0_register() == instruction.op1_register()
 }
 
-/// Whether code uses flags that it has not set. No caller passes them to a function, and the hook does not keep them: this is a part of
-/// another function, or one that only its own kind calls.
+/// True if code uses flags that it has not set. No caller passes them to a function, and the hook does not keep them: such code is a part of
+/// another function, or a function that only its own kind calls.
 fn takes_flags(start: usize, code: &[u8]) -> bool {
     const STATUS: u32 =
         RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::CF | RflagsBits::PF;
@@ -255,7 +255,7 @@ fn takes_flags(start: usize, code: &[u8]) -> bool {
     false
 }
 
-/// Whether the code at `start` is an entry of the procedure linkage table: a jump through a slot.
+/// True if the code at `start` is an entry of the procedure linkage table: a jump through a slot.
 pub(super) fn is_linkage(image: &Image<'_>, start: usize) -> bool {
     let Some((text, code)) = image.text(start) else { return false };
     let decoder = Decoder::with_ip(64, &code[start - text..], start as u64, DecoderOptions::NONE);

@@ -26,7 +26,7 @@ pub struct Lead {
     pub module: PathBuf,
     /// Its address, as in the file.
     pub address: u64,
-    /// What the hook is told in place of the function's address.
+    /// Number that the hook gets in place of the function's address.
     pub number: usize,
 }
 

@@ -27,14 +27,14 @@ pub struct Llvm {
     pub set_address: u64,
 }
 
-/// What its messages begin with.
+/// Beginning of its messages.
 const IN_ALL: &[u8] = b"libunwind: ";
 /// Its code is no larger.
 const MOST_BYTES: usize = 0x20000;
 /// Nor is a function in assembly.
 const MOST_ASSEMBLY_BYTES: usize = 0x100;
 
-/// Whether a file has messages of LLVM's unwinder.
+/// True if a file has messages of LLVM's unwinder.
 pub(super) fn are_in(file: &[u8]) -> bool {
     file.windows(IN_ALL.len()).any(|bytes| bytes == IN_ALL)
 }
@@ -77,7 +77,7 @@ pub(super) fn unwinder<'c>(
     Some(Llvm { code: code.start as u64..code.end as u64, resume, set_register, set_address })
 }
 
-/// What there is only one of.
+/// Returns the only item, if there is exactly one.
 fn only<T>(mut found: impl Iterator<Item = T>) -> Option<T> {
     let one = found.next();
     one.filter(|_| found.next().is_none())
@@ -97,7 +97,7 @@ impl Says {
         Self(addresses.filter(is_message).collect(), range.start..range.end)
     }
 
-    /// Whether such a message names this function.
+    /// True if such a message names this function.
     fn names(&self, image: &Image<'_>, function: &str) -> bool {
         let bytes = [IN_ALL, function.as_bytes(), b"("].concat();
         self.0.iter().any(|&at| image.bytes(at..at.saturating_add(bytes.len())) == Some(&*bytes))

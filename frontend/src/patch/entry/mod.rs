@@ -3,17 +3,17 @@
 //!
 //! - `functions` says which functions, as `frames` finds them by their unwind information, have room for a branch, `examine` which may have one,
 //!   and `choosing` which are to.
-//! - `relocate` makes copies of the displaced instructions; `stubs` are what the branches jump to.
+//! - `relocate` makes copies of the displaced instructions; `stubs` makes the targets of the branches.
 //! - `exits` gives the ends of functions branches, so that return addresses stay.
 //! - `leads` gives functions branches to somebody else's hook.
-//! - `sleds` are what compilers leave for XRay; functions that have them need neither stub nor copy.
-//! - `writing` makes what is led to, and writes code.
-//! - `unnamed` knows by what functions do (`conduct`), and say (`messages`), which can have no branch, where they have no names.
+//! - `sleds` uses the room that compilers leave for XRay; functions that have it need neither stub nor copy.
+//! - `writing` makes the targets, and writes code.
+//! - `unnamed` finds functions without names that can have no branch, by their conduct (`conduct`) and messages (`messages`).
 //! - `outside` is for a process that cannot make it itself.
 //! - `rooms` are those functions in which a compiler has left room for one.
 //!
-//! This file goes through the modules: once in a program's life, while it has one thread, and writes the branches; or in a program that
-//! runs, again and again, and leaves that to somebody who can stop its threads ([`Way`]). What became of it is not here (`entry_outcome`).
+//! This file goes through the modules: once in a program's life, while it has one thread, and writes the branches; or in a program that runs,
+//! again and again, and leaves that to an outside writer that can stop its threads ([`Way`]). Not here: the outcome (`entry_outcome`).
 //!
 //! **Invariant**: a function is left whole where anything about it is unsure: a trace lacks it then, and the program runs as it
 //! does without.
@@ -65,12 +65,12 @@ pub(crate) use super::wanted::Choice;
 use crate::elf::sleds::{Sled, SledKind};
 use crate::host;
 
-/// What is wanted now, and what became of it.
+/// Present choice, and its outcome.
 #[derive(Debug, Default)]
 struct Now {
     choice: Choice,
     way: Way,
-    /// Whether anything was ever chosen.
+    /// True if anything was ever chosen.
     is_chosen: bool,
     /// The modules that were gone through: where they lie, and their names.
     modules: Vec<(usize, Vec<u8>)>,
@@ -81,7 +81,7 @@ struct Now {
 
 static NOW: Mutex<Now> = Mutex::new(Now::new());
 
-/// Who uses it is at work, so no fork comes between.
+/// Returns the present choice, locked. Callers are at work, so no fork comes between.
 fn now() -> MutexGuard<'static, Now> {
     NOW.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -97,7 +97,7 @@ pub(crate) fn install(choice: Choice, way: Way) {
     now.go_through_modules();
 }
 
-/// Goes through the modules that were loaded since, for somebody who writes branches from outside.
+/// Goes through the modules that were loaded since, for an outside writer of branches.
 pub fn prepare_branches() {
     let _at_work = host::at_work();
     let mut now = now();
@@ -106,7 +106,7 @@ pub fn prepare_branches() {
     }
 }
 
-/// All branches that were ever prepared for somebody who writes them from outside.
+/// All branches that were ever prepared for an outside writer.
 pub fn prepared_branches() -> Vec<Branch> {
     let _at_work = host::at_work();
     let now = now();
@@ -115,13 +115,13 @@ pub fn prepared_branches() -> Vec<Branch> {
     all.map(|branch| branch.wanted(wanted(branch))).collect()
 }
 
-/// What became of the functions.
+/// Returns the outcome for the functions.
 pub(crate) fn outcome() -> EntryBranches {
     let _at_work = host::at_work();
     now().outcome.clone()
 }
 
-/// What goes through the modules, and what it has found.
+/// A pass through the modules, and its results.
 struct Pass<'n> {
     now: &'n mut Now,
     /// Calls of hooks, ascending.
@@ -253,17 +253,17 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether the hook of a sled was prepared earlier, for somebody else.
+    /// True if the hook of a sled was prepared earlier, for an outside writer.
     fn is_prepared(&self, image: &Image<'_>, sled: &Sled) -> bool {
         self.known.get(&(sled.address as usize)).is_some_and(|branch| is_there(image, branch))
     }
 
-    /// Whether it can be.
+    /// True if the hook of a sled can be prepared.
     fn can_be_prepared(&self, module: &Module<'_>, sled: &Sled) -> bool {
         is_untouched(module, sled) && !crosses_page(sled.address as usize, SLED_BYTES)
     }
 
-    /// Makes what sleds lead to, for somebody else who writes there. Returns those that were not there.
+    /// Makes the targets of sleds, for an outside writer. Returns those that were not there.
     fn prepare_sleds(&mut self, image: &Image<'_>, sleds: &[Sled]) -> Result<Option<Thunks>, (WholeReason, io::Error)> {
         let (known, new): (Vec<Sled>, Vec<Sled>) = sleds.iter().partition(|sled| self.is_prepared(image, sled));
         for branch in known.iter().filter_map(|sled| self.known.get(&(sled.address as usize))) {
@@ -345,7 +345,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Makes stubs, for somebody else who writes the branches. Returns which functions have one.
+    /// Makes stubs, for an outside writer of the branches. Returns which functions have one.
     fn prepare(&mut self, image: &Image<'_>, wanted: &[Wanted]) -> Result<(Vec<Made>, Area), (WholeReason, io::Error)> {
         let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error))?;
         let area = make_stubs(image, wanted, stubs::hook(), &pages)?;
@@ -381,7 +381,7 @@ impl Pass<'_> {
     }
 }
 
-/// What was made at beginnings, the stubs of these, and what was made at ends.
+/// Outcome at beginnings, the stubs of these, and the outcome at ends.
 type AllMade = (Vec<Made>, Area, Option<MadeExits>);
 
 /// Makes stubs, and branches to them: at beginnings, and at ends if these are to have some.
@@ -392,7 +392,7 @@ fn make_all(image: &Image<'_>, wanted: Vec<Wanted>, exits: Option<Exits>) -> Res
     }
 }
 
-/// Whether a sled is what the compiler has left, and its file says so.
+/// True if a sled is as the compiler has left it, and its file says so.
 fn is_untouched(module: &Module<'_>, sled: &Sled) -> bool {
     let place = sled.address as usize;
     let is_as_in_file = || {

@@ -1,5 +1,5 @@
 //! Entry branches of a process that cannot make them itself, as nothing of this crate is in it: the tracer alone was put there from outside. Its
-//! recorder finds the functions here, by the process's files and memory, and writes there what is made of them.
+//! recorder finds the functions here, by the process's files and memory, and writes the result there.
 //!
 //! Not here: how it is written (`rftrace-attach`).
 
@@ -45,7 +45,7 @@ pub struct OutsideBranches {
 pub struct OutsideArea {
     module: Range<usize>,
     wanted: Vec<Wanted>,
-    /// What the branches take the place of.
+    /// Bytes that the branches replace.
     displaced: Vec<Vec<u8>>,
 }
 
@@ -62,7 +62,7 @@ pub struct OutsideStubs {
     pub frames: Vec<u8>,
 }
 
-/// What all modules are looked at by.
+/// Inputs of the search through all modules.
 struct Looked<'a> {
     choice: &'a Choice,
     hooks: &'a [(&'static str, u64)],
@@ -108,7 +108,7 @@ impl OutsideBranches {
         Ok(())
     }
 
-    /// What cannot be read has no functions.
+    /// Looks at the functions of a module; one that cannot be read has none.
     fn look_at(
         &mut self,
         process: &Path,
@@ -172,7 +172,7 @@ impl OutsideBranches {
         &self.known
     }
 
-    /// What becomes of the functions, if all stubs are made.
+    /// Returns the outcome for the functions, if all stubs are made.
     #[must_use]
     pub fn outcome(&self) -> &EntryBranches {
         &self.outcome
@@ -203,15 +203,15 @@ impl OutsideArea {
         self.module.start as u64..self.module.end as u64
     }
 
-    /// What the stubs, and what may be told of them, take at the most.
+    /// Returns the most bytes that the stubs, and their possible unwind information, take.
     #[must_use]
     pub fn most_bytes(&self) -> usize {
-        // What is told of them is no larger than they are.
+        // The unwind information is no larger than the stubs.
         4 * most_bytes(self.wanted.len())
     }
 
-    /// Where so many bytes, and behind them the stubs and what may be told of these, lie within reach of the module. `mapped`: what is mapped in the
-    /// process, ascending.
+    /// Returns places within reach of the module for so many bytes, and behind them the stubs and their possible unwind information. `mapped`:
+    /// the mapped ranges of the process, ascending.
     #[must_use]
     pub fn places(&self, n_bytes: usize, mapped: &[Range<usize>]) -> Vec<usize> {
         let page = usize::try_from(page_size()).unwrap_or(4096);
@@ -234,7 +234,7 @@ impl OutsideArea {
     }
 }
 
-/// Whether its first instructions can run elsewhere at all.
+/// True if its first instructions can run elsewhere at all.
 fn can_move(function: &Wanted) -> bool {
     match &function.goes_on {
         GoesOn::Copy(instructions) => relocate::copy(instructions, function.name, function.name).is_some(),

@@ -36,7 +36,7 @@ impl Rooms {
         self.0.is_empty()
     }
 
-    /// Whether the function at `start` has one.
+    /// True if the function at `start` has one.
     pub(super) fn has(&self, image: &Image<'_>, start: usize) -> bool {
         let behind = self.0.partition_point(|&room| room <= start + LANDING_PAD_BYTES);
         let Some(&room) = self.0[..behind].last() else { return false };
@@ -45,7 +45,7 @@ impl Rooms {
     }
 }
 
-/// Whether nothing but NOPs stands there, at least so many bytes.
+/// True if nothing but NOPs stands there, at least so many bytes.
 pub(super) fn are_nops(image: &Image<'_>, address: usize, bytes: usize) -> bool {
     let Some((text, code)) = image.text(address) else { return false };
     let decoder = Decoder::with_ip(64, &code[address - text..], address as u64, DecoderOptions::NONE);

@@ -1,5 +1,5 @@
-//! XRay's sleds: a compiler has left room at the beginning of functions and wherever they return or jump to another one. Each gets a jump to where
-//! a word says, which is what is switched (`patch::switches`).
+//! XRay's sleds: a compiler has left room at the beginning of functions and wherever they return or jump to another one. Each gets a jump
+//! through a word, and the word is switched (`patch::switches`).
 //!
 //! ```text
 //! beginning    jmp +9; nine bytes of NOPs      →  jmp [word]; call thunk      off: behind it, on: the call of rftrace_sled_entry
@@ -7,8 +7,8 @@
 //! return       ret; ten bytes of NOPs          →  jmp [word]; ret             off: the ret, on: what calls rftrace_sled_exit and returns
 //! ```
 //!
-//! In a program that runs what is written is to be taken away again, while threads may be in the hooks: nobody may come back to the middle
-//! of a sled, nor stand there. There one instruction takes its place, as long as it, and leads to a thunk that each sled has for itself:
+//! In a running program the written code is removed again, while threads may be in the hooks: no thread may come back to the middle of a sled,
+//! or stand there. So one instruction replaces the whole sled, and leads to a thunk of its own:
 //!
 //! ```text
 //! beginning, tail call                         →  call thunk                  off: a ret, on: the hook
@@ -27,7 +27,7 @@
 //!        +40   jmp [rip + …]         in a program that runs, for each sled: by its word
 //! ```
 //!
-//! What was entered is to be left: ends are switched on with the beginning, and stay so.
+//! Functions that were entered are to be left: ends are switched on with the beginning, and stay so.
 //!
 //! Stacks are as behind the call, so the module's own unwind information holds for the function, and a thunk needs none but that it
 //! was called.
@@ -115,7 +115,7 @@ impl Sleds {
         self.0 = functions.filter(|own| own.iter().all(&mut is_usable)).flatten().copied().collect();
     }
 
-    /// Whether the function at `start` is one of them.
+    /// True if the function at `start` is one of them.
     pub(super) fn has(&self, start: usize) -> bool {
         let first = self.0.partition_point(|sled| sled.function < start as u64);
         let own = self.0[first..].iter().take_while(|sled| sled.function == start as u64);
@@ -123,7 +123,7 @@ impl Sleds {
     }
 }
 
-/// Whether a sled is as the compiler has left it.
+/// True if a sled is as the compiler has left it.
 pub(super) fn is_whole(image: &Image<'_>, sled: &Sled) -> bool {
     let address = sled.address as usize;
     let Some(bytes) = address.checked_add(SLED_BYTES).and_then(|end| image.bytes(address..end)) else { return false };
@@ -198,12 +198,12 @@ impl Thunks {
         self.start + TO_ENTRY_AT..self.start + THUNKS_AT + n_thunks * THUNK_BYTES
     }
 
-    /// Their unwind information, which is the same for all who read it, and where its description begins.
+    /// Their unwind information, the same for all readers, and where its description begins.
     pub(super) fn frames(&self) -> (Vec<u8>, usize) {
         unwind::called(&self.range())
     }
 
-    /// What is written into a sled.
+    /// Returns the code to write into a sled.
     pub(super) fn code(&self, sled: &Sled) -> Option<[u8; SLED_BYTES]> {
         let address = sled.address as usize;
         let mut code = instruction(&JUMP, address, self.word_of(self.idx(sled)?));
@@ -215,7 +215,7 @@ impl Thunks {
         code.try_into().ok()
     }
 
-    /// What somebody else writes into a sled of such bytes.
+    /// Returns the branch for an outside writer, in a sled of such bytes.
     pub(super) fn prepared(&self, sled: &Sled, bytes: &[u8; SLED_BYTES]) -> Option<Branch> {
         let place = match sled.kind {
             SledKind::Entry => Place::Entry,
@@ -256,7 +256,7 @@ impl Thunks {
         self.start + THUNKS_AT + idx * THUNK_BYTES
     }
 
-    /// What lies at `start`; so many bytes at all.
+    /// Returns the contents from `start` on, of so many bytes.
     fn contents(&self, n_bytes: usize) -> Vec<u8> {
         let [entry, exit] = [self.start, self.start + WORD];
         let mut contents = vec![FILLER; n_bytes];

@@ -16,7 +16,7 @@
 //!                jmp [rip + …]       the hook, which goes on there
 //! ```
 //!
-//! What is in another module may go on elsewhere later: at a function that somebody puts in its place. So that word can be written.
+//! A function of another module may go on elsewhere later: at a function that somebody puts in its place. So that word can be written.
 //!
 //! Flags are dead at a function's beginning. Off, a call costs two jumps that are taken, to the stub and back, and a comparison.
 //!
@@ -71,9 +71,9 @@ const LARGEST: usize = 128;
 /// A function that gets a stub.
 #[derive(Debug)]
 pub(super) struct Wanted {
-    /// What records and filters name it by.
+    /// Its name in records and filters.
     pub(super) name: usize,
-    /// What the hook is told: that, where it is the tracer's.
+    /// Value for the hook: the name, if the hook is the tracer's.
     pub(super) told: usize,
     pub(super) goes_on: GoesOn,
 }
@@ -97,7 +97,7 @@ impl Wanted {
     }
 }
 
-/// Stubs at their place, whoever makes the memory for them.
+/// Stubs at their place, in memory of this process or another one.
 #[derive(Debug)]
 pub(super) struct Stubs {
     range: Range<usize>,
@@ -133,7 +133,7 @@ pub(super) fn hook_with_ends() -> usize {
     rftrace_entry_with_ends as *const () as usize
 }
 
-/// What the stubs of so many functions take at the most, in whole pages, without their switches.
+/// Returns the most bytes that the stubs of so many functions take, in whole pages, without their switches.
 pub(super) fn most_bytes(n_functions: usize) -> usize {
     let page = usize::try_from(page_size()).unwrap_or(4096);
     (WORDS_AT + n_functions * (WORDS_BYTES + LARGEST) + STUB_ALIGN).next_multiple_of(page)

@@ -1,10 +1,11 @@
-//! A program that is linked statically and has no symbol table: which of its functions can have no branch, and where its unwinder is, by what they do.
+//! A program that is linked statically and has no symbol table: its functions that can have no branch, and the place of its unwinder, by their
+//! conduct.
 //!
 //! libgcc's unwinder is known by this: some functions read their return address, have another function note it with all registers, which reads its own, and go
 //! on at a stack pointer that they have computed (`__builtin_eh_return`). It is all that lies between the first and the last of these and of what they call
 //! nearby, which a linker takes from one file.
 //!
-//! Not here: what a single function does (`conduct`); LLVM's unwinder (`messages`).
+//! Not here: the conduct of a single function (`conduct`); LLVM's unwinder (`messages`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,10 +22,10 @@ use crate::host::linux::modules;
 use crate::patch::frames;
 use crate::patch::module::Image;
 
-/// What is known of the functions of such a program.
+/// Facts about the functions of such a program.
 #[derive(Clone, Debug, Default)]
 pub struct Unnamed {
-    /// Where those begin that return twice, go on on another stack, or ask who has called them.
+    /// Beginnings of functions that return twice, go on on another stack, or ask for their callers.
     special: BTreeSet<usize>,
     unwinder: UnnamedUnwinder,
 }
@@ -102,7 +103,7 @@ impl Unnamed {
         &self.unwinder
     }
 
-    /// Whether a function can have no branch.
+    /// True if a function can have no branch.
     pub(super) fn is_special(&self, function: usize) -> bool {
         self.special.contains(&function)
     }
@@ -134,7 +135,7 @@ impl Unnamed {
     }
 }
 
-/// What all functions do, by where they begin, and where they end.
+/// Conduct and end of each function, by its beginning.
 struct All(BTreeMap<usize, (Conduct, usize)>);
 
 impl All {
@@ -146,8 +147,8 @@ impl All {
         self.0.iter().filter(move |(_, (conduct, _))| is_it(conduct)).map(|(&start, _)| start)
     }
 
-    /// What can have no branch by itself, what goes on there or from there without a call, and what has its caller asked for by such a function, as hooks do
-    /// that compilers have called.
+    /// Returns the functions that can have no branch: by themselves; as they go on at or from such a function without a call; or as they have
+    /// such a function ask for their caller, as hooks do that compilers have called.
     fn special(&self) -> BTreeSet<usize> {
         let is_seed = |it: &Conduct| it.reads_return_address || it.changes_stack || it.returns_twice;
         let mut found: BTreeSet<usize> = self.that(is_seed).collect();
@@ -165,7 +166,7 @@ impl All {
         }
     }
 
-    /// Whether a function has another one note its return address, as what looks for callers does.
+    /// True if a function has another one note its return address, as functions do that look for callers.
     fn asks_for_registers(&self) -> bool {
         self.that(|it| it.reads_return_address && !it.calls.is_empty() && !it.returns_twice).next().is_some()
     }
@@ -248,14 +249,15 @@ fn sets_register(code: &[u8]) -> bool {
     code.starts_with(&COMPARES) && code.windows(WRITES.len()).any(|bytes| bytes == WRITES)
 }
 
-/// What libgcc is told of unwind information by: one of the first things that a program runs (`frame_dummy`) calls it with the program's own.
+/// Returns the function that tells libgcc of unwind information: one of the first functions of a program (`frame_dummy`) calls it with the
+/// program's own.
 fn registrar(image: &Image<'_>, file: &[u8]) -> Option<usize> {
     let frames = image.section(file, b".eh_frame")?;
     let initializers = image.bytes(image.section(file, b".init_array")?)?.as_chunks().0;
     initializers.iter().find_map(|&word| called_with(image, u64::from_le_bytes(word) as usize, &frames))
 }
 
-/// What the function at `start` calls first, if it does so with an address in a range and another one.
+/// Returns the first function that the one at `start` calls, if it does so with an address in a range and another one.
 fn called_with(image: &Image<'_>, start: usize, told: &Range<usize>) -> Option<usize> {
     const MOST_INSTRUCTIONS: usize = 16;
 

@@ -1,4 +1,4 @@
-//! Makes what branches and sleds lead to, and writes them while this is the only thread.
+//! Makes the targets of branches and sleds, and writes the branches while this is the only thread.
 //!
 //! Not here: which functions get one (`mod`).
 
@@ -17,7 +17,7 @@ use crate::patch::stubs::distance;
 use crate::patch::unwind::Reader;
 use crate::patch::unwinder;
 
-/// Whether a function has what it is to have.
+/// Outcome for a function: it has its branch, or why not.
 pub(super) type Made = Result<(), WholeReason>;
 
 /// Makes the stubs, which lead to a hook, and then the branches. Returns which functions have one.

@@ -1,6 +1,7 @@
 //! The functions of a module, and which of their instructions gives way to a branch.
 //!
-//! All code of the module is looked at for branches, and what sections say is data is none. That an indirect jump leads to a function's first instruction from within is not proven wrong.
+//! All code of the module is looked at for branches, but for data by the module's sections. That an indirect jump leads to a function's first
+//! instruction from within is not proven wrong.
 
 use std::collections::BTreeSet;
 
@@ -19,13 +20,13 @@ const SIGNING: [u32; 2] = [0xd503_233f, 0xd503_237f];
 #[derive(Debug)]
 pub(super) struct Functions {
     ranges: Vec<Range>,
-    /// What is branched to or has a name, ascending.
+    /// Addresses that are branched to or have a name, ascending.
     targets: Vec<usize>,
     /// Functions that branch to their own beginning.
     looping: BTreeSet<usize>,
 }
 
-/// What a branch takes the place of: sp is the CFA there.
+/// Instruction that a branch replaces: sp is the CFA there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Displaced {
     pub(super) at: usize,
@@ -70,7 +71,7 @@ impl Functions {
         self.ranges.iter().filter(|range| range.is_function).map(|range| (range.start, range.end))
     }
 
-    /// What is to give way in a function.
+    /// Returns the instruction of a function that is to give way.
     pub(super) fn displaced(&self, image: &Image<'_>, start: usize, end: usize) -> Result<Displaced, WholeReason> {
         if self.looping.contains(&start) {
             return Err(WholeReason::Loop);
@@ -96,8 +97,8 @@ impl Functions {
     }
 }
 
-/// Whether code uses x16 or x17 and has not set them. Calls may change them on their way, and stubs do: so this is a part of another function, or one
-/// that only its own kind calls. The code is read from its beginning to its end, whatever it branches to.
+/// True if code uses x16 or x17 and has not set them. Calls may change them on their way, and stubs do: so such code is a part of another
+/// function, or a function that only its own kind calls. The code is read from its beginning to its end, whatever it branches to.
 fn takes_registers(code: &[u8]) -> bool {
     let mut unset = [16, 17].map(|register| (register, true));
     for bytes in code.as_chunks::<WORD>().0 {

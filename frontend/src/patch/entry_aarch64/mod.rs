@@ -1,10 +1,10 @@
 //! Functions that call no hook, on aarch64.
 //!
 //! - Those with room for a branch at their beginning are sites as calls of the hook are: they are found, stubbed and switched by
-//!   [`engine`](super::engine). `room_outcome` says what became of them.
-//! - Others that were chosen by name get a branch in place of an instruction: `functions` says which one, `relocate` makes a copy of it, and `stubs` are what the
-//!   branches jump to. This file goes through the modules, once in a program's life and while it has one thread: the instruction may be any, and only a few may be
-//!   changed into a branch while others run them. What is switched later is in the stubs.
+//!   [`engine`](super::engine). `room_outcome` has their outcome.
+//! - Others that were chosen by name get a branch in place of an instruction: `functions` finds this instruction, `relocate` makes a copy of it,
+//!   and `stubs` makes the targets of the branches. This file goes through the modules, once in a program's life and while it has one thread:
+//!   the instruction may be any, and only a few may be changed into a branch while others run them. Later switches are in the stubs.
 //!
 //! **Invariant**: a function is left whole where anything about it is unsure.
 //!
@@ -40,7 +40,7 @@ unsafe extern "C" {
     safe fn rftrace_backend_keep_scalable();
 }
 
-/// What became of the first choice of functions without room.
+/// Outcome of the first choice of functions without room.
 static OUTCOME: OnceLock<EntryBranches> = OnceLock::new();
 
 /// Gives the chosen functions their hooks.
@@ -54,7 +54,7 @@ pub(crate) fn install(choice: Choice, way: Way) {
     }
 }
 
-/// What became of the functions.
+/// Returns the outcome for the functions.
 pub(crate) fn outcome() -> EntryBranches {
     let mut outcome = room_outcome::outcome();
     if let Some(made) = OUTCOME.get() {
@@ -67,7 +67,7 @@ pub(crate) fn outcome() -> EntryBranches {
     outcome
 }
 
-/// What goes through the modules, and what it has found.
+/// A pass through the modules, and its results.
 struct Pass<'c> {
     choice: &'c Choice,
     /// Calls of the hook and entries with room, by address within a module.
@@ -177,7 +177,7 @@ impl Pass<'_> {
         &self.known[first..behind.max(first)]
     }
 
-    /// Whether it is recorded by the room that it has.
+    /// True if the function is recorded by its room.
     fn has_room(&self, function: &Function<'_>) -> bool {
         self.sites_of(function).iter().any(|site| site.has_arguments)
     }
@@ -251,7 +251,7 @@ fn make_stubs(image: &Image<'_>, wanted: &[Wanted], pages: &[Pages]) -> Result<A
     Ok(area)
 }
 
-/// Whether the C library has begun no other thread (glibc 2.32). An emulator has threads of its own, which are none of the program's.
+/// True if the C library has begun no other thread (glibc 2.32). An emulator has threads of its own, which are none of the program's.
 fn has_one_thread_by_library() -> bool {
     // SAFETY: a string that ends with a NUL.
     let is_one = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) }.cast::<u8>();

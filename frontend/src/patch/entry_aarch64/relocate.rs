@@ -1,4 +1,4 @@
-//! The first instruction of a function, as it runs elsewhere: what is relative to its place is said otherwise, all else stays as it is.
+//! The first instruction of a function, as it runs elsewhere: operands relative to its place are encoded anew, all else stays as it is.
 //!
 //! Source: Arm ARM, "A64 instruction set encoding".
 
@@ -7,11 +7,11 @@ use crate::patch::instructions::{is_call, is_conditional, is_test_of_bit, named_
 /// `x16`, which a call may change on its way to a function.
 const X16: u32 = 16;
 
-/// What an instruction becomes.
+/// Copy of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Copied {
     pub(super) words: Vec<u32>,
-    /// Whether it is the instruction itself, which may move the stack pointer or sign the return address.
+    /// True if it is the instruction itself, which may move the stack pointer or sign the return address.
     pub(super) is_as_it_was: bool,
 }
 

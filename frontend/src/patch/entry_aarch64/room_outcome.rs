@@ -1,4 +1,4 @@
-//! What became of functions with room for a branch at their beginning.
+//! Outcome for functions with room for a branch at their beginning.
 
 use std::collections::HashMap;
 use std::ffi::CStr;

@@ -69,7 +69,7 @@ const PACIBSP: u32 = 0xd503_237f;
 /// A function that gets a stub.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
-    /// What records and filters name it by: its address, or that of the slot for it.
+    /// Its name in records and filters: its address, or that of the slot for it.
     pub(super) name: usize,
     pub(super) goes_on: GoesOn,
 }

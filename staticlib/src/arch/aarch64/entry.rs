@@ -241,8 +241,8 @@ global_asm!(
     entry_slow = sym entry::entry_slow,
 );
 
-// What the assembly takes for granted: two registers hold the decisive instructions; which they are is in the lowest byte of a cell; what the bits of a
-// key mean.
+// Assumptions of the assembly: two registers hold the decisive instructions; the lowest byte of a cell says which they are; the
+// meaning of a key's bits.
 const _: () = assert!(frames::OFFSET_UNIT == 8 && DECISIVE * size_of::<u32>() == 2 * size_of::<u64>());
 const _: () = assert!(frames::DECIDED_BITS == u8::BITS);
 const _: () = assert!(Key::None as u8 == 0 && Key::A as u8 == 1 && Key::B as u8 == 3);

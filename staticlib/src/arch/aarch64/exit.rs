@@ -35,8 +35,8 @@ macro_rules! load_late {
     };
 }
 
-// What a trampoline does, up to its slow path, which follows at 9. A register is the CFA; `begin` may compute it, in x17; `leave` goes on where another
-// register says, which is x16 or x17 and not that.
+// A trampoline up to its slow path, which follows at 9. A register is the CFA; `begin` may compute it, in x17; `leave` goes on at the
+// address in another register, which is x16 or x17 and not that.
 macro_rules! exit_fast {
     (begin = $begin:expr, cfa = $cfa:literal, to = $to:literal, leave = $leave:expr) => {
         concat!(

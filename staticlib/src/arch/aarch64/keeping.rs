@@ -15,7 +15,7 @@ use crate::control_block::CONTROL;
 use crate::entry;
 use crate::filter;
 
-/// What the fast paths put aside.
+/// Bytes put aside by the fast paths.
 pub(super) const KEPT_BYTES: usize = 64;
 
 // Puts x9 to x15 and the flags aside; x16 changes.

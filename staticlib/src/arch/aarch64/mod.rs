@@ -76,7 +76,7 @@ use crate::abi::{Record, ReturnEntry, ThreadBlock, enabled};
 /// The bit that says that every call is recorded.
 const ON_BIT: u32 = enabled::ON.trailing_zeros();
 
-// What the assembly takes for granted: which state has that bit; pairs of words; what pre- and post-indexing lead to.
+// Assumptions of the assembly: the state with that bit; pairs of words; the targets of pre- and post-indexing.
 const _: () = assert!(enabled::ON.is_power_of_two() && (enabled::OFF | enabled::FILTERED) & enabled::ON == 0);
 const _: () = assert!(offset_of!(Record, tsc) == 0);
 const _: () = assert!(offset_of!(ReturnEntry, parent_ip) == 0);

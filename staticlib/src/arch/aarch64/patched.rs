@@ -22,8 +22,8 @@ macro_rules! load_stub {
     };
 }
 
-// What is recorded of every call, directly in front of the `bl` that is in front of T. It has come by a jump: x17 is where it goes on, x30 the
-// return address, sp the CFA. Where the unwinder looks the function has not begun: the frame is that of its caller.
+// The hook that records every call, directly in front of the `bl` that is in front of T. It has come by a jump: x17 is where it goes on,
+// x30 the return address, sp the CFA. To the unwinder the function has not begun: the frame is that of its caller.
 macro_rules! patched_entry {
     () => {
         concat!(

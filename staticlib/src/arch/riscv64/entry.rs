@@ -231,7 +231,7 @@ extern "C" fn enter(child_ip: usize, stack_pointer: usize, frame_pointer: usize,
     entry_slow(slot, child_ip, stack_pointer, frame, caller, 0);
 }
 
-// What the assembly takes for granted: the time is a record's first word, the largest frame is a power of two, and masks are immediates.
+// Assumptions of the assembly: the time is a record's first word, the largest frame is a power of two, and masks are immediates.
 const _: () = assert!(offset_of!(Record, tsc) == 0);
 const _: () = assert!(MAX_FRAME_BYTES.is_power_of_two());
 const _: () = assert!(((1 << frames::CFA_BITS) - 1) * frames::OFFSET_UNIT < 2048 && frames::CFA_SHIFT == 3);

@@ -111,12 +111,12 @@ macro_rules! check_state {
     };
 }
 
-// What both kinds of recording do with a call that is nested in the function of the entry below rcx, or is a tail call:
+// The part of both kinds of recording for a call that is nested in the function of the entry below rcx, or is a tail call:
 // reserves a record and an entry, writes them and hooks the return. r11 = the thread's block, rcx = the place for the
 // entry. Afterwards r11 has done its duty; rax, rcx and rdx are free.
 //
-// `filtered` passes the state of the function below on; `trampoline` is what the function returns to. `sled`: its return stays as it is,
-// which its entry says.
+// `filtered` passes the state of the function below on; `trampoline` is the new return address. `sled`: the return stays as it is,
+// which the entry says.
 macro_rules! record_and_hook {
     (
         hook = $hook:expr,

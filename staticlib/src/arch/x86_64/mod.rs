@@ -43,12 +43,12 @@ mod saved;
 #[cfg(not(target_os = "none"))]
 mod sled;
 
-/// What the trampoline pushes before it looks at its stack slot: rcx, rax, rdx, and with `interruptsafe` room for the
+/// Bytes that the trampoline pushes before it looks at its stack slot: rcx, rax, rdx, and with `interruptsafe` room for the
 /// return address and r11.
 const EXIT_SAVED: usize = if cfg!(feature = "interruptsafe") { 40 } else { 24 };
 /// The same for T2, which always leaves by `ret`.
 const PAIRED_EXIT_SAVED: usize = if cfg!(feature = "interruptsafe") { 40 } else { 32 };
-/// What a hook pushes before it looks at its caller: rax, rcx, rdx, and with `interruptsafe` r11.
+/// Bytes that a hook pushes before it looks at its caller: rax, rcx, rdx, and with `interruptsafe` r11.
 const ENTRY_SAVED: usize = if cfg!(feature = "interruptsafe") { KEPT_ENTRY_SAVED } else { 24 };
 /// The same for the hook of entry branches, which always keeps r11.
 const KEPT_ENTRY_SAVED: usize = 32;

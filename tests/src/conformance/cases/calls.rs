@@ -145,7 +145,7 @@ fn callbacks(seen: &Seen) -> Result<(), Fault> {
 }
 
 fn stackless(seen: &Seen) -> Result<(), Fault> {
-    // What runs when it is resumed has a name that each tracer demangles in its way.
+    // Each tracer demangles the name of the resumed function in its own way.
     let made = "counts\n  counts\n";
     let next = "next\n  counts\n    leaf\n";
     let end = "next\n  counts\n";

@@ -14,7 +14,7 @@ use super::Case;
 /// Cases that are about one thing.
 #[derive(Debug)]
 pub struct Group {
-    /// What it is.
+    /// The subject of its cases.
     pub name: &'static str,
     /// Its cases.
     pub cases: Vec<Case>,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 use std::mem;
 
-/// What happens on a stack.
+/// A step on a stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     Enter(&'static str),
@@ -15,7 +15,7 @@ pub(super) enum Step {
     Switch,
 }
 
-/// What a thread does, as it is being told.
+/// The actions of a thread, told one after the other.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Story {
     told: Vec<Told>,

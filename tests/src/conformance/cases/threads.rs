@@ -24,7 +24,7 @@ fn threads(seen: &Seen, n_threads: usize, n_calls: usize) -> Result<(), Fault> {
     seen.outlines(&[(&worker, n_threads)])
 }
 
-/// What is open when recording begins is not in the trace, or is, if the tracer knows of it.
+/// Functions open at the begin of recording are not in the trace, or are, if the tracer knows of them.
 fn early_thread(seen: &Seen) -> Result<(), Fault> {
     let open = [("begins\n  leaf\n  leaf\n", 1), ("outer\n  inner\n    leaf\n    leaf\n  leaf\nleaf\n", 1)];
     seen.outlines(&open).or_else(|_| seen.outlines(&[("leaf\nleaf\n", 1), (&"leaf\n".repeat(4), 1)]))

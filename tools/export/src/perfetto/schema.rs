@@ -2,7 +2,7 @@
 
 use prost::{Message, Oneof};
 
-/// What a track's event is.
+/// Types of a track's event.
 pub(crate) const SLICE_BEGIN: i32 = 1;
 pub(crate) const SLICE_END: i32 = 2;
 pub(crate) const INSTANT: i32 = 3;

@@ -1,4 +1,4 @@
-//! What peers may do: the server lives, others are served meanwhile, and nothing lies outside its folder.
+//! Attacks by peers: the server lives, others are served meanwhile, and nothing lies outside its folder.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +9,7 @@ use rftrace_net::receive::ReceiveOptions;
 
 use crate::peer::{LONG, Running, dir_name, file, files, head, honest, honest_files, info, message, push, records};
 
-/// What the peer does when it has sent its bytes.
+/// The peer's next step when it has sent its bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Then {
     /// It waits until the server closes.
@@ -182,7 +182,7 @@ fn the_server_lives_and_others_are_served() {
         }
         let told = if attack.then == Then::Stay {
             first.end(&server);
-            // What it has sent may not have been read yet.
+            // The sent bytes may not have been read yet.
             let n_dirs = 2 + usize::from(attack.left.is_some());
             let patience = Instant::now() + Duration::from_secs(30);
             while fs::read_dir(server.received()).unwrap().count() < n_dirs && Instant::now() < patience {

@@ -94,7 +94,7 @@ fn uftrace_recv(dir: &Path) -> (Uftrace, Address) {
     panic!("uftrace recv does not listen")
 }
 
-/// Whether a process listens at a port: who tries by connecting ends `uftrace recv`.
+/// True if a process listens at a port. Connecting instead would end `uftrace recv`.
 fn is_listening(pid: u32, port: u16) -> bool {
     let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
     let local = format!(":{port:04X}");

@@ -54,12 +54,12 @@ impl Running {
         TcpStream::connect(("127.0.0.1", self.port())).unwrap()
     }
 
-    /// What the server says of the next peer that ends.
+    /// The server's report on the next peer that ends.
     pub(crate) fn told(&self) -> Received {
         self.told.recv_timeout(LONG).expect("the server tells")
     }
 
-    /// What it says of the next peer, which has to be this one.
+    /// The server's report on the next peer, which has to be this one.
     #[track_caller]
     pub(crate) fn told_of(&self, peer: &TcpStream) -> Received {
         let told = self.told();
@@ -72,7 +72,7 @@ impl Running {
         self.folder.path().join("received")
     }
 
-    /// Ends it. Returns the number of complete traces, and who was cut off by the end.
+    /// Ends it. Returns the number of complete traces, and the peers cut off by the end.
     #[track_caller]
     pub(crate) fn end(self) -> (usize, Vec<Received>) {
         self.stop.stop();
@@ -157,7 +157,7 @@ pub(crate) fn honest(name: &str) -> Vec<Vec<u8>> {
     ]
 }
 
-/// What becomes of them.
+/// The files that the server makes of them.
 pub(crate) fn honest_files() -> BTreeMap<String, Vec<u8>> {
     let records = [vec![1; 32], vec![3; 16]].concat();
     [

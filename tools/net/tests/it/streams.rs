@@ -50,7 +50,7 @@ fn process(number: u64) -> Vec<u8> {
     section(b"PROC", &words(&[number]))
 }
 
-/// What is known of a process, as one piece.
+/// The facts about a process, as one piece.
 fn about(text: &[u8]) -> Vec<u8> {
     section(b"ABOU", &[words(&[text.len() as u64, 0]), text.to_vec()].concat())
 }
@@ -68,7 +68,7 @@ fn chunk(fill: u8) -> Vec<u8> {
     section(b"CHNZ", &[fill; 80])
 }
 
-/// What an honest peer sends.
+/// The sections of an honest peer.
 fn stream(name: &[u8]) -> Vec<Vec<u8>> {
     vec![
         hello(1, [0; 32], name),
@@ -90,7 +90,7 @@ fn stream(name: &[u8]) -> Vec<Vec<u8>> {
     ]
 }
 
-/// What becomes of it.
+/// The files that the server makes of it.
 fn stored() -> BTreeMap<String, Vec<u8>> {
     let head = b"\x93RFT\r\n\x1a\n\x02\0\0\0\x09\0\0\0";
     [
@@ -123,7 +123,7 @@ fn stored_in(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     stored
 }
 
-/// What the server answers.
+/// The server's answer.
 fn answer(mut peer: &TcpStream) -> String {
     let mut text = Vec::new();
     let _ = peer.read_to_end(&mut text);
@@ -200,7 +200,7 @@ fn a_stream_that_is_cut_anywhere_leaves_what_came_as_a_whole() {
     assert_eq!(server.end().0, 0);
 }
 
-/// What, bytes, whether the peer goes then, and what the server says. `None`: it stays, and is cut off at the end.
+/// Name, bytes, whether the peer goes then, and the server's message. `None`: the peer stays, and is cut off at the end.
 type Attack = (&'static str, Vec<u8>, bool, Option<&'static str>);
 
 fn attacks() -> Vec<Attack> {
@@ -380,7 +380,7 @@ fn a_stream_may_not_be_larger_than_it_may() {
 
 #[test]
 fn who_is_silent_loses_the_connection() {
-    // Between sections too: who has nothing to tell says that.
+    // Between sections too: an idle peer sends beats.
     let server = Running::start(|options| options.timeout = Duration::from_millis(50));
     for bytes in [b"\x93R".to_vec(), [hello(1, [0; 32], b"y"), process(0)].concat()] {
         let peer = server.connect();

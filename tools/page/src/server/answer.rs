@@ -1,4 +1,4 @@
-//! What is answered to a request.
+//! Answers to requests.
 
 use std::fs::File;
 use std::future::poll_fn;
@@ -19,7 +19,7 @@ use super::body::Body;
 use crate::error::Error;
 use crate::zoom::Zoom;
 
-/// Who has not the token, or names another host, such as a web page whose name was made to mean this machine, gets nothing.
+/// Requests without the token get nothing, nor do those that name another host, such as a web page whose name was made to mean this machine.
 pub(super) struct Desk {
     pub(super) port: u16,
     pub(super) token: String,
@@ -38,7 +38,7 @@ pub(super) enum Served {
     /// The page asks for what is seen.
     Zoom {
         document: Bytes,
-        /// What it knows before.
+        /// The data that the page has from the beginning.
         start: Bytes,
         zoom: Box<Zoom>,
     },
@@ -50,7 +50,7 @@ pub(super) enum Served {
     },
 }
 
-/// What all answers say: nothing is kept, or told to others.
+/// Headers of all answers: nothing is kept, or told to others.
 const HEADERS: [(&str, &str); 3] =
     [("x-content-type-options", "nosniff"), ("referrer-policy", "no-referrer"), ("cache-control", "no-store")];
 
@@ -80,13 +80,13 @@ const QUESTION_TIME: Duration = Duration::from_secs(30);
 const TEXT: &str = "text/plain; charset=utf-8";
 const BINARY: &str = "application/octet-stream";
 
-/// What a request asks for.
+/// The thing that a request asks for.
 enum Wanted {
     Document,
     Data,
-    /// What this answers, when the question was read.
+    /// The answer of this name, to the question in the body.
     Asked(String),
-    /// Whether it may ask.
+    /// Only whether the page may ask.
     Nothing,
 }
 
@@ -118,7 +118,7 @@ impl Desk {
         let mut add = |name: HeaderName, value| response.headers_mut().insert(name, HeaderValue::from_static(value));
         add(CONTENT_TYPE, kind);
         if is_refused {
-            // What else comes is not read.
+            // The rest of the request is not read.
             add(CONNECTION, "close");
         }
         let mut add_all = |headers: &[(&'static str, &'static str)]| {
@@ -135,7 +135,7 @@ impl Desk {
         response
     }
 
-    /// What is behind the token, of a request that has it.
+    /// The path behind the token; an error for a request without it.
     fn check<'r>(&self, head: &'r Parts) -> Result<&'r str, Refusal> {
         let is_ours =
             |host: &str| ["127.0.0.1", "localhost"].iter().any(|name| host == format!("{name}:{}", self.port));
@@ -214,7 +214,7 @@ impl Desk {
     }
 }
 
-/// What a page asks.
+/// Reads a page's question.
 async fn question(mut body: Incoming) -> Result<Vec<u8>, Refusal> {
     let read = async {
         let mut question = Vec::new();

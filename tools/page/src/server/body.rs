@@ -1,4 +1,4 @@
-//! What an answer consists of, piece by piece.
+//! The body of an answer, piece by piece.
 
 use std::fs::File;
 use std::future::Future;
@@ -11,12 +11,12 @@ use std::task::{Context, Poll, ready};
 use hyper::body::{self, Bytes, Frame, SizeHint};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// What is read of a file at a time.
+/// Bytes of a file that are read at a time.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// It.
+/// A body.
 pub(super) enum Body {
-    /// What is in memory, the last piece first.
+    /// Pieces in memory, the last one first.
     Pieces(Vec<Bytes>),
     /// A file that several read at once, each from its beginning.
     File(FromStart),

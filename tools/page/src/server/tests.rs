@@ -115,7 +115,7 @@ fn what_comes_behind_a_header_is_refused() {
         let answer = ask(address, &request, rest);
         let what = &request[..request.len().min(60)];
         assert!(answer.is_empty() || answer.starts_with(&format!("HTTP/1.1 {status} ")), "{what}: {answer}");
-        // What is long is refused amid it, and then the system may not pass the answer on.
+        // A long request is refused amid it, and then the system may not pass the answer on.
         assert!(!answer.is_empty() || request.len() + rest.len() > 10_000, "{what}");
     }
 }

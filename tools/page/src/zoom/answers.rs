@@ -1,4 +1,4 @@
-//! What the page asks for, and what it is told.
+//! The page's questions, and the answers.
 //!
 //! A question is JSON, an answer numbers (`numbers`):
 //!
@@ -27,7 +27,7 @@ use crate::numbers::number;
 /// The most pixels of a picture.
 const MAX_PIXELS: u64 = 1 << 22;
 
-/// What is to be drawn of some rows.
+/// A request for a picture of some rows.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Picture {
     from: u64,
@@ -63,11 +63,11 @@ type Place = (u64, usize, usize, u64);
 pub(crate) struct Range {
     from: u64,
     to: u64,
-    /// Whether tasks are apart.
+    /// True for sums by task.
     apart: bool,
 }
 
-/// What questions are answered by.
+/// The data that questions are answered by.
 #[derive(Debug)]
 pub(crate) struct Answers<'d> {
     pub(crate) file: &'d File,
@@ -127,7 +127,7 @@ impl Answers<'_> {
         Ok(out)
     }
 
-    /// Whether it is of what there is.
+    /// Refuses a block with functions or values that do not exist.
     fn check(&self, block: &Block) -> Result<()> {
         let has_values = block.values.iter().all(|&value| value as usize <= self.n_values);
         if (block.function as usize) < self.n_functions && has_values { Ok(()) } else { Err(Error::Damaged) }
@@ -228,7 +228,7 @@ impl Answers<'_> {
 
     pub(crate) fn sums(&self, asked: &Range) -> Result<Vec<u8>> {
         let Directory { begin, end, tasks, .. } = self.directory;
-        // What ends a trace at its last nanosecond is in it.
+        // A call that ends a trace at its last nanosecond is in it.
         let to = if asked.to >= *end { u64::MAX } else { asked.to };
         let is_whole = asked.from <= *begin && to == u64::MAX;
         let made = if is_whole { Vec::new() } else { self.sum_up(asked.from, to)? };
@@ -317,7 +317,7 @@ fn write_sum(out: &mut Vec<u8>, sum: Sum) {
     [sum.calls, sum.total, sum.own].into_iter().for_each(|value| number(out, value));
 }
 
-/// Whether one of these functions may be in a chunk.
+/// True if one of these functions may be in a chunk.
 fn may_have(chunk: &Chunk, found: &[bool]) -> bool {
     chunk.functions.is_empty() || chunk.functions.iter().any(|&function| found[function as usize])
 }

@@ -46,7 +46,7 @@ impl Block {
     }
 }
 
-/// What is packed: single calls, with their callers, or blocks.
+/// The packed items: single calls, with their callers, or blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Calls,
@@ -145,7 +145,7 @@ impl<'b> Decoder<'b> {
         Some(Block { start, end: self.end, n, busy, function, part, values, caller: self.caller })
     }
 
-    /// What is left behind it.
+    /// The bytes left behind it.
     pub(crate) fn rest(&self) -> &'b [u8] {
         self.bytes
     }
@@ -168,14 +168,14 @@ impl Merger {
         Self { width: width.max(1), open: None, cell: None, functions: Vec::new() }
     }
 
-    /// Whether nothing was added since the last block was whole.
+    /// True if nothing was added since the last block was whole.
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_none()
     }
 
     /// Takes the next block. Returns the one before, if that is whole.
     pub(crate) fn add(&mut self, block: Block) -> Option<Block> {
-        // What was merged for narrower pixels is narrow.
+        // A block that was merged for narrower pixels is narrow.
         let is_narrow = block.n > 1 || block.end - block.start < self.width;
         let cell = is_narrow.then(|| block.start / self.width);
         if cell.is_some()

@@ -71,7 +71,7 @@ pub(crate) fn make(trace: &Trace, file: &File) -> Result<Directory> {
     Ok(directory)
 }
 
-/// What the makers of all tasks have.
+/// The state shared by the makers of all tasks.
 struct Shared<'t> {
     trace: &'t Trace,
     base_ns: u64,
@@ -229,7 +229,7 @@ impl LaneMaker {
         }
         for (shift, (count, last)) in (1..).map(|level| level * LEVEL_SHIFT).zip(&mut self.levels) {
             let cell = (call.busy >> shift == 0).then_some(call.start >> shift);
-            // What merges with the call before does so with wider pixels too.
+            // A call that merges with the call before does so with wider pixels too.
             if cell.is_some() && cell == *last {
                 break;
             }
@@ -263,7 +263,7 @@ impl LaneMaker {
             self.flush(shared, seen)?;
         }
         let calls = Level { width: 0, chunks: self.chunks };
-        // What is in one chunk is read as quickly.
+        // The calls of a single chunk are read as quickly.
         let mut last = if calls.chunks.len() > 1 { self.n_calls } else { 0 };
         let widths = (1..).map(|level| 1 << (level * LEVEL_SHIFT)).zip(self.levels);
         let kept = widths.filter(|(_, (count, _))| {

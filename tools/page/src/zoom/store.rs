@@ -46,7 +46,7 @@ const MAX_PREFIX_BYTES: u32 = 2 * 30 * MAX_NODES as u32;
 /// The longest directory.
 const MAX_DIRECTORY_BYTES: u64 = 1 << 30;
 
-/// What is in the file.
+/// The directory of the file.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Directory {
     /// Time 0, in nanoseconds of the trace's clock.
@@ -119,7 +119,7 @@ pub(crate) struct Lane {
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Level {
-    /// What is narrower is merged, in nanoseconds; 0 for the calls themselves.
+    /// Calls narrower than this are merged, in nanoseconds; 0 for the calls themselves.
     pub(crate) width: u64,
     pub(crate) chunks: Vec<Chunk>,
 }
@@ -144,7 +144,7 @@ impl Level {
 }
 
 impl Lane {
-    /// What a picture with pixels of this width is made of.
+    /// The level for a picture with pixels of this width.
     pub(crate) fn level(&self, px: u64) -> &Level {
         let n_narrow = self.levels.partition_point(|level| level.width <= px);
         &self.levels[n_narrow.max(1) - 1]
@@ -220,7 +220,7 @@ pub(crate) fn read_directory(file: &File) -> Option<Directory> {
     postcard::from_bytes(&bytes).ok().filter(makes_sense)
 }
 
-/// Whether all numbers in it are of what is there.
+/// True if all numbers in it are valid.
 fn makes_sense(directory: &Directory) -> bool {
     let n_functions = directory.functions.len();
     let is_chunk = |chunk: &Chunk| {
@@ -252,7 +252,7 @@ fn checksum(bytes: &[u8]) -> u32 {
     crc.sum()
 }
 
-/// What is read of a file: each call or block of a level, from one on.
+/// A reader of a file: each call or block of a level, from one on.
 #[derive(Debug)]
 pub(crate) struct Cursor<'l> {
     file: &'l File,
@@ -293,7 +293,7 @@ impl<'l> Cursor<'l> {
         false
     }
 
-    /// Whether all of the chunk was read.
+    /// True if all of the chunk was read.
     pub(crate) fn is_between(&self) -> bool {
         self.at >= self.bytes.len()
     }

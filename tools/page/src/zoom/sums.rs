@@ -43,13 +43,13 @@ pub(crate) struct Node {
     pub(crate) sum: Sum,
 }
 
-/// What came to sums, of which there may be more now.
+/// The differences of sums; `to` may have more of them.
 fn differences(from: &[Sum], to: &[Sum]) -> Option<Vec<Sum>> {
     let from = from.iter().copied().chain(iter::repeat(Sum::default()));
     to.iter().zip(from).map(|(to, from)| to.less(from)).collect()
 }
 
-/// What was summed up of a task until some time, of the calls that began before.
+/// The sums of a task until some time, of the calls that began before.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Prefix {
     /// Of the first nodes of the task, in their order.
@@ -70,7 +70,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Whether nodes are behind those above them, and functions are below `n_functions`.
+    /// True if nodes are behind those above them, and functions are below `n_functions`.
     pub(crate) fn makes_sense(&self, n_functions: usize) -> bool {
         let is_right = |(idx, node): (usize, &Node)| {
             idx == 0 || ((node.above as usize) < idx && (node.function as usize) < n_functions)
@@ -78,7 +78,7 @@ impl Sums {
         !self.nodes.is_empty() && self.rows.len() <= n_functions && self.nodes.iter().enumerate().all(is_right)
     }
 
-    /// What there was between two times, where these are the sums of all of the task; `None` if they are of something else. Calls
+    /// The sums between two times, where these are the sums of all of the task; `None` if they are of something else. Calls
     /// that began before count for their time alone.
     pub(crate) fn between(&self, from: &Prefix, to: &Prefix) -> Option<Self> {
         let nodes = self.nodes.get(..to.nodes.len()).filter(|nodes| !nodes.is_empty())?;
@@ -228,7 +228,7 @@ impl<'n> Summer<'n> {
         self.tree.nodes.len()
     }
 
-    /// What there is until now. `lasting` has for how long each open call has been so, the outermost first.
+    /// The sums until now. `lasting` has the time of each open call so far, the outermost first.
     pub(crate) fn prefix(&self, lasting: &[u64]) -> Prefix {
         let nodes = self.tree.nodes.iter().map(|node| node.sum).collect();
         let mut prefix = Prefix { nodes, rows: self.rows.clone(), missing: self.missing };

@@ -90,7 +90,7 @@ fn calls(page: &Page) -> Vec<Vec<Vec<Call>>> {
                 let call = lanes[n_open].last_mut().unwrap();
                 call.end = now;
                 let total = now - call.start;
-                // What it has called was subtracted before.
+                // The time of its callees was subtracted before.
                 call.own = call.own.wrapping_add(total);
                 if n_open > 0 {
                     let caller = lanes[n_open - 1].last_mut().unwrap();
@@ -175,7 +175,7 @@ impl Made {
         rows
     }
 
-    /// What sums are by the calls themselves.
+    /// The sums, computed from the calls themselves.
     fn naive_sums(&self, times: Range<u64>) -> (Sums<Vec<&str>>, Sums<&str>) {
         let (mut ways, mut rows) = (BTreeMap::new(), BTreeMap::new());
         for lanes in &self.calls {
@@ -457,6 +457,6 @@ fn a_damaged_file_is_found_out() {
         n_damaged += u32::from(is_found);
         file.write_all_at(&before, place).unwrap();
     }
-    // What blocks say is read for pictures alone.
+    // Only pictures need the contents of blocks.
     assert!(n_damaged > 30, "{n_damaged}");
 }

@@ -11,15 +11,15 @@ use crate::processors::Processor;
 mod aarch64;
 mod x86_64;
 
-/// What a program has to do with hooks.
+/// Calls of hooks in a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallSites {
     /// The number of calls of hooks: of functions that are instrumented.
     pub count: u64,
-    /// Whether the hooks are in the program itself, as in one that is linked with a tracer.
+    /// True if the hooks are in the program itself, as in one that is linked with a tracer.
     pub has_own_hooks: bool,
-    /// Whether the program loads shared libraries, so that a hook can be given to it.
+    /// True if the program loads shared libraries, so that a hook can be given to it.
     pub is_dynamic: bool,
 }
 

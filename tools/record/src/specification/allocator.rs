@@ -27,11 +27,11 @@ pub struct Allocator {
 }
 
 impl Allocator {
-    /// Looks for one in a program: functions that give memory out, and take it back. None in what is no ELF file.
+    /// Looks for one in a program: functions that give memory out, and take it back. `None` if the program is no ELF file.
     ///
     /// # Errors
     ///
-    /// What is built in cannot be read.
+    /// The built-in specification cannot be read.
     pub fn of(program: &Path) -> Result<Option<Self>> {
         let known = Specification::read("allocator", KNOWN)?.functions;
         let Ok(module) = Module::open(program, true) else { return Ok(None) };

@@ -4,12 +4,12 @@ use std::iter::Peekable;
 
 use rftrace_format::specification::{MAX_DEPTH, MAX_PARAMETERS, Operation, Step, Width};
 
-/// What is known when it is evaluated.
+/// Values known at the evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wants {
     /// The arguments: the function is called.
     Early,
-    /// What the function has returned, too.
+    /// The function's result, too.
     Late,
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Display for Word {
 /// The longer ones first.
 const SIGNS: [&str; 14] = ["==", "!=", "<=", ">=", "&&", "||", "<", ">", "+", "-", "*", "(", ")", "."];
 
-/// The steps of an expression. What does not end well is said in words.
+/// The steps of an expression. Errors are in words.
 pub(super) fn compile(text: &str, wants: Wants) -> Result<Vec<u8>, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("longer than {MAX_BYTES} bytes"));
@@ -243,7 +243,7 @@ impl<I: Iterator<Item = Word>> Parser<I> {
 mod tests {
     use super::*;
 
-    /// What it is, where arguments are 10, 11, … and 99 is returned; an address has its double.
+    /// Evaluates an expression: arguments are 10, 11, …, the result is 99, and the value at an address is its double.
     fn value(text: &str) -> u64 {
         let code = compile(text, Wants::Late).unwrap();
         let (mut rest, mut values) = (code.as_slice(), Vec::new());

@@ -81,7 +81,7 @@ pub(super) fn modules(program: &Path) -> Result<Vec<Module>> {
     Ok(all)
 }
 
-/// What is looked for: a name, a glob, a demangled name; or a pattern of the shell's for the name as c++filt writes it, and for no other.
+/// Pattern of wanted functions: a name, a glob, a demangled name; or a shell pattern for the name as c++filt writes it, and for no other.
 pub(super) struct Wanted {
     pattern: Pattern,
     is_shell: bool,

@@ -47,7 +47,7 @@ pub struct Specification {
     functions: Vec<Wanted>,
 }
 
-/// What is taken and given back.
+/// Resource that is taken and given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Described {
     name: String,
@@ -57,7 +57,7 @@ pub(crate) struct Described {
     has_others: bool,
 }
 
-/// Functions that do so.
+/// Functions that take it or give it back.
 #[derive(Clone, Debug)]
 struct Wanted {
     /// Where that is written, for messages.
@@ -67,7 +67,7 @@ struct Wanted {
     is_shell: bool,
     /// The library that they are in.
     library: Option<String>,
-    /// Whether they may be missing.
+    /// True if they may be missing.
     is_optional: bool,
     /// With the number of the resource in this file.
     compiled: Function<Vec<u8>>,
@@ -246,7 +246,7 @@ impl Specification {
         let compile = |text: &str, offset: usize, wants: Wants| {
             expression::compile(text, wants).map_err(|error| anyhow::anyhow!("{}: `{text}`: {error}", at(offset)))
         };
-        // What is known when it is evaluated.
+        // Values known at the evaluation.
         let known = |is_early: bool| if is_early || is_before { Wants::Early } else { Wants::Late };
         let texts = |value: &Spanned<Value>, what: &str| -> Result<Vec<String>> {
             let one = |value: &Value| match value {

@@ -1,4 +1,4 @@
-//! What is made of specifications for a recording of a program: which functions are caught, and the table for the library in it.
+//! Plan made of specifications for recording a program: the caught functions, and the table for the library in it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::allocator::{Allocator, Own};
 use super::functions::{self, Module, as_by_cxxfilt, nearest, readable, why_not_caught};
 use super::{Described, Specification, Wanted, stubs};
 
-/// What is told to the recorder and the program.
+/// Specified resources and functions, for the recorder and the program.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     resources: Vec<Described>,
@@ -27,7 +27,7 @@ struct Caught {
     /// How it is told of.
     name: String,
     does: Function<Vec<u8>>,
-    /// Whether calls from one module to another are caught.
+    /// True if calls from one module to another are caught.
     is_exported: bool,
     /// Where it begins, by the paths of modules: there it gets a branch.
     places: Vec<(PathBuf, u64)>,
@@ -93,7 +93,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Adds the functions of an allocator that the program has in it: they give out memory. What is specified otherwise stays so.
+    /// Adds the functions of an allocator that the program has in it: they give out memory. Functions that are specified otherwise stay so.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether nothing is specified.
+    /// True if nothing is specified.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty() && self.resources.is_empty()
@@ -133,7 +133,7 @@ impl Plan {
         (0..self.resources.len()).fold(0, |bits, number| bits | 1 << (Resource::ALL.len() + number))
     }
 
-    /// What is told to a program that runs: its functions are called through slots. `None` if nothing is specified.
+    /// Returns the specified functions for a running program, which calls them through slots. `None` if nothing is specified.
     #[cfg(attaching)]
     #[must_use]
     pub fn by_slots(&self) -> Option<rftrace_attach::Specified> {
@@ -148,7 +148,7 @@ impl Plan {
         specification::encode(&functions)
     }
 
-    /// What is told of functions in the recording.
+    /// Returns the functions' definitions in the recording.
     pub(crate) fn definitions(&self) -> impl Iterator<Item = (u64, Vec<u8>)> {
         self.functions.iter().enumerate().map(|(number, Caught { name, does, .. })| {
             let resource = (does.resource as usize).checked_sub(Resource::ALL.len());
@@ -188,7 +188,7 @@ impl Plan {
         lines
     }
 
-    /// Refuses functions that are only called within a module, for who makes no branches.
+    /// Refuses functions that are only called within a module, for a recorder without branches.
     ///
     /// # Errors
     ///
@@ -243,11 +243,11 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<Meant>> {
         let pattern = functions::Wanted::new(symbol, wanted.is_shell).with_context(|| format!("{place}: symbol"))?;
         let outer: Vec<&&Module> = meant.iter().filter(|module| !module.is_program).collect();
         let names = outer.iter().flat_map(|module| &module.exported).filter(|name| pattern.is(name));
-        // What is recorded when it is called takes no other's place.
+        // A function that is recorded at its call takes no other's place.
         let is_early = wanted.compiled.flags & BEFORE != 0;
         let (uncaught, names): (Vec<&String>, Vec<&String>) =
             names.partition(|name| !is_early && why_not_caught(name).is_some());
-        // The program's own have branches alone. What functracer audits are functions of libraries.
+        // The program's own have branches alone. functracer audits functions of libraries.
         let inner = meant.iter().filter(|module| module.is_program && !wanted.is_shell);
         let inner = inner.flat_map(|module| module.exported.iter().chain(&module.internal));
         let inner: Vec<&String> =
@@ -296,7 +296,7 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<Meant>> {
     };
     let first = found.keys().next().cloned();
     let found = found.into_iter().filter(|(symbol, is_exported)| {
-        // What is chosen by processor, and the C library's, is caught by its name alone.
+        // Functions chosen by processor, and the C library's, are caught by their names alone.
         *is_exported || meant.iter().any(|module| module.addresses(symbol).next().is_some())
     });
     let found: Vec<Meant> =

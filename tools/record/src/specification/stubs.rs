@@ -24,7 +24,7 @@ const STUB_BYTES: usize = 16;
 
 /// The function that all lead to.
 const TARGET: &str = "rftrace_resources_specified";
-/// What may be done with a segment.
+/// Permissions of a segment.
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 const PF_R: u32 = 4;

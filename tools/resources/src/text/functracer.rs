@@ -26,7 +26,7 @@ pub struct FunctracerText {
     pub depth: usize,
 }
 
-/// What is written of a recording.
+/// The part of a recording that is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Section<'a> {
     /// The process.
@@ -50,7 +50,7 @@ pub fn functracer_header(has_names: bool, nanos: u64, pid: u32, program: &str) -
     )
 }
 
-/// What stands in a line, by its time: what happened to the process, modules, calls.
+/// A line, by its time: an event of the process, a module, or a call.
 enum Line {
     Text(String),
     Call(Call),
@@ -79,7 +79,7 @@ impl FunctracerText {
             let path = &recording.modules()[loaded.module as usize].path;
             if loaded.ticks <= until && is_told(path) && told.insert((path, loaded.range)) {
                 let text = format!("{path} => 0x{:08x}-0x{:08x}", loaded.range.0, loaded.range.1);
-                // What was there before comes first.
+                // Modules loaded before come first.
                 lines.push(((loaded.ticks.max(from), 1), Line::Text(text)));
             }
         }

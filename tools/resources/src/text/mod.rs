@@ -39,7 +39,7 @@ pub(crate) struct Call {
     /// The callers, if they are to be told.
     pub(crate) stack: Option<u32>,
     pub(crate) process: u32,
-    /// Whether the next call has the same number.
+    /// True if the next call has the same number.
     pub(crate) shares_index: bool,
 }
 

@@ -1,6 +1,6 @@
-//! What functracer's and sp-rtrace's postprocessors do: less of a trace. What was not given back, each backtrace once, names.
+//! The postprocessing of functracer and sp-rtrace, which shortens a trace: only leaks, each backtrace once, names.
 //!
-//! The text that comes out is of the same kind as what went in, with sums behind it.
+//! The output is text of the same kind as the input, with sums behind it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, BufRead, Write};
@@ -25,10 +25,10 @@ pub enum Order {
     CountAscending,
 }
 
-/// What the sums of a backtrace begin with.
+/// The beginning of a backtrace's sums.
 const SUMMARY: &str = "# allocation summary:";
 
-/// What is done to a trace.
+/// The steps done to a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Postprocessor {
     /// Only what was not given back is left. Of an id that was taken twice the last counts; where references are counted, how many are left.
@@ -141,7 +141,7 @@ fn leave_leaks(text: &mut Text) {
         let key = (kind, call.id);
         match (call.size, live.get_mut(&key)) {
             (Some(_), Some((_, references))) if is_counted => *references += 1,
-            // What was taken twice and given back once is the later one: as sp-rtrace has it, the earlier one stays.
+            // Two allocations and one release: the release is of the later one; as sp-rtrace has it, the earlier one stays.
             (Some(_), _) => kept.extend(live.insert(key, (number, 1)).map(|(earlier, _)| earlier)),
             (None, Some((_, references))) if is_counted && *references > 1 => *references -= 1,
             (None, _) => drop(live.remove(&key)),
@@ -301,7 +301,7 @@ fn write_by_stack(text: &Text, order: Option<Order>, out: &mut dyn Write) -> io:
     Ok(())
 }
 
-/// What was not given back in all, by kind.
+/// Writes the sums of the leaks, by kind.
 fn write_sums(text: &Text, out: &mut dyn Write) -> io::Result<()> {
     let mut sums: BTreeMap<Option<&str>, Sum> = BTreeMap::new();
     for line in &text.lines {

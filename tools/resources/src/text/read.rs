@@ -14,7 +14,7 @@ const MAX_LINE: u64 = 64 << 10;
 const MAX_CALLS: usize = 1 << 24;
 const MAX_FRAMES: usize = 1 << 26;
 
-/// Whose text it is.
+/// The tool whose text it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Functracer,
@@ -79,7 +79,7 @@ pub(crate) struct Call {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Frame {
     pub(crate) address: u64,
-    /// What is told of it: a name.
+    /// The name behind the address.
     pub(crate) name: String,
 }
 

@@ -12,7 +12,7 @@ use super::{Call, calls, is_told, local_time};
 use crate::names::Names;
 use crate::recording::Recording;
 
-/// What resources are called, and described as.
+/// Name and description of a resource.
 fn words(resource: Resource) -> (&'static str, &'static str) {
     match resource {
         Resource::Memory => ("memory", "memory allocation in bytes"),

@@ -48,12 +48,12 @@ impl CargoArguments {
         self.has("--help") || self.has("-h")
     }
 
-    /// Whether nothing will be run.
+    /// True if nothing will be run.
     pub(super) fn only_builds(&self) -> bool {
         self.subcommand == "build" || self.has("--no-run")
     }
 
-    /// Whether cargo prints messages in a form that the user has chosen.
+    /// True if the user has chosen the form of cargo's messages.
     pub(super) fn has_message_format(&self) -> bool {
         self.values("--message-format").next().is_some()
     }

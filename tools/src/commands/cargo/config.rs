@@ -1,4 +1,4 @@
-//! What cargo's configuration says: flags, runners and targets that must not be lost.
+//! Parts of cargo's configuration that must not be lost: flags, runners and targets.
 
 use std::cell::OnceCell;
 use std::env;
@@ -97,7 +97,7 @@ impl Config {
         Ok(found)
     }
 
-    /// Whether `name` is a condition, and the target fulfils it.
+    /// True if `name` is a condition, and the target fulfils it.
     fn holds(&self, toolchain: &Toolchain, target: &str, name: &str) -> Result<bool> {
         let Some(condition) = name.strip_prefix("cfg(").and_then(|rest| rest.strip_suffix(')')) else {
             return Ok(false);
@@ -123,7 +123,7 @@ impl Config {
         Ok(values.first().map(|value| strings(value)).unwrap_or_default().into_iter().map(OsString::from).collect())
     }
 
-    /// Whether `build.rustflags` is not looked at, because there are flags for the target.
+    /// True if `build.rustflags` is not looked at, because there are flags for the target.
     pub(super) fn has_target_rustflags(&self, toolchain: &Toolchain, target: &str) -> Result<bool> {
         if env::var_os(target_variable(target, "RUSTFLAGS")).is_some_and(|flags| !words(&flags).is_empty()) {
             return Ok(true);

@@ -50,13 +50,13 @@ impl Environment {
         command.envs(self.changes.iter().map(|(name, value, _)| (name, value)));
     }
 
-    /// What the user had set.
+    /// Returns the variables as the user had set them.
     pub(super) fn before(&self) -> Vec<(String, Option<OsString>)> {
         self.changes.iter().map(|(name, _, before)| (name.clone(), before.clone())).collect()
     }
 }
 
-/// What makes cargo build programs with names, and with hooks if the compiler is to make them.
+/// Returns the variables that make cargo build programs with names, and with hooks if the compiler is to make them.
 pub(super) fn environment(
     hooks: Hooks,
     toolchain: &Toolchain,

@@ -29,7 +29,7 @@ pub(super) enum Hooks {
 }
 
 impl Hooks {
-    /// What makes rustc prepare each function.
+    /// Returns the flag that makes rustc prepare each function.
     pub(super) fn flag(self) -> Option<[String; 2]> {
         let flag = match self {
             Self::Mcount => "instrument-mcount".to_owned(),
@@ -50,7 +50,7 @@ impl Hooks {
         }
     }
 
-    /// What to say of it, in a line.
+    /// Describes it in a line.
     pub(super) fn described(self, is_chosen: bool) -> String {
         let how = match self {
             Self::Mcount => "calls of mcount (-Z instrument-mcount)",
@@ -63,7 +63,7 @@ impl Hooks {
     }
 }
 
-/// What rustc itself writes into a program, beside the libraries.
+/// Functions that rustc itself writes into a program, beside the libraries.
 const OF_THE_COMPILER: [&str; 2] = ["main", "__rust_try"];
 
 /// The file that names the functions of the standard library, below `folder`.

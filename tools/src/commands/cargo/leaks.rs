@@ -20,7 +20,7 @@ use crate::commands::resources::suppressions;
 /// A group in `--help`.
 const LEAKS: &str = "Leaks, with test: --leaks --suppress 'app::cache::*'";
 
-/// What is asked for, before `test` or behind it: cargo has no such options.
+/// Options before `test` or behind it, which cargo does not have.
 #[derive(clap::Args, Debug, Default)]
 pub(super) struct LeakOptions {
     /// With `test`: show the tests with leaks of memory, files and threads.

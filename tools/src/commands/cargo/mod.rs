@@ -1,7 +1,7 @@
 //! `cargo rftrace`: builds, runs and records a Rust program.
 //!
 //! Cargo does all the work. It gets a toolchain that can instrument, flags for the code of the target alone, a target
-//! directory of its own, and this program as what it runs programs with ([`runner`]). What was recorded comes back as a
+//! directory of its own, and this program as its [`runner`] of programs. The recording comes back as a
 //! list in the [`session`], and ends as a [`summary`].
 
 use std::ffi::{OsStr, OsString};
@@ -158,7 +158,7 @@ pub(crate) fn main() -> Option<ExitCode> {
     if args.next()? != "cargo" {
         return None;
     }
-    // What is behind `--` is the program's; clap would take out the two dashes.
+    // Arguments behind `--` are the program's; clap would take out the two dashes.
     let mut head: Vec<OsString> = args.collect();
     let tail = match head.iter().position(|arg| arg == "--") {
         Some(pos) => head.split_off(pos),
@@ -273,7 +273,7 @@ fn wait(cargo: &mut Command) -> Result<ExitStatus> {
     cargo.status().with_context(|| format!("cannot run {}", cargo.get_program().display()))
 }
 
-/// What to say if an option of rftrace is among those of cargo.
+/// Returns a message if an option of rftrace is among those of cargo.
 fn misplaced(args: &[OsString], subcommand: &str) -> Option<String> {
     let cli = CargoCli::command();
     let is_own = |arg: &OsString| {

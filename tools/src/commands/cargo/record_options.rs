@@ -23,11 +23,11 @@ const OWN: [&str; 12] = [
     "take_over",
 ];
 
-/// What was given of them, as arguments.
+/// The given ones, as arguments.
 #[derive(Debug, Default)]
 pub(super) struct RecordOptions {
     args: Vec<OsString>,
-    /// What all traces of a run may have together.
+    /// Most bytes of all traces of a run together.
     pub(super) max_size: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What cargo runs programs with: `rftrace record`, in an environment as the user has set it.
+//! Runner of cargo's programs: `rftrace record`, in an environment as the user has set it.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -77,13 +77,13 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
 /// The least that `rftrace record` takes for a size.
 const LEAST_SIZE: u64 = 64 << 10;
 
-/// What the run may still write. A trace that is full takes a little more than its records.
+/// Returns the bytes that the run may still write. A trace that is full takes a little more than its records.
 fn bytes_left(dir: &Path, orders: &Orders) -> Result<u64> {
     let written = session::runs(dir)?.iter().filter_map(|run| run.trace.as_deref()).map(bytes_of).sum::<u64>();
     Ok(orders.max_size.saturating_sub(written))
 }
 
-/// Whether a program is the target's. Procedural macros have tests too, but are none of the program.
+/// True if a program is the target's. Procedural macros have tests too, but are no part of the program.
 fn is_of_target(program: &Path, target: &str) -> bool {
     !is_doctest(program) && folder_of_target(program, target).is_some()
 }
@@ -93,7 +93,7 @@ fn folder_of_target<'p>(program: &'p Path, target: &str) -> Option<&'p Path> {
     program.ancestors().find(|folder| folder.file_name().is_some_and(|name| name == target))
 }
 
-/// Whether this is a program of documentation tests: there is one for each, which is gone after it.
+/// True for a program of documentation tests: there is one for each, which is gone after it.
 fn is_doctest(program: &Path) -> bool {
     let parent = program.parent().and_then(Path::file_name).unwrap_or_default();
     parent.to_string_lossy().starts_with("rustdoctest")

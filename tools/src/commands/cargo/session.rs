@@ -1,4 +1,4 @@
-//! What `cargo rftrace` and the programs that cargo runs for it tell each other: files in a temporary directory.
+//! Files in a temporary directory by which `cargo rftrace` and the programs that cargo runs for it communicate.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -17,16 +17,16 @@ pub(super) const RUNNER: &str = "rftrace-runner";
 const ORDERS: &str = "orders.json";
 const RUNS: &str = "runs.json";
 
-/// What the runner has to know.
+/// Orders for the runner.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Orders {
     /// Where traces go.
     pub(super) traces: PathBuf,
-    /// Whether that is the trace itself.
+    /// True if that is the trace itself.
     pub(super) one_trace: bool,
     pub(super) quiet: bool,
     pub(super) hooks: Hooks,
-    /// Whether it is recorded who takes resources, and no calls.
+    /// True to record resources, and no calls.
     pub(super) is_leaks: bool,
     /// The triple that programs are built for; others are a part of the compiler.
     pub(super) target: String,
@@ -68,7 +68,7 @@ impl Session {
         self.0.path()
     }
 
-    /// What cargo runs programs with.
+    /// Returns the path of the runner of cargo's programs.
     pub(super) fn runner_path(&self) -> PathBuf {
         self.0.path().join(RUNNER)
     }

@@ -28,7 +28,7 @@ const COLUMNS_OF_NUMBERS: usize = 50;
 /// A time without a processor is no function.
 const NO_FUNCTION: &str = "linux:schedule";
 
-/// What one trace has.
+/// Content of one trace.
 struct Recorded {
     dir: PathBuf,
     program: String,

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use super::hooks::Hooks;
 use super::process::output_of;
 
-/// What to do where no toolchain can instrument.
+/// Advice if no toolchain can instrument.
 const REMEDY: &str = "install one with `rustup toolchain install nightly`, or let the present compiler take the unstable flag \
                       `-Z instrument-mcount`: `cargo rftrace --bootstrap …`; or have nothing instrumented: `cargo rftrace --hooks=entry …`";
 
@@ -20,7 +20,7 @@ const REMEDY: &str = "install one with `rustup toolchain install nightly`, or le
 pub(super) struct Toolchain {
     /// The toolchain's name, if rustup has to switch to it.
     name: Option<String>,
-    /// Whether unstable flags are allowed by RUSTC_BOOTSTRAP.
+    /// True if RUSTC_BOOTSTRAP allows unstable flags.
     bootstrap: bool,
     release: String,
     host: String,

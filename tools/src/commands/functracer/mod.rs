@@ -52,7 +52,7 @@ and shmsysv. docs/resources.md lists the differences to functracer.";
 const MAX_DEPTH: usize = 64;
 /// The most processes that it attaches to.
 const MAX_PIDS: usize = 20;
-/// What is kept of calls on the disk at the most.
+/// Most bytes of calls that are kept on the disk.
 const MOST_BYTES: u64 = 4 << 30;
 
 /// Tracks resources of a program, with the options and the text of functracer.
@@ -245,7 +245,7 @@ fn attach(args: &FunctracerArgs, track: &Kind, way: Backtraces, work: &Path, mut
     tracked.result.and(written)
 }
 
-/// What passes signals on to the program that this process gets, as soon as that is there. What the terminal sends the program gets itself.
+/// Returns a function that passes this process's signals on to the program, as soon as that is there. The program gets the terminal's signals itself.
 fn pass_signals_on() -> Result<impl FnOnce(u32)> {
     let mut signals =
         SignalsInfo::<WithOrigin>::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1]).context("cannot handle signals")?;

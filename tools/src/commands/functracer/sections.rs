@@ -1,4 +1,4 @@
-//! What is told of a process from one signal that switches to the next, or to its end: a header, what happens to it, and its calls.
+//! Sections of a process's text, each from one signal that switches to the next, or to its end: a header, its events, and its calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -26,9 +26,9 @@ pub(super) struct Sections {
     is_started: bool,
     is_verbose: bool,
     processes: BTreeMap<u32, Process>,
-    /// Whose threads are: a thread that is gone cannot be asked.
+    /// Processes of threads: a thread that is gone cannot be asked.
     threads: BTreeMap<u32, u32>,
-    /// What has ended and was not written, in order.
+    /// Sections that have ended and were not written, in order.
     ended: Vec<Ended>,
 }
 
@@ -172,7 +172,7 @@ impl Sections {
                     let written = out.write_all(header.as_bytes()).map_err(rftrace_read::Error::Write);
                     let next = written.and_then(|()| write(&mut out));
                     match next.and_then(|next| out.flush().map(|()| next).map_err(rftrace_read::Error::Write)) {
-                        // Who reads it has seen enough.
+                        // The reader has seen enough.
                         Err(rftrace_read::Error::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => continue,
                         next => next.context("cannot write to stdout")?,
                     }

@@ -290,7 +290,7 @@ pub(super) enum Ends {
     Returns,
 }
 
-/// What threads do when their bank is full.
+/// Behaviour of threads when their bank is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnFullArg {
     Wait,
@@ -324,17 +324,17 @@ impl From<KeepArg> for Keep {
     }
 }
 
-/// What a run may write where nothing is said.
+/// Default limit of the bytes that a run may write.
 pub(crate) const DEFAULT_MOST: &str = "4G";
 
 impl RecordArgs {
-    /// What is wanted of dumps; `signal` asks for snapshots.
+    /// Returns the options for dumps; `signal` asks for snapshots.
     pub(super) fn dump_options(&self, signal: i32) -> Result<dumps::Options> {
         let most_bytes = self.dumps_size.unwrap_or_else(|| self.most_bytes()) as u64;
         dump_on::options(&self.dump_on, (self.dumps, most_bytes, self.dumps_keep.into()), signal)
     }
 
-    /// What is wanted of banks; `None` if there are none.
+    /// Returns the options for banks; `None` if there are none.
     pub(super) fn plan(&self) -> Result<Option<Plan>> {
         let dumps = self.dump_options(self.signal_snapshot)?;
         Ok((!self.stop).then(|| Plan {
@@ -347,17 +347,17 @@ impl RecordArgs {
         }))
     }
 
-    /// Whether what is recorded is taken out of the program while it runs.
+    /// True if records are taken out of the program while it runs.
     pub(super) fn is_streamed(&self) -> bool {
         self.stream || !(self.ring || self.stop)
     }
 
-    /// Whether functions are recorded that do not call the tracer.
+    /// True if functions that do not call the tracer are recorded.
     pub(super) fn hooks_others(&self) -> bool {
         !self.branches.is_empty() || self.libcalls
     }
 
-    /// What is recorded of the program.
+    /// Returns the recorded parts of the program.
     pub(super) fn recorded(&self) -> Recorded {
         match (self.libcalls || !self.resources.is_empty(), self.branches.is_empty()) {
             (true, _) => Recorded::ByLibrary,
@@ -366,12 +366,12 @@ impl RecordArgs {
         }
     }
 
-    /// What is done when functions are called.
+    /// Returns the actions at calls of functions.
     pub(super) fn triggers(&self) -> Result<Triggers> {
         triggers::read(&self.trigger, self.disabled, self.depth)
     }
 
-    /// Whether recording begins off, and no call of a function is to switch it on: for that the hooks have to look.
+    /// True if recording begins off, and no call of a function is to switch it on: for that the hooks have to look.
     pub(super) fn is_off(&self) -> Result<bool> {
         Ok(self.disabled && !self.triggers()?.has_on)
     }
@@ -400,7 +400,7 @@ impl RecordArgs {
 
     /// Refuses what makes no sense together, before anything is made.
     pub(super) fn check(&self) -> Result<()> {
-        // Whether types are known matters to none of the rules' words.
+        // The rules' words do not depend on known types.
         values::rules(&self.what())?.parse::<rftrace_frontend::Filter>().context("what to record")?;
         let is_finish = |on: &DumpOn| on.event == Event::Signal(self.signal_finish);
         if self.dump_on.iter().any(is_finish) {
@@ -428,7 +428,7 @@ impl RecordArgs {
         Ok(())
     }
 
-    /// What is recorded.
+    /// Returns the options for the recorded functions and values.
     pub(super) fn what(&self) -> values::Options<'_> {
         values::Options {
             filter: &self.filter,
@@ -446,7 +446,7 @@ impl RecordArgs {
         }
     }
 
-    /// What is not there for all processors: options, and whether they are given.
+    /// Returns the options that not all processors have, and whether they are given.
     pub(super) fn of_one_processor(&self) -> [(&'static str, bool); 3] {
         [
             ("--pid", !self.pid.is_empty()),

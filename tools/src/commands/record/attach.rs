@@ -15,10 +15,10 @@ use super::progress::Progress;
 use super::{cost, resources, summary, values};
 use crate::commands::common::shell_word;
 
-/// What is wanted.
+/// Request to attach.
 pub(super) struct Request<'a> {
     pub(super) options: Options,
-    /// What is recorded.
+    /// Options for the recorded functions and values.
     pub(super) what: values::Options<'a>,
     /// The directory; `None` for the usual one.
     pub(super) output: Option<PathBuf>,

@@ -1,6 +1,6 @@
-//! What the tracer takes of a call, for the trace.
+//! The tracer's overhead per call, for the trace.
 //!
-//! Not here: how it is measured (`rftrace-record`, `rftrace-preload`).
+//! Not here: the measurement (`rftrace-record`, `rftrace-preload`).
 
 use std::iter;
 
@@ -8,8 +8,8 @@ use rftrace_format::cost::{CallCost, HookKind};
 use rftrace_record::cost;
 use rftrace_record::preload::{self, Preload};
 
-/// What it takes where the functions that are recorded call it, by patched calls or not, or `has_branches`. Without it times are shown as
-/// recorded, which is said then.
+/// Returns the overhead if recorded functions call the tracer, by patched calls or not, or `has_branches`. Without it times are shown as recorded,
+/// and a message says so.
 pub(super) fn measured(is_patched: bool, has_branches: bool) -> Option<CallCost> {
     let library = Preload::find(preload::TRACER).ok()?;
     let called = if is_patched { HookKind::Patched } else { HookKind::Call };

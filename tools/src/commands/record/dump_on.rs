@@ -10,7 +10,7 @@ use rftrace_record::run::parse_signal;
 
 use crate::commands::time::parse_ns;
 
-/// What can be written.
+/// Forms of the triggers.
 const KINDS: &str = "signal:NAME, fatal, panic, throw, stall:TIME, every:TIME, call:FUNCTION, call:FUNCTION#NUMBER, slow:FUNCTION>TIME or \
      slow:FUNCTION>max";
 
@@ -82,16 +82,16 @@ pub(super) fn rules(on: &[DumpOn]) -> impl Iterator<Item = String> {
     on.iter().enumerate().filter_map(|(place, on)| Some(format!("watch={}", watch(place, on)?.replace(';', "\\;"))))
 }
 
-/// How it is written, for who is told while the program runs.
+/// Spelling of triggers, for requests while the program runs.
 pub(super) const SPELLING: Spelling = Spelling { read: parse, watch };
 
 /// The value of the rule by which the tracer looks for it.
 fn watch(number: usize, on: &DumpOn) -> Option<String> {
-    // What cannot be read was refused.
+    // Unreadable patterns were refused.
     (on.event == Event::Call).then(|| format!("{number}:{}", split(&on.text).map_or("", |(event, _)| event)))
 }
 
-/// Whether it has to be noticed that something is raised.
+/// True if raised panics or exceptions have to be noticed.
 pub(super) fn has_raised(on: &[DumpOn]) -> bool {
     on.iter().any(|on| matches!(on.event, Event::Panic | Event::Throw))
 }
@@ -100,7 +100,7 @@ fn rule(place: usize, text: &str) -> String {
     format!("watch={place}:{}", text.replace(';', "\\;"))
 }
 
-/// What is wanted of dumps, where `signal` asks for snapshots.
+/// Returns the options for dumps; `signal` asks for snapshots.
 pub(super) fn options(on: &[DumpOn], (most, most_bytes, keep): (usize, u64, Keep), signal: i32) -> Result<Options> {
     let mut signals = on.iter().filter_map(|on| match on.event {
         Event::Signal(signal) => Some(signal),

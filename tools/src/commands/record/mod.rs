@@ -465,7 +465,7 @@ fn finish(
     }
     output.finish()?;
     send_to_receiver(args, &output, sending);
-    // Who cannot look at it has it all the same, and the program's exit status.
+    // If it cannot be shown, the user has the trace all the same, and the program's exit status.
     if args.view { view::show(output.dir()) } else { Ok(()) }
 }
 
@@ -503,7 +503,7 @@ fn keep_stream(
     Ok(())
 }
 
-/// What the preloaded library is told.
+/// Returns the settings of the preloaded library.
 fn settings(
     args: &RecordArgs,
     within: Option<&Path>,

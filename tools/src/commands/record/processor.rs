@@ -1,4 +1,4 @@
-//! What `rftrace record` can do on which processors.
+//! Features of `rftrace record` by processor.
 
 use anyhow::{Result, bail};
 use rftrace_record::Processor;

@@ -46,12 +46,12 @@ impl Backtraces {
     }
 }
 
-/// What `--resources` names.
+/// Kind named by `--resources`.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    /// What needs no specification.
+    /// Resource that needs no specification.
     BuiltIn(Resource),
-    /// What a file specifies, or one that is built in.
+    /// Resources of a specification, from a file or built in.
     Specified(Specification),
 }
 
@@ -93,7 +93,7 @@ pub(super) fn check_backtraces(program: &Path, way: Backtraces, has_branches: bo
     Ok(())
 }
 
-/// What is wanted: what needs no specification, and what is specified for a program.
+/// Returns the wanted resources: those without specification, and the plan of those specified for a program.
 pub(crate) fn plan(kinds: &[Kind], program: &Path) -> Result<(Vec<Resource>, Plan)> {
     let (mut wanted, mut specifications) = (Vec::new(), Vec::new());
     for kind in kinds {
@@ -112,11 +112,11 @@ pub(crate) fn libraries(plan: &Plan) -> Result<Vec<Preload>> {
     Ok(stubs.into_iter().chain([Preload::find(preload::RESOURCES)?]).collect())
 }
 
-/// What is recorded of a process that runs, if that is wanted.
+/// Returns the options for resources of a running process, if they are wanted.
 ///
 /// # Errors
 ///
-/// It is wanted what is recorded only of programs from their beginning.
+/// A kind is wanted that is recorded only of programs from their beginning.
 #[cfg(attaching)]
 pub(super) fn of_attached(
     kinds: &[Kind],
@@ -133,7 +133,7 @@ pub(super) fn of_attached(
     of_running(kinds, way, pids, false).map(Some)
 }
 
-/// What is recorded of processes that run; if `is_detailed`, stacks of releases and arguments too.
+/// Returns the options for resources of running processes; if `is_detailed`, with arguments and the stacks of releases.
 ///
 /// # Errors
 ///
@@ -142,7 +142,7 @@ pub(super) fn of_attached(
 pub(crate) fn of_running(kinds: &[Kind], way: Backtraces, pids: &[u32], is_detailed: bool) -> Result<Resources> {
     for pid in pids {
         let program = PathBuf::from(format!("/proc/{pid}/exe"));
-        // What cannot be read is refused when it is attached to.
+        // Attaching refuses a program that cannot be read.
         if let Ok(Some(sanitizer)) = program::sanitizer(&program) {
             refuse(&program, &sanitizer)?;
         }
@@ -204,7 +204,7 @@ pub(super) fn begin(
     ResourceRecorder::begin(work, most_bytes as u64, wanted, plan, false).map(Some)
 }
 
-/// What the library is told.
+/// Returns the variables for the library.
 pub(crate) fn environment(recorder: &ResourceRecorder, way: Backtraces) -> Result<Vec<(&'static str, OsString)>> {
     let table = recorder.table().map(|path| ("RFTRACE_RESOURCES_TABLE", path.into()));
     let others = [

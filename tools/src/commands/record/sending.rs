@@ -19,10 +19,10 @@ use crate::commands::common::shell_word;
 /// How long a receiver may take for anything.
 const RECEIVER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is sent elsewhere.
+/// State of the sending.
 pub(super) struct Sending {
     pub(super) token: Option<Token>,
-    /// What was recorded, if it was sent while the program ran, or why it was not.
+    /// The recording, if it was sent while the program ran, or the reason why it was not.
     pub(super) sender: Option<Result<Spooled>>,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn begin_to_send(
     Sender::begin(output.work(), receiver).map(Some)
 }
 
-/// Waits until all that was recorded was sent. Who does not want to wait ends that by a signal, and the trace will be here.
+/// Waits until all that was recorded was sent. A signal ends the wait, and the trace will be here.
 pub(super) fn send_spools(sender: Sender) -> Result<Result<Spooled>> {
     let is_given_up = Arc::<AtomicBool>::default();
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -91,7 +91,7 @@ pub(super) fn send_to_receiver(args: &RecordArgs, output: &Output, sending: Send
     let is_kept = !args.live || args.output.is_some();
     let dir = shell_word(output.dir());
     if !args.quiet {
-        // Who ends it is not told more.
+        // The user who ends it is not told more.
         say!("rftrace: sending {dir} to {to}; Ctrl-C ends that, and the trace stays");
     }
     match crate::commands::send::send(output.dir(), to, token.as_ref(), RECEIVER_PATIENCE) {

@@ -1,4 +1,4 @@
-//! What `rftrace record` says at the end.
+//! Summary of `rftrace record`.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;

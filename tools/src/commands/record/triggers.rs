@@ -9,11 +9,11 @@ use rftrace_record::run::parse_signal;
 
 use crate::commands::time::parse_ns;
 
-/// What can be written behind `@`.
+/// Actions that can be written behind `@`.
 const ACTIONS: &str =
     "trace_on, trace_off, finish, filter, notrace, depth=LEVELS, and as for -A and -R arg1, fparg1, retval";
 
-/// What the options say.
+/// Content of the options.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Triggers {
     /// In the frontend's language.
@@ -52,7 +52,7 @@ pub(super) fn read(options: &[String], disabled: bool, depth: Option<u32>) -> Re
     Ok(triggers)
 }
 
-/// What one of them becomes.
+/// Result of one action.
 enum Action<'a> {
     Rule(String),
     /// A spec of a value.

@@ -26,7 +26,7 @@ pub(super) struct Options<'a> {
     pub(super) time_filter: Option<u64>,
     pub(super) rules: &'a [String],
     pub(super) triggers: &'a [String],
-    /// Whether recording begins switched off.
+    /// True to begin with recording switched off.
     pub(super) is_disabled: bool,
     pub(super) arguments: &'a [String],
     pub(super) results: &'a [String],
@@ -35,7 +35,7 @@ pub(super) struct Options<'a> {
     pub(super) dump_on: &'a [DumpOn],
 }
 
-/// What the preloaded library is told to record, and what it says of that.
+/// Recorded functions and values, for the preloaded library, and its reports on them.
 pub(super) struct Wanted {
     /// The rules; empty for none.
     rules: String,
@@ -45,19 +45,19 @@ pub(super) struct Wanted {
     known: Arc<Mutex<KnownModules>>,
 }
 
-/// What was read of debug information.
+/// Debug information that was read.
 #[derive(Default)]
 struct KnownModules {
     /// Of each file that was asked for, by path and build-id; `None` where nothing is known.
     modules: HashMap<(PathBuf, Option<String>), Option<ModuleValues>>,
-    /// Whether functions of libraries are recorded that the program calls.
+    /// True if the program's calls of library functions are recorded.
     has_library_calls: bool,
-    /// What is to be said of files of which nothing is known.
+    /// Messages on files of which nothing is known.
     notes: BTreeSet<String>,
 }
 
 impl KnownModules {
-    /// What a process is told of a file that it has loaded.
+    /// Returns the lines on a loaded file, for the process.
     fn lines(&mut self, path: &Path, build_id: Option<&str>) -> String {
         self.read(path, build_id).map(ModuleValues::lines).unwrap_or_default()
     }
@@ -228,14 +228,14 @@ fn options(options: &[String]) -> impl Iterator<Item = (&str, Option<&str>)> {
     options.iter().flat_map(|wanted| wanted.split(';')).map(split)
 }
 
-/// Whether debug information has to tell of values.
+/// True if the types of debug information are needed.
 fn needs_types(args: &Options<'_>) -> Result<bool> {
     let is_bare = options(args.arguments).chain(options(args.results)).any(|(_, specs)| specs.is_none());
     let others: Filter = args.rules.join("; ").parse().context("--rules")?;
     Ok(args.auto_args || is_bare || others.needs_types())
 }
 
-/// What -F, -N and -D say, in the frontend's language.
+/// Returns the rules of -F, -N and -D, in the frontend's language.
 pub(crate) fn function_rules(filter: &[String], notrace: &[String], depth: Option<u32>) -> Vec<String> {
     let pattern = |key: &'static str| move |pattern: &String| format!("{key}={}", pattern.replace(';', "\\;"));
     let mut rules: Vec<String> = filter.iter().map(pattern("below")).collect();

@@ -1,6 +1,6 @@
-//! What a script is told of a trace: which of its steps, by which names.
+//! Steps of a trace that a script gets, and their names.
 //!
-//! Not here: how that is sent (`python`).
+//! Not here: the sending (`python`).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ pub(super) struct Feed<'t> {
     trace: &'t Trace,
     python: &'t mut Python,
     wanted: Wanted,
-    /// What is known of functions, by where their names are: the number of the name, unless the script does not want them.
+    /// Known functions, by the places of their names: the number of the name, or `None` if the script does not want them.
     functions: HashMap<(usize, usize), Option<u32>>,
     /// The numbers of events' names.
     events: HashMap<u64, u32>,

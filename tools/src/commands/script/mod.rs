@@ -59,7 +59,7 @@ pub(crate) fn run(args: ScriptArgs) -> Result<()> {
         Some(wanted) => Feed::new(&trace, &mut python, wanted).run(),
         None => Err(Stop::Ended),
     };
-    // What was read before an error is worth the script's last words.
+    // Data read before an error is worth the script's last words.
     let status = python.end().context("cannot wait for python3")?;
     match fed {
         // If the script failed too, it has said so itself.

@@ -37,7 +37,7 @@ const BLOCK: usize = 4096;
 const MAX_PATTERN_BYTES: u32 = 1 << 20;
 const MAX_PATTERNS: u32 = 1 << 16;
 
-/// What a script is to be told.
+/// Steps of the trace that a script wants.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) entries: bool,
@@ -47,7 +47,7 @@ pub(super) struct Wanted {
     pub(super) functions: Vec<Pattern>,
 }
 
-/// What happened.
+/// Kind of a step.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Entry = 0,
@@ -83,7 +83,7 @@ pub(super) struct Python {
     child: Child,
     channel: UnixStream,
     n_names: u32,
-    /// What was not sent yet.
+    /// Names that were not sent yet.
     names: Vec<u8>,
     n_new_names: u32,
     happenings: Vec<u8>,
@@ -92,7 +92,7 @@ pub(super) struct Python {
 }
 
 impl Python {
-    /// Starts it with a script. What that wants to be told is `None` if it has failed, and has said so, or has ended.
+    /// Starts it with a script. The wanted steps are `None` if it has failed, and has said so, or has ended.
     pub(super) fn start(script: &Path, args: &[String]) -> Result<(Self, Option<Wanted>)> {
         let Some(program) = find_program("python3") else {
             bail!("python3 is not in PATH, which runs scripts: apt install python3, or see https://www.python.org");

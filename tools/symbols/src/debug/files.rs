@@ -23,9 +23,9 @@ type Elf<'f> = ElfFile64<'f, object::Endianness>;
 pub(crate) struct DebugFiles {
     /// The one that has its units; the binary itself if there is no other one.
     pub(crate) units: PathBuf,
-    /// What several binaries have in common, in a file that the units refer to (`dwz -m`).
+    /// The file with entries that several binaries have in common, which the units refer to (`dwz -m`).
     pub(crate) common: Option<PathBuf>,
-    /// What the units leave to a package (`.dwp`).
+    /// The package with the parts that are not in the units (`.dwp`).
     pub(crate) package: Option<PathBuf>,
 }
 
@@ -83,7 +83,7 @@ fn by_build_id(build_id: &[u8], root: &Path) -> Option<PathBuf> {
     Some(root.join(format!(".build-id/{first:02x}/{rest}.debug")))
 }
 
-/// Whether a file has debug information, of this build if that is known.
+/// True if a file has debug information, of this build if that is known.
 fn is_with_units(path: &Path, build_id: Option<&[u8]>) -> bool {
     let Ok(bytes) = fs::read(path) else { return false };
     let Ok(elf) = Elf::parse(&*bytes) else { return false };

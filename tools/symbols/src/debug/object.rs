@@ -1,4 +1,4 @@
-//! What is needed of an ELF file: its code, symbols, build-id, and sections.
+//! An ELF file: its code, symbols, build-id, and sections.
 //!
 //! Not here: units of debug information (`units`).
 
@@ -55,7 +55,7 @@ impl<'f> File<'f> {
         self.debug.is_there().then_some(&self.debug)
     }
 
-    /// What processors it is for.
+    /// The processors that it is for.
     pub(crate) fn architecture(&self) -> object::Architecture {
         self.elf.architecture()
     }
@@ -105,7 +105,7 @@ impl Bytes {
     pub(crate) fn read(path: &Path) -> io::Result<Self> {
         let file = fs::read(path)?;
         let DebugFiles { units, common, package } = DebugFiles::of(path);
-        // What went meanwhile is not there.
+        // A file that went meanwhile counts as missing.
         let read = |path: PathBuf| fs::read(path).ok();
         let units = Some(units).filter(|units| units != path).and_then(read);
         Ok(Self { file, units, common: common.and_then(read), package: package.and_then(read) })

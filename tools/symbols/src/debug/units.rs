@@ -49,7 +49,7 @@ impl<'d> Units<'d> {
         &self.0.units[unit]
     }
 
-    /// What a unit belongs to.
+    /// The DWARF sections of a unit.
     pub(crate) fn dwarf(&self, unit: usize) -> &Dwarf<'d> {
         &self.0.dwarfs[unit]
     }
@@ -58,7 +58,7 @@ impl<'d> Units<'d> {
         Some(Entry { unit, entry: self.0.units.get(unit)?.entry(offset).ok()? })
     }
 
-    /// Whether a unit is of C, and not of C++ or Rust.
+    /// True if a unit is of C, and not of C++ or Rust.
     pub(crate) fn is_c(&self, unit: usize) -> bool {
         let mut cursor = self.unit(unit).entries();
         let root = cursor.next_dfs().ok().flatten();
@@ -109,7 +109,7 @@ impl<'d> Units<'d> {
     /// The children of an entry with a tag.
     pub(crate) fn children(&self, entry: &Entry<'d>, tag: DwTag) -> Vec<Entry<'d>> {
         let mut found = Vec::new();
-        // What cannot be read has none.
+        // An entry that cannot be read has none.
         let _ = self.for_children(entry, |child| {
             if child.tag() == tag {
                 found.push(Entry { unit: entry.unit, entry: child.clone() });

@@ -171,7 +171,7 @@ impl Composing {
         Some(self.composite.parts.len() - 1)
     }
 
-    /// Whether the tracer finds the second word by the first.
+    /// True if the tracer finds the second word by the first.
     fn follows(&self, first: Place, second: Place) -> bool {
         match (first, second) {
             (Place::Argument(first), Place::Argument(second)) => second == first + 1 && first != self.last_in_register,

@@ -24,14 +24,14 @@ const MAX_ROOM: u64 = 1 << 10;
 /// The highest number of an argument.
 const MAX_NUMBER: u8 = 63;
 
-/// What is known of a unit.
+/// The known facts of a unit.
 struct UnitFacts {
     is_rust: bool,
-    /// Whether its compiler keeps to the calling convention, or gives functions other names.
+    /// True if its compiler is GCC: it keeps to the calling convention, or gives functions other names.
     is_gnu: bool,
-    /// What was compiled together.
+    /// The name of the program or crate that it was compiled with.
     program: String,
-    /// Whether its functions store all their arguments when they begin.
+    /// True if its functions store all their arguments when they begin.
     is_plain: bool,
     /// Its functions that have code.
     functions: Vec<UnitOffset>,
@@ -59,7 +59,7 @@ pub(super) fn functions(
             let is_before = |start| {
                 let before = address - start;
                 let code = file.code(start, before);
-                // What is not in the file is nobody's room.
+                // Code that is not in the file is no room.
                 before <= MAX_ROOM && code.len() as u64 == before && (processor.is_room)(code)
             };
             let Some((start, symbol)) = file.symbol(address).filter(|&(start, _)| is_before(start)) else { continue };
@@ -99,7 +99,7 @@ pub(super) fn functions(
     })
 }
 
-/// What values name.
+/// The enumerations and layouts that values name.
 #[derive(Default)]
 struct Named {
     enumerations: Enumerations,
@@ -141,7 +141,7 @@ fn facts(units: &Units<'_>, number: usize) -> Result<Option<UnitFacts>, gimli::E
                 facts.is_plain &= !is_changed(entry);
             }
             constants::DW_TAG_inlined_subroutine if inlined.is_none() => inlined = Some(depth),
-            // Who does not tell whether it has optimised shows it: arguments are in several places then, or nowhere.
+            // Parameters show optimisation where the compiler does not tell: they are in several places then, or nowhere.
             constants::DW_TAG_formal_parameter
                 if !is_gnu && function.is_some() && inlined.is_none() && facts.is_plain =>
             {
@@ -157,7 +157,7 @@ fn facts(units: &Units<'_>, number: usize) -> Result<Option<UnitFacts>, gimli::E
     Ok(Some(facts))
 }
 
-/// Whether an entry's type is a structure; or, of those and others, one whose values take no room.
+/// True if an entry's type is a structure; `without_size`: if its values, of structures and others, take no room.
 fn is_structure<'d>(units: &Units<'d>, entry: &Entry<'d>, without_size: bool) -> bool {
     let of_type = units.inherited(entry, constants::DW_AT_type);
     let of_type = of_type.and_then(|holder| units.follow(&holder, constants::DW_AT_type));
@@ -187,19 +187,19 @@ fn is_c(language: gimli::DwLang) -> bool {
     )
 }
 
-/// Whether GCC, by its options, has optimised.
+/// True if GCC's options have it optimise.
 fn is_optimised(producer: &str) -> bool {
     let mut levels = producer.split_whitespace().filter(|option| option.starts_with("-O"));
     levels.next_back().is_some_and(|level| level != "-O0")
 }
 
-/// Whether the compiler has given a function another interface than the source has.
+/// True if the compiler has given a function another interface than the source has.
 fn is_changed(entry: &DebuggingInformationEntry<Reader<'_>>) -> bool {
     let convention = entry.attr_value(constants::DW_AT_calling_convention);
     convention == Some(AttributeValue::CallingConvention(constants::DW_CC_nocall))
 }
 
-/// What a function is read with.
+/// The context in which a function is read.
 struct Reading<'r, 'f, 'd> {
     processor: &'static Processor,
     file: &'r File<'f>,
@@ -288,7 +288,7 @@ impl<'d> Reading<'_, '_, 'd> {
         values::fit(&[shown.spec()]).then_some(shown)
     }
 
-    /// Whether it is proven of the whole code of a function.
+    /// True if it is proven of the whole code of a function.
     fn returns_address(&self, entry: &Entry<'d>, proven: fn(&[u8], u64) -> bool) -> bool {
         let n_bytes = match entry.attribute(constants::DW_AT_high_pc) {
             Some(AttributeValue::Addr(end)) => end.saturating_sub(self.address),
@@ -299,7 +299,7 @@ impl<'d> Reading<'_, '_, 'd> {
         code.len() as u64 == n_bytes && proven(code, self.address)
     }
 
-    /// Whether a function has always a prototype.
+    /// True if a function always has a prototype.
     fn is_cpp(&self, entry: &Entry<'d>) -> bool {
         // Names of C are not mangled.
         self.units.inherited(entry, constants::DW_AT_linkage_name).is_some()
@@ -320,7 +320,7 @@ impl<'d> Reading<'_, '_, 'd> {
     }
 }
 
-/// Whether a name is one that GCC gives to a function that it has made of another one.
+/// True if GCC gives such a name to a function that it has made of another one.
 fn is_clone(symbol: &str) -> bool {
     [".isra.", ".constprop.", ".part.", ".cold"].iter().any(|mark| symbol.contains(mark))
 }

@@ -1,6 +1,6 @@
-//! What the first instructions of a function have done with its arguments, where code is not optimised: they store them in the function's frame.
+//! Arguments that the first instructions of a function store in its frame, where code is not optimised.
 //!
-//! Not here: how instructions are followed, which each processor has its own file for.
+//! Not here: following instructions, which each processor has its own file for.
 
 use std::collections::HashMap;
 
@@ -30,12 +30,12 @@ pub(super) struct Piece {
     pub(super) is_bit: bool,
 }
 
-/// What is stored in the frame, by its distance from the canonical frame address (above the return address).
+/// The values stored in the frame, by distance from the canonical frame address (above the return address).
 #[derive(Debug, Default)]
 pub(super) struct Stores {
-    /// What was stored first: from where, how many bytes, and whether only the lowest bit of it is kept.
+    /// The first value stored there: from where, how many bytes, and whether only its lowest bit is kept.
     first: HashMap<i64, Stored>,
-    /// What the frame pointer became, from the canonical frame address, when the frame was made.
+    /// The distance of the frame pointer from the canonical frame address, when the frame was made.
     pub(super) frame_pointer: Option<i64>,
     /// The same of the stack pointer, where that stays so.
     pub(super) stack_pointer: Option<i64>,
@@ -61,7 +61,7 @@ impl Stores {
         stored.source.filter(|_| is_whole)
     }
 
-    /// Whether a register for integers, by its number, still has its argument where an instruction begins.
+    /// True if a register for integers, by its number, still has its argument where an instruction begins.
     pub(super) fn keeps(&self, number: u8, address: u64) -> bool {
         self.written.get(&number).is_some_and(|&written| address <= written)
     }
@@ -85,7 +85,7 @@ impl Stores {
     }
 }
 
-/// What is in the frame at an instruction.
+/// The contents of the frame at an instruction.
 #[derive(Debug, Default)]
 pub(super) struct Frame {
     now: HashMap<i64, Stored>,

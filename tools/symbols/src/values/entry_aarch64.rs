@@ -16,7 +16,7 @@ const FRAME_POINTER: u32 = 29;
 /// The number of the stack pointer, or of the register that is zero.
 const STACK_POINTER: u32 = 31;
 
-/// Whether code is nothing but NOPs and landing pads (BTI).
+/// True if code is nothing but NOPs and landing pads (BTI).
 pub(super) fn is_room(code: &[u8]) -> bool {
     const NOP: u32 = 0xd503_201f;
     const LANDING_PAD: u32 = 0xd503_245f;
@@ -35,12 +35,12 @@ pub(super) fn stores(code: &[u8], address: u64) -> Stores {
     state.frame.stores
 }
 
-/// What is known at an instruction.
+/// The known contents of registers and frame at an instruction.
 struct State {
     integers: [Stored; N_REGISTERS],
     vectors: [Stored; N_REGISTERS],
     frame: Frame,
-    /// What is known of sp and x29: their distance from the canonical frame address.
+    /// The known distances of sp and x29 from the canonical frame address.
     stack_pointer: Option<i64>,
     frame_pointer: Option<i64>,
 }
@@ -54,7 +54,7 @@ struct Transfer {
     registers: [Option<u32>; 2],
     base: u32,
     offset: i64,
-    /// Whether the base is changed by the offset, and before the transfer.
+    /// Set if the base is changed by the offset; true if that is before the transfer.
     writes_back: Option<bool>,
 }
 
@@ -143,7 +143,7 @@ impl State {
         }
     }
 
-    /// What a register of integers has, of which an instruction takes all or the lower half.
+    /// The contents of a register for integers, of which an instruction takes all or the lower half.
     fn integer(&self, number: u32, word: u32) -> Stored {
         let n_bytes = if field(word, 31, 1) == 1 { 8 } else { 4 };
         match number {
@@ -343,7 +343,7 @@ mod tests {
         assert!(!stores.keeps(1, 0x1004));
     }
 
-    /// What is called by the stack: ldr x8, [sp]; str x8, [sp, #-16]!. And nothing behind a branch: cbz x0, …; str x0, [sp].
+    /// A call by the stack: ldr x8, [sp]; str x8, [sp, #-16]!. And nothing behind a branch: cbz x0, …; str x0, [sp].
     #[test]
     fn words_of_the_stack() {
         let stores = of(&[0xf940_03e8, 0xf81f_0fe8]);

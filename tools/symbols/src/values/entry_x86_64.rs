@@ -17,7 +17,7 @@ const MAX_CALLS: u32 = 1;
 const INTEGERS: [Register; 6] =
     [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
 
-/// Whether code is nothing but NOPs and landing pads (`endbr64`).
+/// True if code is nothing but NOPs and landing pads (`endbr64`).
 pub(super) fn is_room(code: &[u8]) -> bool {
     let decoder = Decoder::new(64, code, DecoderOptions::NONE);
     decoder.into_iter().all(|instruction| matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Endbr64))
@@ -35,7 +35,7 @@ pub(super) fn stores(code: &[u8], address: u64) -> Stores {
             FlowControl::Next => {}
             FlowControl::Call | FlowControl::IndirectCall if n_calls < MAX_CALLS => {
                 (1..=6).for_each(|number| state.frame.stores.written_at(number, instruction.ip()));
-                // The hook keeps arguments; whoever uses them behind another call has them from elsewhere.
+                // The hook keeps arguments; an argument used behind another call comes from elsewhere.
                 n_calls += 1;
                 continue;
             }
@@ -46,11 +46,11 @@ pub(super) fn stores(code: &[u8], address: u64) -> Stores {
     state.frame.stores
 }
 
-/// What is known at an instruction.
+/// The known contents of registers and frame at an instruction.
 struct State {
     registers: HashMap<Register, Stored>,
     frame: Frame,
-    /// What is known of rsp and rbp: their distance from the canonical frame address.
+    /// The known distances of rsp and rbp from the canonical frame address.
     rsp: Option<i64>,
     rbp: Option<i64>,
 }
@@ -120,7 +120,7 @@ impl State {
         }
     }
 
-    /// What makes the frame.
+    /// Follows the instructions that make the frame.
     fn follow_frame(&mut self, instruction: &Instruction) -> bool {
         let is = |operand: u32, register| {
             instruction.op_kind(operand) == OpKind::Register && instruction.op_register(operand) == register

@@ -1,4 +1,4 @@
-//! What functions of the C library take and return, by the standards that define them: their debug information is hardly ever there.
+//! Arguments and results of functions of the C library, by the standards that define them: their debug information is hardly ever there.
 //!
 //! Buffers that need not end with a NUL are shown as addresses.
 

@@ -1,4 +1,4 @@
-//! What was found of a file's functions, and what of it is written.
+//! The values found in a file's functions, and their text in a trace.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use rftrace_format::recording::TypesLine;
 use rftrace_format::symbols::{Head, ModuleId, SourcePart, layout_line, short_build_id};
 use rftrace_format::values::{self, ValueSpec};
 
-/// What the debug information of a file tells of its functions' values.
+/// The values of a file's functions, by its debug information.
 #[derive(Debug, Default)]
 pub struct ModuleValues {
     pub(super) path: PathBuf,
@@ -40,7 +40,7 @@ pub(super) enum Shown {
 }
 
 impl Shown {
-    /// What it is on disk, as who does not know names calls it.
+    /// The value on disk, as a reader without names knows it.
     pub(super) fn spec(&self) -> ValueSpec {
         match self {
             Self::Plain(spec, _) => *spec,
@@ -48,7 +48,7 @@ impl Shown {
         }
     }
 
-    /// What the tracer is told of it.
+    /// The codes of the value for the tracer.
     fn codes(&self) -> Vec<u16> {
         match self {
             Self::Plain(spec, _) => vec![spec.code()],
@@ -86,7 +86,7 @@ impl ModuleValues {
         self.n_missing_units
     }
 
-    /// What the tracer is told, as [lines](TypesLine).
+    /// The [lines](TypesLine) for the tracer.
     pub fn lines(&self) -> String {
         let path = self.path.to_string_lossy();
         let mut text = TypesLine::Module { build_id: self.build_id.as_deref(), path: &path }.to_string();
@@ -171,7 +171,7 @@ impl ModuleValues {
     }
 }
 
-/// What specs name, by number.
+/// The enumerations and layouts that specs name, by number.
 #[derive(Debug, Default)]
 struct Used {
     enumerations: BTreeSet<usize>,

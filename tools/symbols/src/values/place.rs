@@ -17,7 +17,7 @@ pub(super) enum Place {
     Indirect(Source),
 }
 
-/// What a function's places are relative to.
+/// The base that a function's places are relative to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameBase {
     /// The canonical frame address.
@@ -34,7 +34,7 @@ pub(super) struct Function<'c> {
     pub(super) processor: &'static Processor,
     pub(super) address: u64,
     pub(super) frame_base: FrameBase,
-    /// What its first instructions store, if it is not optimised.
+    /// The stores of its first instructions, if it is not optimised.
     pub(super) stores: Option<&'c Stores>,
 }
 
@@ -130,7 +130,7 @@ fn described_later(function: &Function<'_>, begin: u64, operations: &[Operation<
     }
 }
 
-/// What debug information says of a value at the first instruction.
+/// The place of a value at the first instruction, by debug information.
 fn described(function: &Function<'_>, operations: &[Operation<Reader<'_>>]) -> Option<Place> {
     Some(match operations {
         [Operation::Register { register }] => Place::Whole(function.processor.in_register(*register)?),
@@ -152,7 +152,7 @@ fn described(function: &Function<'_>, operations: &[Operation<Reader<'_>>]) -> O
     })
 }
 
-/// What is said piece by piece.
+/// The place of a value that is described piece by piece.
 fn in_pieces(processor: &Processor, operations: &[Operation<Reader<'_>>]) -> Option<Place> {
     let (mut found, mut offset) = (Vec::new(), 0);
     for piece in operations.split_inclusive(|operation| matches!(operation, Operation::Piece { .. })) {

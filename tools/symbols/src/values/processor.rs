@@ -1,4 +1,4 @@
-//! What differs between processors: where their calling conventions have values, and the numbers that DWARF has for their registers.
+//! Differences between processors: where their calling conventions have values, and the numbers that DWARF has for their registers.
 //!
 //! Sources: the DWARF chapters of System V ABI for AMD64, and DWARF for the Arm 64-bit Architecture.
 
@@ -17,11 +17,12 @@ pub(super) struct Processor {
     pub(super) frame_pointer: u16,
     /// Where compilers may have frames without frame pointer.
     pub(super) stack_pointer: Option<u16>,
-    /// Whether code is nothing but room for a branch and a landing pad: compilers that leave it tell of a function from behind it on.
+    /// True if code is nothing but room for a branch and a landing pad: debug information describes such a function from behind the room on.
     pub(super) is_room: fn(&[u8]) -> bool,
     /// Follows the code of a function, from its address on, that is not optimised.
     pub(super) stores: fn(&[u8], u64) -> Stores,
-    /// Whether the code of a function, from its address on, always returns the address of its result's memory. `None`: none does by the calling convention.
+    /// True if the code of a function, from its address on, always returns the address of its result's memory. `None`: by the calling convention no
+    /// function does.
     pub(super) returns_address: Option<fn(&[u8], u64) -> bool>,
     /// How structures are returned by C and C++.
     pub(super) structures: Structures,

@@ -65,7 +65,7 @@ enum Convention {
     Unknown,
 }
 
-/// Whether a structure of C or C++ may be returned in registers.
+/// The way in which a structure of C or C++ is returned.
 fn convention<'d>(types: &Types<'_, 'd>, entry: &Entry<'d>, unit: usize) -> Convention {
     match entry.attribute(constants::DW_AT_calling_convention) {
         Some(AttributeValue::CallingConvention(constants::DW_CC_pass_by_value)) => Convention::Value,

@@ -1,7 +1,7 @@
-//! Whether a function returns the address that it was given in its first register: that of a result in memory. Conventions say so, but
+//! Proof that a function returns the address that it was given in its first register: that of a result in memory. Conventions say so, but
 //! compilers change them for functions that nobody else calls.
 //!
-//! Proven is it where each return has, just before it, taken the result from where nothing but that address was ever stored.
+//! It is proven if each return has, just before it, taken the result from where nothing but that address was ever stored.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use iced_x86::{
 /// The longest function that is looked at.
 pub(super) const MAX_BYTES: u64 = 1 << 16;
 
-/// Whether the function whose whole code this is, at `address`, always returns its first argument.
+/// True if the function whose whole code this is, at `address`, always returns its first argument.
 pub(super) fn returns_first_argument(code: &[u8], address: u64) -> bool {
     let all: Vec<Instruction> = Decoder::with_ip(64, code, address, DecoderOptions::NONE).into_iter().collect();
     let Some(targets) = targets(&all, address..address.saturating_add(code.len() as u64)) else { return false };
@@ -97,7 +97,7 @@ impl Copies {
         copies
     }
 
-    /// Whether the last of these, a return, has a copy in rax on all ways.
+    /// True if the last of these, a return, has a copy in rax on all ways.
     fn is_returned(&self, all: &[Instruction], targets: &HashSet<u64>) -> bool {
         let mut info = InstructionInfoFactory::new();
         for instruction in all.iter().rev() {
@@ -113,7 +113,7 @@ impl Copies {
                         _ => false,
                     };
             }
-            // Who comes from elsewhere has something else there.
+            // A jump from elsewhere has something else there.
             if targets.contains(&instruction.ip()) {
                 return false;
             }
@@ -138,7 +138,7 @@ fn writes(instruction: &Instruction, info: &mut InstructionInfoFactory) -> Vec<R
     used.filter(|used| is_write(used.access())).map(|used| used.register().full_register()).collect()
 }
 
-/// Whether it stores to a byte of a word of the frame. What it stores elsewhere by the stack pointer may be there too.
+/// True if it stores to a byte of a word of the frame. Other stores by the stack pointer may hit it too.
 fn is_stored_over(instruction: &Instruction, place: i64, info: &mut InstructionInfoFactory) -> bool {
     info.info(instruction).used_memory().iter().filter(|used| is_write(used.access())).any(|used| {
         let at = used.displacement().cast_signed();

@@ -1,4 +1,4 @@
-//! What is in a value that has fields: which of its bytes are what, by its type.
+//! The shape of a value that has fields: the meaning of its bytes, by its type.
 
 use gimli::constants;
 use rftrace_format::values::Form;
@@ -26,7 +26,7 @@ pub(super) enum Shape {
     Variants { at: u64, n_bytes: u64, variants: Vec<(Option<u64>, Self)> },
 }
 
-/// What is shown of a value without fields.
+/// The display of a value without fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leaf {
     /// A number, an address of a text that ends with a NUL, or a floating-point number: so many bytes.
@@ -54,7 +54,7 @@ impl Shape {
         }
     }
 
-    /// Whether anything of it is shown that depends on its bytes.
+    /// True if anything is shown that depends on the value's bytes.
     pub(super) fn is_known(&self) -> bool {
         match self {
             Self::Unknown => false,
@@ -65,7 +65,7 @@ impl Shape {
 }
 
 impl<'d> Types<'_, 'd> {
-    /// What is in a value of the type that an entry refers to, if that is one with fields of which any is shown.
+    /// The shape of a value of the type that an entry refers to, if that type has fields of which any is shown.
     pub(super) fn shape(&mut self, holder: &Entry<'d>) -> Option<Shape> {
         let entry = self.resolved(holder)?;
         let is_other = is_structure(&entry) && self.simple(&entry).kind == Kind::Other;
@@ -73,7 +73,7 @@ impl<'d> Types<'_, 'd> {
         shape.filter(Shape::is_known)
     }
 
-    /// What is in a value whose first byte is `at`, of the type that `holder` refers to.
+    /// The shape of a value whose first byte is `at`, of the type that `holder` refers to.
     fn shape_of(&mut self, holder: &Entry<'d>, at: u64, depth: u32) -> Shape {
         let Some(entry) = self.resolved(holder) else { return Shape::Unknown };
         if self.is_rust && self.units.name(&entry) == "()" {

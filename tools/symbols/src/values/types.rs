@@ -1,4 +1,4 @@
-//! What is shown of a value by its type.
+//! The display of a value by its type.
 
 use gimli::{AttributeValue, constants};
 use rftrace_format::values::Form;
@@ -13,7 +13,7 @@ pub(super) struct Type {
     pub(super) kind: Kind,
 }
 
-/// What its values are.
+/// The kind of a type's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A word, or its lower part, in a register for integers.

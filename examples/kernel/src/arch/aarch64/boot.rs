@@ -6,7 +6,7 @@ use core::slice;
 
 global_asm!(include_str!("boot.s"), options(raw));
 
-/// What [`kernel_main`](crate::kernel_main) is told: where the device tree is.
+/// The argument of [`kernel_main`](crate::kernel_main): the address of the device tree.
 pub type Info = &'static Header;
 
 /// The beginning of a device tree (Devicetree Specification 0.4, 5.2). All numbers are big-endian.

@@ -25,7 +25,7 @@ pub fn ticks() -> u64 {
     ticks
 }
 
-/// What the firmware says of it.
+/// Returns the rate that the firmware gives.
 pub fn measure() -> Rates {
     let hz;
     // SAFETY: reads a register.

@@ -7,7 +7,7 @@ use super::clock::Rates;
 use super::gic;
 use crate::smp::Core;
 
-/// What a kernel that is run with one core lacks.
+/// Remedy for a kernel that is run with one core.
 pub const SECOND_CORE_REMEDY: &str = "run qemu-system-aarch64 with -smp 2, or use cores=1";
 
 /// Makes the core that runs this one.
@@ -48,7 +48,7 @@ pub fn start(number: usize, stack_end: u64, _rates: Rates) {
     const CPU_ON: u64 = 0xc400_0003;
 
     let result: i64;
-    // SAFETY: the other core begins in boot.s. What the call may change by its calling convention is told.
+    // SAFETY: the other core begins in boot.s. The registers that the calling convention lets the call change are declared.
     unsafe {
         asm!(
             "hvc #0",

@@ -1,4 +1,4 @@
-//! The table of vectors, and what handles interrupts.
+//! The table of vectors, and the handlers of interrupts.
 //!
 //! A handler is a function that an assembly stub calls, and which is traced into the trace of the task that it has interrupted. There are
 //! two kinds of stubs, as kernels have them:
@@ -16,7 +16,7 @@ use crate::println;
 use crate::smp;
 use crate::tasks;
 
-/// What `svc` calls.
+/// Numbers of calls by `svc`.
 const SYSTEM_CALL: u32 = 0;
 const YIELD: u32 = 1;
 const RAISE_TIMER: u32 = 2;
@@ -56,7 +56,7 @@ unsafe extern "C" fn begin() {
     )
 }
 
-/// What a core's processor looks up: nothing but the table of vectors, which all cores share.
+/// Tables for a core's processor: nothing but the table of vectors, which all cores share.
 pub struct Tables;
 
 /// The tracer takes calls that are at most 16 KiB apart to be on one stack, and this one is far from all others.
@@ -150,7 +150,7 @@ pub fn without<T>(work: impl FnOnce() -> T) -> T {
 /// Gives the core to the next task, as the timer does.
 #[inline(always)]
 pub fn yield_core() {
-    // SAFETY: the stub keeps all registers. What other tasks change in the meantime the compiler must read again.
+    // SAFETY: the stub keeps all registers. The compiler must read again any memory that other tasks change in the meantime.
     unsafe { asm!("svc #{}", const YIELD) }
 }
 

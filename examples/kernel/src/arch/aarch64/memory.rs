@@ -21,7 +21,7 @@ struct Page([AtomicU64; PAGE_BYTES / 8]);
 
 static LEVEL_2: Table = Table([const { AtomicU64::new(0) }; 512]);
 static LEVEL_3: Table = Table([const { AtomicU64::new(0) }; 512]);
-/// What the pages are mapped to.
+/// Frames that the pages are mapped to.
 static FRAMES: [Page; N_PAGES] = [const { Page([const { AtomicU64::new(0) }; PAGE_BYTES / 8]) }; N_PAGES];
 
 unsafe extern "C" {
@@ -36,7 +36,7 @@ pub fn init() {
     publish();
 }
 
-/// Has the processor see changed tables. What was not mapped it has not kept.
+/// Has the processor see changed tables. Pages that were not mapped are not in its caches.
 #[inline(always)]
 fn publish() {
     // SAFETY: waits.

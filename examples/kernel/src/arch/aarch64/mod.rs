@@ -16,7 +16,7 @@ use crate::Exit;
 
 global_asm!(include_str!("canary.s"), options(raw));
 
-/// Whether there are handlers that the interrupt itself enters, without a stub: compilers make none.
+/// True with handlers that the interrupt itself enters, without a stub: compilers make none here.
 pub const HAS_IRET_HANDLERS: bool = false;
 
 /// Ends QEMU. Where it is run without `-semihosting`, the core halts.

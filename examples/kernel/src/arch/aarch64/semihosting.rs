@@ -20,7 +20,7 @@ fn call<T>(operation: u32, argument: &T) {
     }
 }
 
-/// Whether an exception of this class, at this address, says that there is nobody who answers.
+/// True if an exception of this class, at this address, means that nobody answers.
 pub fn is_refused(class: u64, ip: u64) -> bool {
     const UNKNOWN_INSTRUCTION: u64 = 0;
     // SAFETY: the processor has just tried to execute it.

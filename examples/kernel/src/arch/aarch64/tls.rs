@@ -21,7 +21,7 @@ pub unsafe fn lay_out(room: *mut [u8], align: usize, template: *const u8, initia
     start as u64
 }
 
-/// Sets the thread pointer of what runs on this core.
+/// Sets the thread pointer of the code that runs on this core.
 ///
 /// # Safety
 ///

@@ -3,12 +3,12 @@
 use core::arch::global_asm;
 use core::ffi::{CStr, c_char};
 
-/// What [`kernel_main`](crate::kernel_main) is told.
+/// The argument of [`kernel_main`](crate::kernel_main).
 pub type Info = &'static StartInfo;
 
 global_asm!(include_str!("boot.s"), options(raw));
 
-/// What the boot protocol passes (`struct hvm_start_info` in Xen's public/arch-x86/hvm/start_info.h).
+/// The boot protocol's data (`struct hvm_start_info` in Xen's public/arch-x86/hvm/start_info.h).
 #[repr(C)]
 pub struct StartInfo {
     magic: u32,

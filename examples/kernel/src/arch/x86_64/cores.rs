@@ -13,7 +13,7 @@ use crate::smp::Core;
 /// The model-specific register with GS base.
 const GS_BASE: u32 = 0xc000_0101;
 
-/// What a kernel that is run with one core lacks.
+/// Remedy for a kernel that is run with one core.
 pub const SECOND_CORE_REMEDY: &str = "run qemu-system-x86_64 with -smp 2, or use cores=1";
 
 /// Makes the core that runs this one.

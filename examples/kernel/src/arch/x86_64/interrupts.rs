@@ -1,4 +1,4 @@
-//! Segments, the interrupt table, and what handles interrupts.
+//! Segments, the interrupt table, and the handlers of interrupts.
 //!
 //! Two kinds of handlers are traced:
 //!
@@ -81,7 +81,7 @@ unsafe extern "C" fn begin() {
     )
 }
 
-/// What a core's processor looks up: its segments, and where its interrupt stacks end.
+/// Tables for a core's processor: its segments, and the ends of its interrupt stacks.
 pub struct Tables {
     segments: [AtomicU64; 5],
     /// The task state segment, of which only the interrupt stacks are used.
@@ -228,7 +228,7 @@ pub fn without<T>(work: impl FnOnce() -> T) -> T {
 /// Gives the core to the next task, as the timer does.
 #[inline(always)]
 pub fn yield_core() {
-    // SAFETY: the stub keeps all registers. What other tasks change in the meantime the compiler must read again.
+    // SAFETY: the stub keeps all registers. The compiler must read again any memory that other tasks change in the meantime.
     unsafe { asm!("int {}", const YIELD_VECTOR) }
 }
 
@@ -311,7 +311,7 @@ extern "C" fn yielded(frame: &mut Frame) -> u64 {
     tasks::switch(frame)
 }
 
-/// What the processor pushes.
+/// The frame that the processor pushes.
 #[repr(C)]
 struct InterruptFrame {
     ip: u64,

@@ -16,7 +16,7 @@ use crate::Exit;
 
 global_asm!(include_str!("canary.s"), options(raw));
 
-/// Whether there are handlers that the interrupt itself enters, without a stub.
+/// True with handlers that the interrupt itself enters, without a stub.
 pub const HAS_IRET_HANDLERS: bool = true;
 
 /// Ends QEMU by its device isa-debug-exit, with the status `2 * code + 1`. Where there is no such device, the core halts.

@@ -6,7 +6,7 @@ use core::arch::asm;
 ///
 /// # Safety
 ///
-/// What the device does then breaks nothing that Rust relies on.
+/// The device's reaction breaks nothing that Rust relies on.
 #[inline(always)]
 pub unsafe fn write(port: u16, value: u8) {
     // SAFETY: by this function's contract.

@@ -44,7 +44,7 @@ fn make_area(room: *mut [u8], thread_pointer: *mut u64) {
     unsafe { leads_there.write(area) };
 }
 
-// What the tracer calls with the feature `threadhook`, see docs/kernels.md.
+// The tracer calls this with the feature `threadhook`, see docs/kernels.md.
 #[cfg(feature = "threadhook")]
 core::arch::global_asm!(
     ".pushsection .text.thread_area, \"ax\"",
@@ -55,7 +55,7 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-/// Sets the thread pointer of what runs on this core.
+/// Sets the thread pointer of the code that runs on this core.
 ///
 /// # Safety
 ///

@@ -11,10 +11,10 @@ use crate::host::linux::chosen;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 use crate::host::linux::threads::ENTRIES;
 
-/// Whether the tracer can record values here.
+/// True if the tracer can record values here.
 pub(crate) const HAS_VALUES: bool = false;
 
-/// Enters the calling thread, then stores its block under the key: what the tracer calls on a new thread. If there is another table by
+/// Enters the calling thread, then stores its block under the key. The tracer calls this on a new thread. If there is another table by
 /// then, it enters it there too (`threads::copy_to`). Where not all threads are recorded it looks whether this one is (`chosen`).
 ///
 /// Registers on entry: a0 the key, a1 the block. The system call changes a0 only.

@@ -1,13 +1,13 @@
-//! Where a piece of a function ends, and what room there is for a branch.
+//! Ends of a piece of a function, and the room there for a branch.
 //!
 //! | kind | room |
 //! |---|---|
-//! | E | it lies in what is displaced for the branch at the function's beginning, or directly behind |
+//! | E | it lies in the instructions displaced for the branch at the function's beginning, or directly behind |
 //! | J | a jump to another function, as long as a branch; a conditional one goes elsewhere |
 //! | P | a `ret` or a short jump, and padding behind it |
 //! | D | instructions before it are displaced, which touch no memory but the stack |
 //!
-//! Not here: what is written there (`stubs`).
+//! Not here: the bytes that are written there (`stubs`).
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
@@ -19,7 +19,7 @@ use crate::patch::named::Module;
 /// Bytes of `jcc` with a distance of four bytes.
 const LONG_CONDITION_BYTES: usize = 6;
 
-/// How an end is reached by what is written.
+/// How the written bytes reach an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     /// The copy of the function's beginning has it.
@@ -35,20 +35,20 @@ pub(super) enum Room {
 pub(super) struct End {
     /// It returns, or jumps to another function.
     pub(super) instruction: Instruction,
-    /// What comes before it in its stub.
+    /// Instructions before it in its stub.
     pub(super) displaced: Vec<Instruction>,
     pub(super) room: Room,
 }
 
-/// What was found in a piece.
+/// Ends of a piece.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     pub(super) ends: Vec<End>,
-    /// Whether there are others, or may be.
+    /// True if there are others, or may be.
     pub(super) is_incomplete: bool,
 }
 
-/// What an instruction is.
+/// Effect of an instruction on the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Does {
     GoesOn,
@@ -66,7 +66,7 @@ pub(super) struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Finds the ends of a piece. `beginning` is what is displaced for the branch at a function's beginning, which may become longer.
+    /// Finds the ends of a piece. `beginning`: the instructions displaced for the branch at a function's beginning; it may become longer.
     pub(super) fn ends(self, piece: &Piece, beginning: Option<&mut Vec<Instruction>>) -> Ends {
         let mut found = Ends::default();
         if piece.instructions.iter().any(Instruction::is_invalid) {
@@ -107,7 +107,7 @@ impl Search<'_> {
         }
     }
 
-    /// What a jump to an address is.
+    /// Returns the effect of a jump to an address.
     fn leaves(self, piece: &Piece, target: usize) -> Does {
         if (piece.start..piece.end).contains(&target) {
             return Does::GoesOn;
@@ -134,7 +134,7 @@ impl Search<'_> {
         {
             return Does::GoesOn;
         }
-        // Below the stack pointer is what the hook uses.
+        // The hook uses memory below the stack pointer.
         let is_below = is_memory && instruction.memory_base() == Register::RSP;
         // Some place of the function is named: it may go there.
         let is_unsure = is_below || self.marks.names_any(piece.start + 1, piece.end);
@@ -142,7 +142,7 @@ impl Search<'_> {
     }
 }
 
-/// Whether a register that a jump goes by comes from a table.
+/// True if the register of a jump comes from a table.
 fn by_table(before: &[Instruction], jump: &Instruction) -> bool {
     /// Compilers put no more between.
     const MOST: usize = 8;
@@ -167,13 +167,13 @@ fn by_table(before: &[Instruction], jump: &Instruction) -> bool {
 struct Windows<'a> {
     search: Search<'a>,
     piece: &'a Piece,
-    /// What lies before is used.
+    /// End of the bytes in use.
     used: usize,
     beginning: &'a mut Vec<Instruction>,
 }
 
 impl Windows<'_> {
-    /// Behind what is displaced for the branch at the beginning.
+    /// Behind the instructions displaced for the branch at the beginning.
     fn beginning_end(&self) -> usize {
         let last = self.beginning.last().map(|last| last.next_ip() as usize);
         last.map_or(self.piece.start, |end| end.max(self.piece.start + BRANCH_BYTES))
@@ -272,7 +272,7 @@ impl Windows<'_> {
     }
 }
 
-/// Whether an instruction may run elsewhere: nobody may expect that it fails where it is. `next` follows it.
+/// True if an instruction may run elsewhere: nobody may expect that it fails where it is. `next` follows it.
 fn may_be_displaced(instruction: &Instruction, next: Option<&Instruction>) -> bool {
     let names_memory = instruction.op_kinds().any(|kind| kind == OpKind::Memory);
     let is_harmless = matches!(instruction.mnemonic(), Mnemonic::Lea | Mnemonic::Nop);

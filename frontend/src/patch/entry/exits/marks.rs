@@ -1,6 +1,6 @@
-//! Addresses at which somebody may arrive: what is there, and what follows, stays where it is.
+//! Addresses at which somebody may arrive: the code there, and behind it, stays where it is.
 //!
-//! Not here: return points. What displaces instructions never goes back over a call.
+//! Not here: return points. Displacement never goes back over a call.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::patch::frames::Landings;
 use crate::patch::landings::landing_pads;
 use crate::patch::module::Image;
 
-/// What is known of a module.
+/// Marks of a module.
 #[derive(Debug)]
 pub(super) struct Marks {
     /// Ascending.
@@ -45,17 +45,17 @@ impl Marks {
         Self { addresses, named, unknown }
     }
 
-    /// Whether somebody may arrive there, from `start` on and before `end`.
+    /// True if somebody may arrive from `start` on and before `end`.
     pub(super) fn has_any(&self, start: usize, end: usize) -> bool {
         has_any(&self.addresses, start, end)
     }
 
-    /// Whether a place there is named other than by a jump.
+    /// True if a place there is named other than by a jump.
     pub(super) fn names_any(&self, start: usize, end: usize) -> bool {
         has_any(&self.named, start, end)
     }
 
-    /// Whether all places of the range that begins there are known.
+    /// True if all marks of the range that begins there are known.
     pub(super) fn knows(&self, range: usize) -> bool {
         !self.unknown.contains(&range)
     }

@@ -1,13 +1,13 @@
 //! Branches at the ends of functions: each `ret`, and each jump to another function, leads to a stub that calls the hook of sleds first. Return
-//! addresses stay what they are.
+//! addresses stay unchanged.
 //!
-//! - `pieces` says what belongs to a function, `marks` where somebody may arrive.
+//! - `pieces` finds the pieces of a function, `marks` the places at which somebody may arrive.
 //! - `ends` finds ends, and room for branches.
-//! - `stubs` are what these lead to.
+//! - `stubs` makes the targets of these.
 //!
 //! A function that has an end without room is recorded all the same: what follows tells of that end, as with sleds.
 //!
-//! Not here: branches at beginnings (`entry`), and what the hook does.
+//! Not here: branches at beginnings (`entry`), and the hook.
 //!
 //! **Invariant**: an end is left whole where anything about it is unsure.
 
@@ -54,7 +54,7 @@ pub(super) struct Exits {
     are_incomplete: Vec<bool>,
 }
 
-/// What was made of them.
+/// Stubs made for the ends.
 pub(super) struct MadeExits {
     area: Area,
     /// The pieces of each function.
@@ -122,13 +122,13 @@ impl MadeExits {
         self.pieces[function].iter().filter_map(move |&piece| self.area.switch(piece, site))
     }
 
-    /// Whether some end of it is not seen.
+    /// True if an end of the function is not seen.
     pub(super) fn is_late(&self, function: usize) -> bool {
         self.pieces[function].iter().any(|&piece| self.are_incomplete[piece])
     }
 }
 
-/// What is displaced at the beginning of a function, if the piece begins it.
+/// Returns the instructions displaced at the beginning of a function, if the piece begins it.
 fn beginning<'w>(piece: &Piece, chosen: &[Function<'_>], wanted: &'w mut [Wanted]) -> Option<&'w mut Vec<Instruction>> {
     let owner = piece.owners.iter().copied().find(|&owner| chosen[owner].start == piece.start)?;
     match &mut wanted[owner].goes_on {
@@ -151,7 +151,7 @@ fn lead(wanted: &mut Wanted, end: &End, stub: usize) -> bool {
     true
 }
 
-/// What is written for an end, and where.
+/// Returns the address and the bytes to write for an end.
 fn branch(end: &End, stub: usize) -> Option<(usize, Vec<u8>)> {
     let (at, opcode) = match end.room {
         Room::Beginning => return None,

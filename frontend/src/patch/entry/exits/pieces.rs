@@ -15,7 +15,7 @@ use crate::patch::named::{Function, Module, is_cold};
 pub(super) struct Piece {
     pub(super) start: usize,
     pub(super) end: usize,
-    /// Whether a function begins with it.
+    /// True if a function begins with it.
     pub(super) is_beginning: bool,
     /// The places of its functions among the chosen ones: several may share a part.
     pub(super) owners: Vec<usize>,
@@ -47,7 +47,7 @@ pub(super) fn pieces(module: &Module<'_>, functions: &Functions, chosen: &[Funct
     found.into_values().collect()
 }
 
-/// Whether what lies in a range is a part of a function, to somebody who jumps to `target` in it.
+/// True if a range is a part of a function, for a jump to `target` in it.
 pub(super) fn is_part(module: &Module<'_>, range: &Range, target: usize) -> bool {
     let function = Function { start: range.start, end: range.end, symbol: module.symbol(range.start) };
     (!range.is_function || is_cold(module, &function)) && !is_linkage(module.image, target)

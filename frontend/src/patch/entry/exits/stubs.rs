@@ -1,4 +1,4 @@
-//! What the branches at ends lead to, and its unwind information.
+//! Stubs of the branches at ends, and their unwind information.
 //!
 //! ```text
 //! area   +0    a byte for each piece of a function: whether its ends are recorded
@@ -11,7 +11,7 @@
 //!          …     the end: `ret`, or a jump
 //! ```
 //!
-//! The hook stands where a sled's does: the frame is gone, flags and what lies below the stack pointer are dead. Only the hook returns to a stub.
+//! The hook stands where a sled's does: the frame is gone, flags and memory below the stack pointer are dead. Only the hook returns to a stub.
 //!
 //! A signal may strike in a stub. Its frame is the function's at the instruction that the one in the stub stands for.
 //!
@@ -176,7 +176,7 @@ mod tests {
         End { instruction, displaced, room: Room::Branch(FUNCTION as usize) }
     }
 
-    /// What a stub does, for the end of piece number 3; a row says what each instruction stands for.
+    /// Returns the instructions of a stub, for the end of piece number 3; a row tells for which instruction each stands.
     fn stub(end: &End) -> Vec<Instruction> {
         let (placed, contents) = contents(SWITCHES, START, &[(3, end)]);
         let Placed { range, rows } = placed[0].as_ref().unwrap();
@@ -205,7 +205,7 @@ mod tests {
         // add rsp, 8; jmp +0x20
         let code = stub(&end(&[0x48, 0x83, 0xc4, 8, 0xeb, 0x20]));
         assert_eq!((code[4].code(), code[4].near_branch_target()), (Code::Jmp_rel32_64, FUNCTION + 0x26));
-        // jne +0x20: who comes here jumps.
+        // jne +0x20: a thread that comes here jumps.
         let code = stub(&end(&[0x75, 0x20]));
         assert_eq!((code[3].code(), code[3].near_branch_target()), (Code::Jmp_rel32_64, FUNCTION + 0x22));
         // jmp [rip + 0x10]; jmp rax
