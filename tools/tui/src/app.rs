@@ -173,6 +173,15 @@ impl<'t> App<'t> {
         self.graphs.first().map(|view| view.graph.summary())
     }
 
+    /// In words, what was subtracted from the times that are shown, if anything was.
+    pub(crate) fn correction(&self) -> Option<String> {
+        match self.view {
+            View::Graph => self.graphs.last()?.graph.correction(),
+            View::Report => self.trace.cost().and(self.report.as_ref()).map(|view| view.report.correction()),
+            View::Threads | View::Calls => None,
+        }
+    }
+
     /// True if there is work to go on with.
     pub(crate) fn is_busy(&self) -> bool {
         self.follow.is_some() || self.calls.as_ref().is_some_and(CallsView::is_busy)

@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line as Text, Span};
 use ratatui::widgets::Paragraph;
-use rftrace_views::{Duration, Field, GraphNode, Line, What, correction};
+use rftrace_views::{Duration, Field, GraphNode, Line, What};
 
 use crate::app::{App, OTHER_LINES, View};
 use crate::calls::CallsView;
@@ -118,8 +118,8 @@ fn heading(app: &App<'_>) -> Text<'static> {
     if app.trace.is_chosen() {
         of.push_str(" (a part of it)");
     }
-    if let (Some(cost), View::Graph | View::Report) = (app.trace.cost(), app.view) {
-        of.push_str(&format!(", {}", correction(Some(cost))));
+    if let Some(correction) = app.correction() {
+        of.push_str(&format!(", {correction}"));
     }
     spans.push(Span::raw(format!(" {}", clean(&of))));
     Text::from(spans)

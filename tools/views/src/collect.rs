@@ -9,7 +9,7 @@ use rftrace_read::{Kept, Record, Result, SCHEDULE, Task, Trace};
 
 use crate::by_value::ByValue;
 use crate::collector::{CallSums, Collector, TaskCalls};
-use crate::correction::Costs;
+use crate::correction::{Costs, Share};
 use crate::keys::Last;
 use crate::lines::Values;
 use crate::rows::{CallTimes, Row};
@@ -93,10 +93,12 @@ impl<'t> Table<'t> {
         }
     }
 
-    /// The rows, less what recording took of them, in the order of where they were found.
-    pub(crate) fn into_rows(mut self) -> Vec<Row> {
+    /// The rows without the overhead of recording, in the order of where they were found; and the share of the overhead that they held.
+    pub(crate) fn into_rows(mut self) -> (Vec<Row>, Share) {
+        let share = Share::of(self.rows.iter().zip(&self.costs).map(|(row, costs)| (row.self_ns, costs.own)));
         for (row, costs) in self.rows.iter_mut().zip(&self.costs) {
-            costs.off(&mut row.total_ns, &mut row.self_ns);
+            costs.off(share, &mut row.total_ns, &mut row.self_ns);
+            row.times.iter_mut().for_each(|times| times.limit(share));
         }
         // There may be many rows: those of one thread need no second place.
         if !self.found.is_sorted() {
@@ -106,7 +108,7 @@ impl<'t> Table<'t> {
         }
         // All calls of a function may have rows of their own.
         self.rows.retain(|row| row.calls > 0);
-        self.rows
+        (self.rows, share)
     }
 
     fn enter(&mut self, calls: &mut TaskCalls<'_>, idx: Option<usize>) {

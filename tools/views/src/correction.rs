@@ -3,6 +3,10 @@
 //! Each recorded call is slower by the time of its hooks: between its two times, and in the time of its caller. The sums of this overhead are
 //! subtracted from sums of times, not from each call: single calls vary around their mean, and would be cut off at 0.
 //!
+//! The measurement can exceed the overhead that a trace holds: the processor did something else beside it, or overlaps hooks with the calls of a
+//! short loop. The sums of a trace limit it then: all sums lose the same [share](Share) of it, so that a function still takes as long as its
+//! parts.
+//!
 //! Not here: its amount, which was measured when the trace was recorded ([`Trace::correct_times`](rftrace_read::Trace)).
 
 use rftrace_read::CallCost;
@@ -12,6 +16,51 @@ use crate::stack::{EndedCall, is_hooked};
 
 /// The least time of a call, in picoseconds, unless it was recorded shorter.
 const LEAST_CALL_PS: u64 = 1000;
+
+/// A function with fewer calls does not limit the overhead: clocks that tick slowly tell nothing of a few calls.
+const MANY_CALLS: u64 = 16;
+
+/// The part of the measured overhead that the sums of a trace can hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Share {
+    /// Of [`WHOLE`].
+    parts: u64,
+}
+
+/// All parts of a [`Share`].
+const WHOLE: u64 = 1 << 32;
+
+impl Default for Share {
+    /// All of it.
+    fn default() -> Self {
+        Self { parts: WHOLE }
+    }
+}
+
+impl Share {
+    /// The largest with which no function's own time becomes less than its calls take at the least; of functions' own times and the overhead in
+    /// these.
+    pub(crate) fn of(functions: impl IntoIterator<Item = (u64, Cost)>) -> Self {
+        let parts = functions.into_iter().filter(|(_, own)| own.n_calls >= MANY_CALLS).map(|(self_ns, own)| {
+            let least_ns = own.least_ns().min(self_ns);
+            let most_ps = u128::from(self_ns - least_ns) * 1000;
+            (most_ps * u128::from(WHOLE))
+                .checked_div(own.ps.into())
+                .map_or(WHOLE, |parts| parts.min(WHOLE.into()) as u64)
+        });
+        Self { parts: parts.min().unwrap_or(WHOLE) }
+    }
+
+    fn of_ps(self, ps: u64) -> u64 {
+        // A part of a number is no larger than it.
+        (u128::from(ps) * u128::from(self.parts) / u128::from(WHOLE)) as u64
+    }
+
+    /// This share of the overhead of a call.
+    pub(crate) fn of_call(self, cost: CallCost) -> CallCost {
+        CallCost { inside_ps: self.of_ps(cost.inside_ps), outside_ps: self.of_ps(cost.outside_ps) }
+    }
+}
 
 /// The overhead in a time, and the number of its calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,10 +75,19 @@ impl Cost {
         self.n_calls += other.n_calls;
     }
 
+    /// This share of it.
+    pub(crate) fn limited(self, share: Share) -> Self {
+        Self { ps: share.of_ps(self.ps), ..self }
+    }
+
     /// A time without it: never less than so many calls take at the least, nor more than it was.
     pub(crate) fn off(self, recorded_ns: u64) -> u64 {
-        let least_ns = self.n_calls.saturating_mul(LEAST_CALL_PS) / 1000;
-        recorded_ns.saturating_sub((self.ps + 500) / 1000).max(least_ns).min(recorded_ns)
+        recorded_ns.saturating_sub(self.ps.saturating_add(500) / 1000).max(self.least_ns()).min(recorded_ns)
+    }
+
+    /// So many calls take so long at the least.
+    fn least_ns(self) -> u64 {
+        self.n_calls.saturating_mul(LEAST_CALL_PS) / 1000
     }
 }
 
@@ -54,11 +112,11 @@ impl Costs {
         self.own.add(other.own);
     }
 
-    /// Takes them off sums.
-    pub(crate) fn off(&self, total_ns: &mut u64, self_ns: &mut u64) {
-        *self_ns = self.own.off(*self_ns);
+    /// Takes this share of them off sums.
+    pub(crate) fn off(&self, share: Share, total_ns: &mut u64, self_ns: &mut u64) {
+        *self_ns = self.own.limited(share).off(*self_ns);
         // The called functions take at least their minimum, too.
-        *total_ns = self.total.off(*total_ns).max((*self_ns).min(*total_ns));
+        *total_ns = self.total.limited(share).off(*total_ns).max((*self_ns).min(*total_ns));
     }
 }
 
@@ -68,11 +126,12 @@ fn is_recorded(ended: &EndedCall) -> bool {
 }
 
 /// The overhead that was subtracted from sums of times for each call, in words; or that nothing was.
-#[must_use]
-pub fn correction(cost: Option<CallCost>) -> String {
-    match cost {
-        // As many digits as the measuring has.
-        Some(cost) => format!("less {}.{} ns a call for tracing", cost.all_ps() / 1000, cost.all_ps() % 1000 / 100),
+pub(crate) fn correction(cost: Option<CallCost>, share: Share) -> String {
+    // As many digits as the measuring has.
+    let ns = |cost: CallCost| format!("{}.{} ns", cost.all_ps() / 1000, cost.all_ps() % 1000 / 100);
+    match cost.map(|cost| (ns(cost), ns(share.of_call(cost)))) {
+        Some((measured, less)) if measured == less => format!("less {less} a call for tracing"),
+        Some((measured, less)) => format!("less {less} a call for tracing ({measured} measured)"),
         None => "tracing's own time included".to_owned(),
     }
 }
@@ -94,7 +153,7 @@ mod tests {
         // Two calls, of which one calls one: 200 ns in all, 100 in itself.
         let ended = call(200, 100, 2, 3);
         let (mut total_ns, mut self_ns) = (200, 100);
-        Costs::of(Some(COST), &ended).off(&mut total_ns, &mut self_ns);
+        Costs::of(Some(COST), &ended).off(Share::default(), &mut total_ns, &mut self_ns);
         assert_eq!((total_ns, self_ns), (200 - 66, 100 - 27));
         assert_eq!(Costs::of(None, &ended), Costs::default());
     }
@@ -125,7 +184,45 @@ mod tests {
 
     #[test]
     fn in_words() {
-        assert_eq!(correction(Some(COST)), "less 18.5 ns a call for tracing");
-        assert_eq!(correction(None), "tracing's own time included");
+        assert_eq!(correction(Some(COST), Share::default()), "less 18.5 ns a call for tracing");
+        let half = Share { parts: WHOLE / 2 };
+        assert_eq!(correction(Some(COST), half), "less 9.2 ns a call for tracing (18.5 ns measured)");
+        assert_eq!(correction(None, Share::default()), "tracing's own time included");
+    }
+
+    /// A caller of a short function: more was measured than the calls took, as once on a busy machine.
+    #[test]
+    fn no_more_than_the_trace_holds() {
+        const MEASURED: CallCost = CallCost { inside_ps: 13_900, outside_ps: 11_900 };
+        const N: u64 = 1_000_000;
+        #[derive(Debug)]
+        struct Sums {
+            total_ns: u64,
+            self_ns: u64,
+        }
+        let leaves = Sums { total_ns: 10 * N, self_ns: 10 * N };
+        let caller = Sums { total_ns: 26 * N, self_ns: 16 * N };
+        let outer = Sums { total_ns: 26 * N + 900, self_ns: 900 };
+        let mut all = [leaves, caller, outer];
+        let ps = |inside: u64, outside: u64, n_calls| Cost {
+            ps: inside * MEASURED.inside_ps + outside * MEASURED.outside_ps,
+            n_calls,
+        };
+        let costs = [
+            Costs { total: ps(N, 0, N), own: ps(N, 0, N) },
+            Costs { total: ps(N + 1, N, 1), own: ps(1, N, 1) },
+            Costs { total: ps(N + 2, N + 1, 1), own: ps(1, 1, 1) },
+        ];
+        let share = Share::of(all.iter().zip(costs).map(|(sums, costs)| (sums.self_ns, costs.own)));
+        for (sums, costs) in all.iter_mut().zip(costs) {
+            costs.off(share, &mut sums.total_ns, &mut sums.self_ns);
+        }
+        let [leaves, caller, outer] = all;
+        assert!(leaves.self_ns.abs_diff(N) <= 1, "a nanosecond for each: {leaves:?}");
+        let parts = |sums: &Sums, called: u64| sums.self_ns + called;
+        assert!(caller.total_ns.abs_diff(parts(&caller, leaves.total_ns)) <= 1, "{caller:?}");
+        assert!(outer.total_ns.abs_diff(parts(&outer, caller.total_ns)) <= 1, "{outer:?} {caller:?}");
+        assert_eq!(Share::of([(100, ps(MANY_CALLS - 1, 0, MANY_CALLS - 1))]), Share::default(), "too few calls");
+        assert_eq!(Share::of([(0, ps(99, 0, 99))]).of_call(MEASURED), CallCost::default(), "nothing can be subtracted");
     }
 }

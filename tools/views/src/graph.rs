@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use rftrace_read::{CallCost, Error, Pattern, Result, SCHEDULE, Summary, Task, Trace};
 
 use crate::collector::CallSums;
-use crate::correction::{Cost, Costs, correction};
+use crate::correction::{Cost, Costs, Share, correction};
 use crate::duration::Duration;
 use crate::keys::Last;
 use crate::paths::Paths;
@@ -108,6 +108,7 @@ pub struct Graph {
     left_out: u64,
     summary: Summary,
     cost: Option<CallCost>,
+    share: Share,
 }
 
 impl Graph {
@@ -147,11 +148,9 @@ impl Graph {
             None => reader.read()?,
         };
         let Reader { names, sources, mut nodes, costs, mut backtraces, left_out, .. } = reader;
-        for (node, costs) in nodes.iter_mut().zip(&costs) {
-            costs.off(&mut node.total_ns, &mut node.self_ns);
-        }
+        let share = correct(&mut nodes, &costs, names.names.len());
         for backtrace in &mut backtraces {
-            backtrace.total_ns = backtrace.cost.off(backtrace.total_ns);
+            backtrace.total_ns = backtrace.cost.limited(share).off(backtrace.total_ns);
         }
         if function.is_none() {
             nodes[0].calls = 1;
@@ -160,7 +159,7 @@ impl Graph {
         backtraces.sort_by_key(|backtrace| Reverse(backtrace.total_ns));
         let is_of_function = function.is_some();
         let (names, cost) = (names.names, trace.cost());
-        Ok(Self { title, names, sources, nodes, backtraces, is_of_function, left_out, summary, cost })
+        Ok(Self { title, names, sources, nodes, backtraces, is_of_function, left_out, summary, cost, share })
     }
 
     /// How much was read, and the flaws in it.
@@ -171,6 +170,11 @@ impl Graph {
     /// True if the function that is asked for was not called.
     pub fn is_empty(&self) -> bool {
         self.is_of_function && self.nodes[0].calls == 0
+    }
+
+    /// In words, what was subtracted for each call from times, if the trace [has them corrected](Trace::correct_times).
+    pub fn correction(&self) -> Option<String> {
+        self.cost.map(|cost| correction(Some(cost), self.share))
     }
 
     /// The name of the program, or the pattern of the function.
@@ -235,8 +239,8 @@ impl Graph {
         }
         writeln!(out, "========== FUNCTION CALL GRAPH ==========")?;
         if !fields.is_empty() {
-            if self.cost.is_some() {
-                writeln!(out, "# times: {}", correction(self.cost))?;
+            if let Some(correction) = self.correction() {
+                writeln!(out, "# times: {correction}")?;
             }
             let titles: Vec<_> = fields.iter().map(|field| field.title()).collect();
             let source = if self.sources.is_some() { " [SOURCE]" } else { "" };
@@ -343,6 +347,25 @@ impl Graph {
         }
         if fields.is_empty() { Ok(()) } else { write!(out, " : ") }
     }
+}
+
+/// Takes the overhead off the times of nodes, as far as each function's own time holds it. Each node takes as long as its parts.
+fn correct(nodes: &mut [Node], costs: &[Costs], n_names: usize) -> Share {
+    let mut functions = vec![(0, Cost::default()); n_names];
+    for (node, costs) in nodes.iter().zip(costs) {
+        let (self_ns, own) = &mut functions[node.name];
+        *self_ns = node.self_ns.saturating_add(*self_ns);
+        own.add(costs.own);
+    }
+    let share = Share::of(functions);
+    // Called functions stand behind their callers.
+    for place in (0..costs.len()).rev() {
+        let called_ns = nodes[place].children.iter().map(|&child| nodes[child].total_ns).fold(0, u64::saturating_add);
+        let node = &mut nodes[place];
+        costs[place].off(share, &mut node.total_ns, &mut node.self_ns);
+        node.total_ns = node.total_ns.max(node.self_ns.saturating_add(called_ns));
+    }
+    share
 }
 
 /// Numbers of names.

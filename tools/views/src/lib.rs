@@ -65,7 +65,6 @@ mod ways;
 pub use assumed::AssumedFunctions;
 pub use by_value::ByValue;
 pub use columns::ReplayField;
-pub use correction::correction;
 pub use duration::Duration;
 pub use graph::{Graph, GraphField, GraphNode, Way};
 pub use lines::{Line, TaskLines, Values, What};

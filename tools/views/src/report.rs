@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 
 use rftrace_read::{CallCost, Result, Summary, Trace};
 
-use crate::correction::correction;
+use crate::correction::{Share, correction};
 use crate::rows::{ReportOptions, Row};
 use crate::stats::TaskStats;
 use crate::sums::{self, Sums};
@@ -25,6 +25,7 @@ pub struct Report {
     waited_ns: Option<u64>,
     has_sources: bool,
     cost: Option<CallCost>,
+    share: Share,
 }
 
 impl Report {
@@ -52,10 +53,10 @@ impl Report {
     ///
     /// Those of [`Report::read`].
     pub fn read_with(trace: &Trace, options: &ReportOptions) -> Result<Self> {
-        let Sums { rows, nameless_calls, waited_ns, mut summary, tasks } = sums::kept(trace, options)?;
+        let Sums { rows, share, nameless_calls, waited_ns, mut summary, tasks } = sums::kept(trace, options)?;
         summary.nameless_calls = nameless_calls;
         let waited_ns = waited_ns.or(trace.has_schedule()?.then_some(0));
-        Ok(Self { rows, tasks, summary, waited_ns, has_sources: trace.has_sources(), cost: trace.cost() })
+        Ok(Self { rows, tasks, summary, waited_ns, has_sources: trace.has_sources(), cost: trace.cost(), share })
     }
 
     /// The time from the first record to the last one.
@@ -96,7 +97,7 @@ impl Report {
 
     /// In words, what was subtracted for each call from the times of functions, if the trace [has them corrected](Trace::correct_times).
     pub fn correction(&self) -> String {
-        correction(self.cost)
+        correction(self.cost, self.share)
     }
 
     /// All functions' own time.

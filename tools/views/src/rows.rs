@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::by_value::ByValue;
-use crate::correction::Costs;
+use crate::correction::{Costs, Share};
 use crate::lines::Values;
 use crate::spread::Spread;
 
@@ -74,6 +74,12 @@ impl CallTimes {
     pub(crate) fn add(&mut self, [total_ns, self_ns]: [u64; 2], costs: Costs) {
         self.total.add(total_ns, costs.total);
         self.own.add(self_ns, costs.own);
+    }
+
+    /// Has no more than this share of the overhead subtracted from means.
+    pub(crate) fn limit(&mut self, share: Share) {
+        self.total.limit(share);
+        self.own.limit(share);
     }
 
     /// Adds calls that were counted elsewhere.

@@ -4,7 +4,7 @@ use std::mem;
 
 use serde::{Deserialize, Serialize};
 
-use crate::correction::Cost;
+use crate::correction::{Cost, Share};
 
 /// Of the bits of a duration so many are kept, for quantiles: they are right to one part in 32.
 const KEPT_BITS: u32 = 5;
@@ -59,6 +59,11 @@ impl Spread {
         }
         merged.extend(own);
         self.lengths = merged;
+    }
+
+    /// Has no more than this share of the overhead subtracted from the mean.
+    pub(crate) fn limit(&mut self, share: Share) {
+        self.cost = self.cost.limited(share);
     }
 
     /// The mean; 0 of nothing.

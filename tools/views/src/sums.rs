@@ -12,6 +12,7 @@ use crate::between::sum_up;
 use crate::blocking::{LONG_BYTES, Limits};
 use crate::blocks::Blocks;
 use crate::collect::Table;
+use crate::correction::Share;
 use crate::rows::{ReportOptions, Row};
 use crate::stats::TaskStats;
 use crate::walk::Walked;
@@ -24,6 +25,8 @@ const MAX_THREADS: usize = 16;
 pub(crate) struct Sums {
     /// In the order in which they are found if one task is read after the other.
     pub(crate) rows: Vec<Row>,
+    /// The share of the measured overhead that was subtracted from them.
+    pub(crate) share: Share,
     pub(crate) tasks: Vec<TaskStats>,
     /// But for calls without names.
     pub(crate) summary: Summary,
@@ -129,7 +132,7 @@ pub(crate) fn read_with(trace: &Trace, options: &ReportOptions, blocks: Option<&
     table.task = usize::MAX;
     tables.for_each(|other| table.merge(other));
     (sums.nameless_calls, sums.waited_ns) = (table.nameless_calls, table.waited_ns);
-    sums.rows = table.into_rows();
+    (sums.rows, sums.share) = table.into_rows();
     Ok(sums)
 }
 
