@@ -2,8 +2,9 @@
 //! another.
 //!
 //! **Invariant**: chunks of a thread are taken, kept and left only by who counts among the takers, and while the buffer is
-//! replaced nobody does. A buffer that was replaced stays mapped, and no other buffer ever has its place: a thread
-//! that was in a hook at that moment writes its record there, where nobody reads it.
+//! replaced nobody does. A buffer that was replaced stays mapped: a thread that was in a hook at that moment writes its record
+//! there, where nobody reads it. Another buffer has its place only where a recorder has come back to the process, after the one
+//! before has seen no thread in a hook; if it was killed before that, one wrong record is the worst result.
 //!
 //! **Invariant**: a cursor is used with the mask of its own buffer alone: by a [`Place`], or with the buffer in use by a taker.
 

@@ -51,6 +51,11 @@ pub(crate) fn close() -> bool {
     unsafe { libc::mmap(memory.cast(), pool::BYTES, protection, flags, -1, 0) != libc::MAP_FAILED }
 }
 
+/// Where it is, or was when it was [closed](close); null if there was none.
+pub(crate) fn place() -> *mut u8 {
+    POOL.load(Relaxed)
+}
+
 /// The memory that there is now.
 #[inline(always)]
 pub(crate) fn present() -> Option<Pool> {

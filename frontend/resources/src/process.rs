@@ -2,7 +2,6 @@
 //! to a running program (`attach`).
 
 use std::ffi::{CStr, c_char};
-use std::ptr;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
@@ -148,7 +147,10 @@ pub(crate) fn map(path: &CStr) -> Option<Pool> {
     // SAFETY: a new mapping, and this function's own descriptor.
     let memory = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let memory = libc::mmap(ptr::null_mut(), BYTES, protection, libc::MAP_SHARED, file, 0);
+        // What a recorder has left has private memory there, for which nobody has a use.
+        let place = pool::place();
+        let flags = libc::MAP_SHARED | if place.is_null() { 0 } else { libc::MAP_FIXED };
+        let memory = libc::mmap(place.cast(), BYTES, protection, flags, file, 0);
         libc::close(file);
         memory
     };

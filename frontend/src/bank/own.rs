@@ -42,6 +42,8 @@ use crate::patch;
 #[derive(Debug)]
 pub struct Bank {
     pub(super) start: *mut u8,
+    /// Bytes of addresses from there on: more than the file has where a larger bank was there before.
+    room: usize,
     pub(super) layout: Layout,
     file: Passed,
     /// True if chunks that nobody has taken are used again, oldest first.
@@ -67,6 +69,30 @@ pub(super) const NO_SLOT: usize = usize::MAX;
 
 /// How often a process looks for a slot that is to record into it.
 pub(super) const TRIES: usize = 2000;
+
+/// The addresses of the latest bank that this process has left, which are private memory since. The next bank takes this place, so that nothing
+/// grows with the number of recordings.
+static LEFT: Place = Place { start: AtomicUsize::new(0), bytes: AtomicUsize::new(0) };
+
+/// Addresses that one caller at a time may take.
+struct Place {
+    start: AtomicUsize,
+    /// 0 while nobody may take them.
+    bytes: AtomicUsize,
+}
+
+impl Place {
+    fn leave(&self, start: *mut u8, bytes: usize) {
+        self.start.store(start.expose_provenance(), Relaxed);
+        self.bytes.store(bytes, Release);
+    }
+
+    /// Takes them if they have room for so many bytes.
+    fn take(&self, bytes: usize) -> Option<(*mut u8, usize)> {
+        let room = self.bytes.fetch_update(AcqRel, Acquire, |room| (room >= bytes).then_some(0)).ok()?;
+        Some((ptr::with_exposed_provenance_mut(self.start.load(Relaxed)), room))
+    }
+}
 
 /// The one that this process records into; null for none.
 static OWN: AtomicPtr<Bank> = AtomicPtr::new(ptr::null_mut());
@@ -128,11 +154,25 @@ impl Bank {
 
     fn of_file(file: &File, found: Passed, is_for_children: bool, n_tries: usize) -> io::Result<&'static Self> {
         let bytes = usize::try_from(file.metadata()?.len()).unwrap_or(0);
-        let bad = || io::Error::new(io::ErrorKind::InvalidData, "it holds no banks of this version of rftrace");
         if bytes < HEAD_BYTES {
-            return Err(bad());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no file of banks"));
         }
-        let start = map(file, bytes)?;
+        let (start, room) = map(file, bytes)?;
+        Self::in_memory(start, (bytes, room), found, is_for_children, n_tries).inspect_err(|_| {
+            // Nobody writes there but for hooks that have been in a bank before, if there was one.
+            _ = hide(start, room).map(|()| LEFT.leave(start, room));
+        })
+    }
+
+    /// The banks that are mapped at `start`, which has room for more.
+    fn in_memory(
+        start: *mut u8,
+        (bytes, room): (usize, usize),
+        file: Passed,
+        is_for_children: bool,
+        n_tries: usize,
+    ) -> io::Result<&'static Self> {
+        let bad = || io::Error::new(io::ErrorKind::InvalidData, "it holds no banks of this version of rftrace");
         // SAFETY: the mapping is larger; all fields are atomics.
         let head = unsafe { &*start.cast::<Head>() };
         let layout = Layout {
@@ -145,8 +185,9 @@ impl Bank {
         }
         let bank = Self {
             start,
+            room,
             layout,
-            file: found,
+            file,
             is_ring: head.is_ring.load(Relaxed) != 0,
             slot: AtomicUsize::new(NO_SLOT),
             elsewhere: (0..layout.n_slots).map(|_| AtomicUsize::new(0)).collect(),
@@ -238,22 +279,15 @@ impl Bank {
         threads::copy_back();
         OWN.store(ptr::null_mut(), Release);
         self.slot.store(NO_SLOT, Relaxed);
-        self.hide(0, self.layout.file_bytes())
-    }
-
-    /// Makes a part of the mapping private memory.
-    fn hide(&self, start: usize, bytes: usize) -> io::Result<()> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let flags = flags | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: within the mapping, which nobody has a use for but late stores of hooks.
-        let hidden = unsafe { libc::mmap(self.start.wrapping_add(start).cast(), bytes, protection, flags, -1, 0) };
-        if hidden == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+        hide(self.start, self.room)?;
+        LEFT.leave(self.start, self.room);
+        Ok(())
     }
 
     /// The addresses that it takes in this process.
     #[must_use]
     pub fn addresses(&self) -> Range<usize> {
-        self.start as usize..self.start as usize + self.layout.file_bytes()
+        self.start as usize..self.start as usize + self.room
     }
 
     /// Puts private memory in the place of a slot's chunks, which lie elsewhere then: the slot may be this process's later, or a child's.
@@ -272,7 +306,7 @@ impl Bank {
         }
         self.elsewhere[number].store(elsewhere as usize, Relaxed);
         // A hook that goes on would find nothing there.
-        self.hide(at, bytes).inspect_err(|_| _ = self.show_chunks(number))
+        hide(self.start.wrapping_add(at), bytes).inspect_err(|_| _ = self.show_chunks(number))
     }
 
     /// Puts a slot's chunks back into their place.
@@ -458,8 +492,37 @@ pub fn memory_of_tracer() -> Vec<Range<usize>> {
     all.into_iter().filter(|&(start, _)| start != 0).map(|(start, bytes)| start..start + bytes).collect()
 }
 
-/// Maps the whole file at a place where chunks are aligned.
-fn map(file: &File, bytes: usize) -> io::Result<*mut u8> {
+/// Makes a part of a bank's addresses private memory.
+fn hide(start: *mut u8, bytes: usize) -> io::Result<()> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let flags = flags | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: within the mapping, which nobody has a use for but late stores of hooks.
+    let hidden = unsafe { libc::mmap(start.cast(), bytes, protection, flags, -1, 0) };
+    if hidden == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Maps the whole file at a place where chunks are aligned. Returns the place and its size in bytes.
+fn map(file: &File, bytes: usize) -> io::Result<(*mut u8, usize)> {
+    let (start, room) = match LEFT.take(bytes) {
+        Some(left) => left,
+        None => (reserve(bytes)?, bytes),
+    };
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+    // SAFETY: within addresses that nobody uses but late stores of hooks. The advice keeps it out of dumps of memory.
+    unsafe {
+        let mapped = libc::mmap(start.cast(), bytes, protection, flags | libc::MAP_NORESERVE, file.as_raw_fd(), 0);
+        if mapped == libc::MAP_FAILED {
+            let error = io::Error::last_os_error();
+            LEFT.leave(start, room);
+            return Err(error);
+        }
+        libc::madvise(mapped, bytes, libc::MADV_DONTDUMP);
+    }
+    Ok((start, room))
+}
+
+/// Addresses for so many bytes where chunks are aligned.
+fn reserve(bytes: usize) -> io::Result<*mut u8> {
     let align = abi::MAX_CHUNK_BYTES;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping, wherever there is room.
@@ -469,16 +532,12 @@ fn map(file: &File, bytes: usize) -> io::Result<*mut u8> {
     }
     let skipped = (reserved as usize).wrapping_neg() & (align - 1);
     let start = reserved.cast::<u8>().wrapping_add(skipped);
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-    // SAFETY: within what was just mapped, and is not used. The advice keeps it out of dumps of memory.
+    // SAFETY: just mapped, and not used. Where it fails a few addresses more are taken.
     unsafe {
-        let mapped = libc::mmap(start.cast(), bytes, protection, flags | libc::MAP_NORESERVE, file.as_raw_fd(), 0);
-        if mapped == libc::MAP_FAILED {
-            let error = io::Error::last_os_error();
-            libc::munmap(reserved, bytes + align);
-            return Err(error);
+        if skipped > 0 {
+            libc::munmap(reserved, skipped);
         }
-        libc::madvise(mapped, bytes, libc::MADV_DONTDUMP);
+        libc::munmap(start.wrapping_add(bytes).cast(), align - skipped);
     }
     Ok(start)
 }

@@ -13,6 +13,7 @@ use nix::libc::pid_t;
 use super::borrowed::{Borrowed, Gadgets};
 use super::branches::{Branches, NoBranch, OwnBranches, Written};
 use super::confined;
+use super::left;
 use super::library::{Library, LibraryFile, close, memory_file};
 use super::names;
 use super::needs::Needs;
@@ -132,8 +133,15 @@ impl Attached {
         let begun = {
             let mut thread = Borrowed::take(&process, &places, &needs, gadgets, &mut late)?;
             let wanted_now = Now { wanted, has_values };
-            let begun =
-                begin_on(&mut thread, &process, found, (&file, of_resources.as_ref(), dlopen), &wanted_now, prepare);
+            let begun = begin_on(
+                &mut thread,
+                &process,
+                found,
+                (&file, of_resources.as_ref(), dlopen),
+                &wanted_now,
+                &mut late,
+                prepare,
+            );
             let begun = begun.and_then(|begun| {
                 let hooked = begin_resources(&mut thread, &process, &begun)
                     .and_then(|()| write_branches(&mut thread, &process, &begun.library, wanted, &maps, &mut late));
@@ -332,7 +340,10 @@ fn give_all_back(parts: &mut Parts<'_>, thread: &mut Borrowed<'_>) -> Result<()>
         drop(world);
         std::thread::sleep(PAUSE);
     }
-    if has_branches { branches.restore(process, Some(thread.thread), late) } else { Ok(()) }
+    if has_branches {
+        branches.restore(process, Some(thread.thread), late)?;
+    }
+    left::remove(thread, process, late)
 }
 
 /// Writes the branches that are wanted, if any are.
@@ -408,8 +419,10 @@ fn begin_on(
     found: Option<Library>,
     (file, of_resources, dlopen): (&LibraryFile, Option<&LibraryFile>, u64),
     &Now { wanted, has_values }: &Now<'_>,
+    late: &mut Vec<pid_t>,
     prepare: impl FnOnce(Files) -> Result<()>,
 ) -> Result<Begun> {
+    left::remove(thread, process, late)?;
     let (number_of_bank, banks) = memory_file(thread, process, names::BANK)?;
     let pool = of_resources.map(|_| memory_file(thread, process, "rftrace-resources")).transpose()?;
     let (number_of_pool, pool) = pool.unzip();

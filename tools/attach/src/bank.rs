@@ -15,7 +15,7 @@ use rftrace::abi::{
 use super::borrowed::Borrowed;
 use super::image::Image;
 use super::library::map;
-use super::process::Process;
+use super::process::{Map, Process};
 
 /// Places in the file of a bank, for a reader that maps it as a whole.
 #[derive(Clone, Debug)]
@@ -41,10 +41,19 @@ pub struct BankPlaces {
 /// Buckets of frames that were left, as for the library.
 const LEFT_BUCKETS: usize = 512;
 
-/// Maps the file of the bank where chunks are aligned.
-pub(crate) fn map_bank(thread: &mut Borrowed<'_>, number: u64, places: &BankPlaces) -> Result<Range<u64>> {
-    let align = MAX_CHUNK_BYTES as u64;
-    let start = map(thread, places.n_bytes + align, libc::PROT_NONE)?.next_multiple_of(align);
+/// Maps the file of the bank where chunks are aligned: where the tracer with this control block had the one before, if that was as large, so that what stays
+/// does not grow.
+pub(crate) fn map_bank(
+    thread: &mut Borrowed<'_>,
+    process: &Process,
+    control: u64,
+    number: u64,
+    places: &BankPlaces,
+) -> Result<Range<u64>> {
+    let start = match before(process, control, places) {
+        Some(start) => start,
+        None => reserve(thread, places.n_bytes)?,
+    };
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
     let flags = flags | libc::MAP_NORESERVE;
     thread
@@ -52,6 +61,31 @@ pub(crate) fn map_bank(thread: &mut Borrowed<'_>, number: u64, places: &BankPlac
         .context("it has no memory for the bank")?;
     thread.system_call(libc::SYS_madvise, &[start, places.n_bytes, libc::MADV_DONTDUMP as u64])?;
     Ok(start..start + places.n_bytes)
+}
+
+/// Where a bank of this size was that the tracer had and nobody has now.
+fn before(process: &Process, control: u64, places: &BankPlaces) -> Option<u64> {
+    let word = |offset: usize| process.word(control + offset as u64);
+    let chunks = word(offset_of!(Control, chunks)).filter(|&chunks| chunks != 0)?;
+    let n_bytes = word(offset_of!(Control, n_chunks))?.checked_mul(word(offset_of!(Control, chunk_bytes))?)?;
+    let start = chunks.checked_sub(places.chunks.start)?;
+    let range = start..start.checked_add(places.n_bytes)?;
+    let is_hidden = |map: &Map| map.path.is_empty() && map.range.start <= range.start && range.end <= map.range.end;
+    let is_same = n_bytes == places.chunks.end - places.chunks.start && places.chunks.end == places.n_bytes;
+    (is_same && process.maps().ok()?.iter().any(is_hidden)).then_some(start)
+}
+
+/// Addresses for so many bytes where chunks are aligned.
+fn reserve(thread: &mut Borrowed<'_>, n_bytes: u64) -> Result<u64> {
+    let align = MAX_CHUNK_BYTES as u64;
+    let reserved = map(thread, n_bytes + align, libc::PROT_NONE)?;
+    let start = reserved.next_multiple_of(align);
+    for rest in [reserved..start, start + n_bytes..reserved + n_bytes + align] {
+        if !rest.is_empty() {
+            thread.system_call(libc::SYS_munmap, &[rest.start, rest.end - rest.start])?;
+        }
+    }
+    Ok(start)
 }
 
 /// Makes the bank private memory: what hooks still write there is nobody's. The addresses stay taken.

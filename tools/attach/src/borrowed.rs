@@ -16,6 +16,7 @@ use super::call;
 use super::confined;
 use super::frame::{FRAME_BYTES, extended, frame};
 use super::needs::Needs;
+use super::owner::Owner;
 use super::place::Places;
 use super::process::{Map, Module, Process};
 use super::refusal;
@@ -216,11 +217,32 @@ impl<'a> Borrowed<'a> {
 
     /// Maps the stack and the memory for texts.
     fn take_memory(&mut self) -> Result<()> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let bytes = STACK_BYTES + TEXT_BYTES;
-        let arguments = [0, bytes, protection as u64, flags as u64, u64::MAX, 0];
-        self.memory = self.system_call(libc::SYS_mmap, &arguments).context("it has no memory for a stack")?;
+        self.memory = self.own_memory(STACK_BYTES + TEXT_BYTES).context("it has no memory for a stack")?;
         Ok(())
+    }
+
+    /// Maps memory for the time that it is borrowed, which the next recorder finds when this one is killed. The first [`Owner::BYTES`] say whose it is.
+    pub(crate) fn own_memory(&mut self, n_bytes: u64) -> Result<u64> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        let arguments = [0, n_bytes, protection as u64, flags as u64, u64::MAX, 0];
+        let memory = self.system_call(libc::SYS_mmap, &arguments)?;
+        let owner = Owner { thread: self.thread, masks: [self.mask, self.mask_while_borrowed()] };
+        owner.write(self.process, memory)?;
+        Ok(memory)
+    }
+
+    /// Where its memory is; 0 if there is none.
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    /// The signals that it has blocked by itself.
+    pub(crate) fn mask(&self) -> u64 {
+        self.mask
+    }
+
+    fn mask_while_borrowed(&self) -> u64 {
+        !(bit(libc::SIGSEGV) | bit(libc::SIGTRAP) | CLOCKS & !self.mask)
     }
 
     /// Has it make a system call.
@@ -324,8 +346,7 @@ impl<'a> Borrowed<'a> {
         // Direction and trap flags off, as a function wants it.
         registers.eflags &= !0x500;
         sys::set_registers(self.thread, &registers)?;
-        let unblocked = bit(libc::SIGSEGV) | bit(libc::SIGTRAP) | CLOCKS & !self.mask;
-        sys::set_signal_mask(self.thread, !unblocked)?;
+        sys::set_signal_mask(self.thread, self.mask_while_borrowed())?;
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 //!   them pass.
 //! - `callers` tells which functions a thread is in, `place` where it may be borrowed, `borrowed` is a thread that works for this process, `world` all others, stopped;
 //!   `sleepers` are those of them that cannot be, and others in their memory.
+//! - `left` are files and memory that killed recorders left in it, for the next one to remove; `owner` tells whose memory that is.
 //! - `names` are those of the libraries in the process; `library` brings the tracer's library into the process, and that for resources, `stacks` gives return addresses back.
 //! - `signal` sends a thread a signal that ends no wait of it.
 //! - `branches` are those at functions' beginnings: the pass that changes code. `stubs` are what they lead to where no library makes it.
@@ -38,10 +39,12 @@ mod frame;
 mod headers;
 mod image;
 mod jumps;
+mod left;
 mod library;
 mod names;
 mod needs;
 mod outside;
+mod owner;
 mod place;
 mod process;
 mod refusal;

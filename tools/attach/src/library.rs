@@ -10,7 +10,8 @@ use anyhow::{Context, Result, bail};
 use nix::libc;
 
 use super::borrowed::Borrowed;
-use super::names::{RESOURCES, TRACER, is_mapped_from};
+use super::names::{self, RESOURCES, TRACER, is_mapped_from};
+use super::owner::Owner;
 use super::process::{Map, Module, Process};
 
 /// Bytes that are compared of two files: headers, and the build-id behind them.
@@ -152,27 +153,29 @@ impl Library {
 
 /// A string of any length in a process.
 struct Told {
+    memory: u64,
     place: u64,
     n_bytes: u64,
 }
 
 impl Told {
     fn put(thread: &mut Borrowed<'_>, process: &Process, text: &str) -> Result<Self> {
-        let n_bytes = text.len() as u64 + 1;
-        let place = map(thread, n_bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+        let n_bytes = Owner::BYTES + text.len() as u64 + 1;
+        let memory = thread.own_memory(n_bytes).context("it has no memory for the tracer")?;
+        let place = memory + Owner::BYTES;
         // Newly mapped memory is 0.
         process.write(place, text.as_bytes())?;
-        Ok(Self { place, n_bytes })
+        Ok(Self { memory, place, n_bytes })
     }
 
     fn remove(self, thread: &mut Borrowed<'_>) -> Result<()> {
-        thread.system_call(libc::SYS_munmap, &[self.place, self.n_bytes]).map(drop)
+        thread.system_call(libc::SYS_munmap, &[self.memory, self.n_bytes]).map(drop)
     }
 }
 
 /// Empty memory of a process, which this one can open too: its number there, and the file.
 pub(crate) fn memory_file(thread: &mut Borrowed<'_>, process: &Process, name: &str) -> Result<(u64, File)> {
-    let name = thread.string(name)?;
+    let name = thread.string(&names::of_process(name, process.pid))?;
     let number = thread
         .system_call(libc::SYS_memfd_create, &[name, u64::from(libc::MFD_CLOEXEC)])
         .with_context(|| format!("process {} cannot make a file in memory (memfd_create)", process.pid))?;

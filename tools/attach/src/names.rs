@@ -1,5 +1,7 @@
 //! The names of the libraries in a process, which are files in its memory.
 
+use nix::libc::pid_t;
+
 /// The tracer.
 pub(crate) const TRACER: &str = "rftrace-attached";
 /// That for resources.
@@ -41,7 +43,14 @@ pub(crate) fn is_bank(path: &str) -> bool {
 
 /// The same of a file in memory with such a name.
 pub(crate) fn is_mapped_from(path: &str, name: &str) -> bool {
-    path.strip_prefix("/memfd:").and_then(|path| path.strip_suffix(" (deleted)")) == Some(name)
+    let file = path.strip_prefix("/memfd:").and_then(|path| path.strip_suffix(" (deleted)"));
+    let rest = file.and_then(|file| file.strip_prefix(name));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// The whole name of such a file in a process: if a recorder is killed, the next one knows it by that among the process's open files.
+pub(crate) fn of_process(name: &str, process: pid_t) -> String {
+    format!("{name}.{process}")
 }
 
 #[cfg(test)]
@@ -53,6 +62,7 @@ mod tests {
         assert!(
             is_tracer("/memfd:rftrace-attached (deleted)") && !is_tracer("/memfd:rftrace-attached-resources (deleted)")
         );
+        assert!(is_tracer(&format!("/memfd:{} (deleted)", of_process(TRACER, 7))));
         assert!(
             is_for_resources("/memfd:rftrace-attached-resources (deleted)") && !is_for_resources("/usr/lib/libc.so.6")
         );

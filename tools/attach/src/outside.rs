@@ -23,6 +23,7 @@ use super::confined;
 use super::filter::Chosen;
 use super::image::Image;
 use super::jumps::{self, Hooked};
+use super::left;
 use super::library::{close, memory_file};
 use super::names;
 use super::needs::Needs;
@@ -406,6 +407,7 @@ fn begin_on(
             process.pid
         );
     }
+    left::remove(thread, process, late)?;
     let (number, places) = open(thread)?;
     let is_new = found.is_none();
     let ranges: Vec<Range<u64>> =
@@ -415,7 +417,7 @@ fn begin_on(
         None => Image::map(thread, process, &ranges, unwinder.lowest(), |name| unwinder.function(name))?,
     };
     thread.use_gadgets(image.gadgets()?);
-    let bank = map_bank(thread, number, &places)?;
+    let bank = map_bank(thread, process, image.control(process), number, &places)?;
     close(thread, number)?;
     let begun = record_into(thread, process, &image, &places, bank.start, tid_at, is_new);
     let begun = begun.and_then(|()| match is_confined {
@@ -511,7 +513,8 @@ fn end_on(
         take_away()?;
     }
     stubs::switch(process, false)?;
-    bank.iter().try_for_each(|bank| hide_bank(thread, bank))
+    bank.iter().try_for_each(|bank| hide_bank(thread, bank))?;
+    left::remove(thread, process, late)
 }
 
 // The switch has a page of its own.

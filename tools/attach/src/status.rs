@@ -67,6 +67,11 @@ impl Status {
         })
     }
 
+    /// The signals that it blocks.
+    pub(crate) fn blocked(&self) -> u64 {
+        self.blocked
+    }
+
     /// True if it does not block a signal.
     pub(crate) fn takes(&self, signal: c_int) -> bool {
         self.blocked & bit(signal) == 0

@@ -139,6 +139,11 @@ impl World {
         }
     }
 
+    /// Whether there may be a thread that runs.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.doubt.is_some()
+    }
+
     /// Those that are stopped.
     pub(crate) fn stopped(&self) -> impl Iterator<Item = pid_t> {
         self.threads.iter().chain(&self.guests).copied()
