@@ -63,6 +63,7 @@ pub mod opener;
 #[cfg(all(feature = "std", unix))]
 pub mod passed;
 pub mod perf;
+pub mod quantity;
 pub mod record;
 pub mod recording;
 pub mod resources;

@@ -10,7 +10,6 @@ mod asking;
 #[cfg(feature = "std")]
 pub(crate) mod control;
 #[cfg(feature = "std")]
-mod duration;
 #[cfg(all(feature = "std", target_os = "linux"))]
 mod outside;
 pub(crate) mod own;

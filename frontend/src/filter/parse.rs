@@ -1,6 +1,9 @@
 //! Filters in text: `include=app::*; depth=5; min=1us`.
 
-use super::duration::duration;
+use std::time::Duration;
+
+use rftrace_format::quantity::duration_ns;
+
 use super::rules::{Filter, Flaw, RuleKind};
 use super::select::nearest;
 use super::watches::WatchRule;
@@ -83,7 +86,7 @@ fn add(mut filter: Filter, rule: &str) -> Result<Filter, String> {
             let levels = value.parse().map_err(|_| "write the number of levels, as in depth=5".to_owned())?;
             filter.max_depth(levels)
         }
-        "min" => filter.min_duration(duration(value)?),
+        "min" => filter.min_duration(Duration::from_nanos(duration_ns(value)?)),
         "size" => {
             let bytes = value.parse().map_err(|_| "write the number of bytes, as in size=64".to_owned())?;
             filter.min_code_bytes(bytes)

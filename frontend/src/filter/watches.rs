@@ -5,9 +5,9 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use rftrace::abi::{Watch, watch};
+use rftrace_format::quantity::duration_ns;
 use rftrace_pattern::Pattern;
 
-use super::duration::duration;
 use crate::clock::ticks_in;
 
 /// The triggers that there are.
@@ -73,7 +73,7 @@ impl WatchRule {
             // A name may have a `>`.
             "slow" => match rest.rsplit_once('>') {
                 Some((pattern, "max")) => (pattern, Calls::Slowest),
-                Some((pattern, least)) => (pattern, Calls::Slow(duration(least)?)),
+                Some((pattern, least)) => (pattern, Calls::Slow(Duration::from_nanos(duration_ns(least)?))),
                 None => return Err(HELP.to_owned()),
             },
             _ => return Err(HELP.to_owned()),

@@ -9,12 +9,12 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
+use rftrace_format::quantity::{duration_ns, moment_ns};
 use rftrace_read::maps::Mapping;
 use rftrace_read::{Choice, Pattern, Trace};
 
 use super::common::Names;
 use super::open::open_named;
-use super::time::{decimal, parse_ns, with_unit};
 
 /// The groups of these options in `--help`, each with an example.
 const CALLS: &str = "Selected calls: -F 'app::*' -N '*::fmt' -D 5 -t 10us";
@@ -135,7 +135,7 @@ struct CallsArgs {
     #[arg(short = 'D', long, value_name = "LEVELS", value_parser = parse_levels, help_heading = CALLS)]
     depth: Option<usize>,
     /// Show only calls of at least this duration, such as `1.5us`; a plain number is nanoseconds.
-    #[arg(short = 't', long, value_name = "TIME", value_parser = parse_ns)]
+    #[arg(short = 't', long, value_name = "TIME", value_parser = duration_ns)]
     time_filter: Option<u64>,
 }
 
@@ -271,10 +271,9 @@ fn parse_levels(text: &str) -> Result<usize, String> {
 
 /// A moment: seconds of the trace's clock, or a time with a unit since its start.
 fn parse_time(text: &str) -> Result<Time, String> {
-    let (number, unit_ns) = with_unit(text);
-    let ns = decimal(number, unit_ns.unwrap_or(1_000_000_000))
+    let (ns, is_since_start) = moment_ns(text)
         .ok_or("it must be a number, with `ns`, `us`, `ms`, `s`, `m` or `h` for a time since the trace's start")?;
-    Ok(if unit_ns.is_some() { Time::SinceStart(ns) } else { Time::Absolute(ns) })
+    Ok(if is_since_start { Time::SinceStart(ns) } else { Time::Absolute(ns) })
 }
 
 /// Two moments, either of which may be missing.

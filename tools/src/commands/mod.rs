@@ -41,6 +41,8 @@ mod open;
 mod page;
 mod pager;
 #[cfg(all(feature = "full", target_os = "linux"))]
+mod quantity;
+#[cfg(all(feature = "full", target_os = "linux"))]
 mod record;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod recover;
@@ -56,12 +58,9 @@ mod script;
 mod send;
 #[cfg(feature = "full")]
 mod site;
-#[cfg(all(feature = "full", target_os = "linux"))]
-mod size;
 mod stream_file;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod symbols;
-mod time;
 #[cfg(all(feature = "full", attaching))]
 mod top;
 #[cfg(feature = "full")]

@@ -24,8 +24,7 @@ use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
 use super::common::shell_word;
-use super::size::parse_size;
-use super::time::parse_timeout;
+use super::quantity::{parse_size, parse_timeout};
 
 /// A group in `--help`.
 const LIMITS: &str = "Limits: --max-size 1G --max-peers 4";

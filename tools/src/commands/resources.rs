@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
 use rftrace_format::files::RESOURCES;
+use rftrace_format::quantity::duration_ns;
 use rftrace_format::resources::{MAX_FRAMES, Resource};
 use rftrace_read::Pattern;
 use rftrace_resources::{
@@ -18,7 +19,6 @@ use serde_json::{Value, json};
 
 use super::choice::parse_pattern;
 use super::common::{DirArg, write_to};
-use super::time::parse_ns;
 
 /// A group in `--help`.
 const LEAKS: &str = "Leaks: --leaks --suppress 'app::cache::*'";
@@ -66,7 +66,7 @@ pub(crate) struct ResourcesArgs {
     )]
     depth: usize,
     /// State at this time after the start: 500ms, 1.5s.
-    #[arg(long, value_name = "TIME", value_parser = parse_ns)]
+    #[arg(long, value_name = "TIME", value_parser = duration_ns)]
     at: Option<u64>,
     /// Only this process.
     #[arg(long, value_name = "PID")]

@@ -8,7 +8,7 @@ use clap::Args;
 use indicatif::{HumanBytes, HumanCount};
 use rftrace_net::{Protocol, To, Token};
 
-use super::time::parse_timeout;
+use super::quantity::parse_timeout;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -24,10 +24,9 @@ use rftrace_top::{Column, GiveBack, Sums, Table, Tick, Watched, batch};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::quantity::{parse_size, parse_timeout};
 use super::record::attach::tell_of_end;
 use super::record::{DEFAULT_BUFFER, OnFullArg, check_rules, function_rules};
-use super::size::parse_size;
-use super::time::parse_timeout;
 
 /// The group in `--help` of these options.
 const SELECTION: &str = "Selection and buffer: -N 'log::*' --buffer 16M";

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use rftrace_format::quantity::duration_ns;
 use rftrace_net::{Protocol, To};
 use rftrace_record::banks::{OnFull, Plan};
 use rftrace_record::dumps::{self, DumpOn, Event, Keep};
@@ -15,8 +16,7 @@ use rftrace_record::run;
 
 use super::triggers::Triggers;
 use super::{dump_on, resources, triggers, values};
-use crate::commands::size::parse_size;
-use crate::commands::time::parse_ns;
+use crate::commands::quantity::parse_size;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -84,7 +84,7 @@ pub(crate) struct RecordArgs {
     /// Record only calls of at least this duration: 500ns, 10us, 1ms.
     ///
     /// Their callers are recorded too.
-    #[arg(short = 't', long, value_name = "TIME", value_parser = parse_ns)]
+    #[arg(short = 't', long, value_name = "TIME", value_parser = duration_ns)]
     pub(super) time_filter: Option<u64>,
     /// Record arguments and results of all functions with debug information.
     ///
@@ -103,7 +103,7 @@ pub(crate) struct RecordArgs {
     #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["stop", "keep_stream", "schedule", "kernel", "events", "force"])]
     pub(super) pid: Vec<u32>,
     /// With -p: the duration of the recording: 500ms, 10s.
-    #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]
+    #[arg(long = "for", value_name = "TIME", value_parser = duration_ns, requires = "pid")]
     pub(super) duration: Option<u64>,
     /// Keep only the last calls, in memory: for long runs and for crashes.
     ///

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use rftrace_format::quantity::duration_ns;
 use rftrace_frontend::Filter;
 use rftrace_record::control::Spelling;
 use rftrace_record::dumps::{DumpOn, Event, Extent, Keep, Options};
 use rftrace_record::run::parse_signal;
-
-use crate::commands::time::parse_ns;
 
 /// Forms of the triggers.
 const KINDS: &str = "signal:NAME, fatal, panic, throw, stall:TIME, every:TIME, call:FUNCTION, call:FUNCTION#NUMBER, slow:FUNCTION>TIME or \
@@ -21,7 +20,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 pub(super) fn parse(text: &str) -> Result<DumpOn, String> {
     let (event, extent) = split(text)?;
     let (kind, detail) = event.split_once(':').map_or((event, None), |(kind, detail)| (kind, Some(detail)));
-    let time = |detail: &str| match parse_ns(detail).map(Duration::from_nanos)? {
+    let time = |detail: &str| match duration_ns(detail).map(Duration::from_nanos)? {
         time if time < SHORTEST => Err(format!("{detail} is too short: 100ms is the least")),
         time => Ok(time),
     };
@@ -60,7 +59,7 @@ fn split(text: &str) -> Result<(&str, Extent), String> {
     let mut extent = Extent::default();
     let mut event = text;
     while let Some((before, option)) = event.rsplit_once(',') {
-        let time = |value: &str| parse_ns(value).map(Duration::from_nanos);
+        let time = |value: &str| duration_ns(value).map(Duration::from_nanos);
         match option.split_once('=') {
             Some(("after", value)) => extent.after = time(value)?,
             Some(("last", value)) => extent.last = Some(time(value)?),

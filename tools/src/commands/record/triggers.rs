@@ -5,9 +5,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use rftrace_format::quantity::duration_ns;
 use rftrace_record::run::parse_signal;
-
-use crate::commands::time::parse_ns;
 
 /// Actions that can be written behind `@`.
 const ACTIONS: &str =
@@ -83,7 +82,7 @@ fn action_of<'a>(function: &str, action: &'a str, depth: Option<u32>) -> Result<
         }
         ("time", Some(value)) => {
             let least =
-                parse_ns(value).map(Duration::from_nanos).map_err(|problem| wrong(function, action, &problem))?;
+                duration_ns(value).map(Duration::from_nanos).map_err(|problem| wrong(function, action, &problem))?;
             of_all(&format!("-t {value}"))?;
             format!("min={}ns", least.as_nanos())
         }
