@@ -1,4 +1,4 @@
-//! `record.txt`: what was not recorded, and what a dump was made for.
+//! `record.txt`: losses of a recording, the reason for a dump, and the ends of processes.
 
 use alloc::string::String;
 use core::fmt;
@@ -16,6 +16,22 @@ pub fn dump_line(reason: &str) -> String {
 /// The reason of a dump; `None` if the trace is none.
 pub fn dump_reason(bytes: &[u8]) -> Option<String> {
     text::pairs(bytes).find(|(key, _)| key == DUMP).map(|(_, reason)| reason)
+}
+
+/// The key of the lines that say how processes ended.
+const END: &str = "end";
+
+/// The line of the file that says with which status of `wait` a process ended.
+pub fn end_line(pid: u32, status: i32) -> String {
+    alloc::format!("{END}={pid} {status}\n")
+}
+
+/// The ends of processes, each with its PID and its status of `wait`.
+pub fn ends(bytes: &[u8]) -> impl Iterator<Item = (u32, i32)> {
+    text::pairs(bytes).filter(|(key, _)| key == END).filter_map(|(_, end)| {
+        let (pid, status) = end.split_once(' ')?;
+        Some((pid.parse().ok()?, status.parse().ok()?))
+    })
 }
 
 /// Losses of a recording. Those with a place in the trace are events in it.
@@ -96,6 +112,9 @@ mod tests {
             (gaps, Some("slow:a b>1ms".to_string()))
         );
         assert_eq!(dump_reason(gaps.to_string().as_bytes()), None);
+        let ended = gaps.to_string() + &end_line(7, 139) + "end=8\n" + &end_line(9, 768);
+        let found: alloc::vec::Vec<_> = ends(ended.as_bytes()).collect();
+        assert_eq!((Gaps::parse(ended.as_bytes()), found), (gaps, alloc::vec![(7, 139), (9, 768)]));
         assert!(Gaps::parse(b"full=x\nnonsense\n").is_empty());
         let schedule = Gaps::parse(b"schedule=1\n");
         assert!(schedule.schedule && schedule.is_empty(), "that it was recorded is no gap");

@@ -173,6 +173,8 @@ pub struct Part {
     pub saved: Saved,
     /// The problem, and the remedy: a line.
     pub problem: Option<String>,
+    /// The status of `wait` that the process ended with, if it is known.
+    pub status: Option<i32>,
 }
 
 /// The fork that a process began with.
@@ -228,6 +230,7 @@ impl Part {
             return None;
         }
         let (mut pid, mut program, mut parent, mut forked, mut problem) = (None, None, None, None, None);
+        let mut status = None;
         let (mut counts, mut is_too_much, mut is_failed) = (Counts::default(), false, false);
         for (key, value) in text::pairs(bytes) {
             let number = value.parse::<u64>();
@@ -240,6 +243,7 @@ impl Part {
                 "too_much" => is_too_much = count != 0,
                 "error" => is_failed = true,
                 "problem" => problem = Some(value),
+                "status" => status = value.parse().ok(),
                 "events" => counts.events = count,
                 "threads" => counts.threads = count,
                 "lost" => counts.lost = count,
@@ -258,7 +262,7 @@ impl Part {
             (false, false) => Saved::Trace(counts),
         };
         let fork = parent.zip(forked).map(|(parent, nanos)| Fork { parent, nanos });
-        Some(Self { pid: pid?, program: program?, fork, saved, problem })
+        Some(Self { pid: pid?, program: program?, fork, saved, problem, status })
     }
 }
 
@@ -289,6 +293,9 @@ impl fmt::Display for Part {
         }
         if let Some(problem) = &self.problem {
             writeln!(f, "problem={}", problem.replace('\n', " "))?;
+        }
+        if let Some(status) = self.status {
+            writeln!(f, "status={status}")?;
         }
         f.write_str(COMPLETE)
     }
@@ -527,18 +534,20 @@ mod tests {
             cut: true,
             damaged: 5,
         };
-        let mut part = Part { pid: 7, program: 8, fork: None, saved: Saved::Trace(counts), problem: None };
+        let mut part =
+            Part { pid: 7, program: 8, fork: None, saved: Saved::Trace(counts), problem: None, status: None };
         let text = "pid=7\nprogram=8\nevents=1\nthreads=2\nlost=3\nfull=1\nchunks_overwritten=4\nuntraced_threads=5\ndropped=6\ndamaged=5\ncut=1\n\
                     complete=1\n";
         assert_eq!((part.to_string().as_str(), Part::parse(text.as_bytes())), (text, Some(part.clone())));
         part.fork = Some(Fork { parent: 6, nanos: 9 });
         part.problem = Some("a = b".into());
+        part.status = Some(139);
         for saved in [Saved::TooMuch, Saved::Failed] {
             part.saved = saved;
             assert_eq!(Part::parse(part.to_string().as_bytes()), Some(part.clone()));
         }
         part.problem = Some("two\nlines".into());
-        assert!(part.to_string().contains("\nforked_nanos=9\nerror=1\nproblem=two lines\ncomplete=1\n"));
+        assert!(part.to_string().contains("\nforked_nanos=9\nerror=1\nproblem=two lines\nstatus=139\ncomplete=1\n"));
     }
 
     #[test]

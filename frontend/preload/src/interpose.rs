@@ -21,7 +21,7 @@ use crate::work;
 
 #[unsafe(no_mangle)]
 extern "C" fn _exit(status: c_int) -> ! {
-    save::save(Moment::Exit);
+    save::save(Moment::Exit(Some(status)));
     leave(status)
 }
 

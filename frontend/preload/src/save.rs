@@ -50,8 +50,8 @@ const NOTHING_SAVED: &str = "nothing was saved";
 /// When a save comes about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// The program ends by itself.
-    Exit,
+    /// The program ends by itself, with this exit status if it is known.
+    Exit(Option<c_int>),
     /// The program is about to be killed, by this signal.
     Killed(c_int),
     /// Another program takes its place, if it can.
@@ -80,8 +80,8 @@ pub(crate) fn save(moment: Moment) {
         // After a failed exec the program goes on: no end is noted for it.
         work::alone(|| match moment {
             Moment::Exec => bank.describe(),
-            Moment::Exit => bank.end(0),
-            Moment::Killed(signal) => bank.end(signal.cast_unsigned()),
+            Moment::Exit(status) => bank.end(status.map(|status| (status & 0xff) << 8)),
+            Moment::Killed(signal) => bank.end(Some(signal)),
         });
         return;
     }
@@ -95,7 +95,7 @@ pub(crate) fn save(moment: Moment) {
         if quota::is_used_up(&recording.settings.folder, recording.settings.most_bytes) {
             return describe(&part, None);
         }
-        let single_threaded = moment != Moment::Exit || !may_start_threads();
+        let single_threaded = !matches!(moment, Moment::Exit(_)) || !may_start_threads();
         let options = SaveOptions::new().directory(&part).what_fits(true).single_threaded(single_threaded);
         let result = recording.tracer.save_with(&options);
         describe(&part, Some(&result));
@@ -147,7 +147,7 @@ fn describe(part: &Path, result: Option<&Result<Saved, Error>>) {
         Some(Err(error)) => (recording::Saved::Failed, Some(format!("{NOTHING_SAVED}: {}", why(error, folder)))),
     };
     let (pid, program) = (std::process::id(), process::program_nanos());
-    let told = Part { pid, program, fork: process::fork(), saved, problem };
+    let told = Part { pid, program, fork: process::fork(), saved, problem, status: None };
     let path = part.join(recording::PART_FILE);
     match Owned::within(part).and_then(|_| store::write(&path, told.to_string())) {
         Ok(()) => {

@@ -31,6 +31,7 @@ static START: extern "C" fn() = start;
 
 unsafe extern "C" {
     pub(crate) fn __cxa_atexit(function: extern "C" fn(*mut c_void), argument: *mut c_void, dso: *mut c_void) -> c_int;
+    fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
     fn __cxa_at_quick_exit(function: extern "C" fn(*mut c_void), dso: *mut c_void) -> c_int;
 }
 
@@ -112,8 +113,8 @@ fn begin(settings: Settings, branches: &Branches) {
     // SAFETY: the functions are of these types. Without a module they are called last of all: whatever registers a function
     // later, the dynamic linker's own included, has it called earlier.
     unsafe {
-        __cxa_atexit(at_exit, ptr::null_mut(), ptr::null_mut());
-        __cxa_at_quick_exit(at_exit, ptr::null_mut());
+        on_exit(at_exit, ptr::null_mut());
+        __cxa_at_quick_exit(at_quick_exit, ptr::null_mut());
         libc::pthread_atfork(Some(fork_begins), Some(fork_ends), Some(forked));
     }
     control::tell_first_rules(recording);
@@ -175,8 +176,12 @@ fn was_recorded(settings: &Settings) -> bool {
     fs::read_dir(&settings.folder).is_ok_and(|entries| entries.flatten().any(|entry| is_own(&entry.file_name())))
 }
 
-extern "C" fn at_exit(_: *mut c_void) {
-    save::save(Moment::Exit);
+extern "C" fn at_exit(status: c_int, _: *mut c_void) {
+    save::save(Moment::Exit(Some(status)));
+}
+
+extern "C" fn at_quick_exit(_: *mut c_void) {
+    save::save(Moment::Exit(None));
 }
 
 unsafe extern "C" fn fork_begins() {

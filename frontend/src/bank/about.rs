@@ -4,7 +4,7 @@
 //! records; ticks and nanoseconds of a moment; ticks per second, 0 if not stated exactly. While the rest does not change, these are written in
 //! their place. Then blobs, each a word with its length before it: the header of the slot; its table of threads; maps of different times and
 //! names of threads, each with a NUL behind it; the source of the ticks per second; libraries that were unloaded and marks, as in the journal;
-//! the missing parts of the recording, if any.
+//! the missing parts of the recording, if any, and behind them the status that the process ended with, 4 bytes.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -110,6 +110,7 @@ impl Banks {
         };
         let [first, threads, maps, names, source, told] = [(); 6].map(|()| next(&mut rest));
         let problem = next(&mut rest).map(|problem| String::from_utf8_lossy(problem).into_owned());
+        let status = next(&mut rest).and_then(|status| Some(i32::from_le_bytes(status.try_into().ok()?)));
         let (first, threads) = first.zip(threads).ok_or_else(cut)?;
         let ((maps, names), (source, told)) = maps.zip(names).zip(source.zip(told)).ok_or_else(cut)?;
         let is_right = first.len() >= TEXT_AT && first.len() <= THREADS_AT && threads.len() <= TABLE_BYTES;
@@ -150,7 +151,8 @@ impl Banks {
             _folder: None,
             last: ClockPair { tsc, nanos },
             rate: (hz > 0).then_some(Rate { hz, source }),
-            problem: problem.or(lost),
+            problem: problem.filter(|problem| !problem.is_empty()).or(lost),
+            status,
             facts: facts.filter(|_| !has_lost),
             least_bytes: file_bytes,
             ..banks.collected(0, &watched, (threads.len() / size_of::<Entry>()) as u32)
@@ -166,11 +168,16 @@ pub fn told_bytes(spool: &Path) -> Option<u64> {
     matches!(words.as_slice(), [MAGIC, VERSION, ..]).then(|| words.get(3).copied()).flatten()
 }
 
-/// Adds the missing parts of the recording to the data beside a spool that is kept.
-pub(super) fn keep_problem(spool: &Path, problem: &str) -> io::Result<()> {
-    let mut blob = Vec::new();
-    push(&mut blob, problem.as_bytes());
-    OpenOptions::new().append(true).open(about_file(spool))?.write_all(&blob)
+/// Adds the end of its process to the data beside a spool that is kept: the missing parts of the recording, if any, and the status.
+pub(super) fn keep_end(spool: &Path, problem: Option<&str>, status: Option<i32>) -> io::Result<()> {
+    let mut blobs = Vec::new();
+    if problem.is_some() || status.is_some() {
+        push(&mut blobs, problem.unwrap_or_default().as_bytes());
+    }
+    if let Some(status) = status {
+        push(&mut blobs, &status.to_le_bytes());
+    }
+    OpenOptions::new().append(true).open(about_file(spool))?.write_all(&blobs)
 }
 
 fn hash_of(bytes: &[u8]) -> u64 {

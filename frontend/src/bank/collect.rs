@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use memmap2::{MmapOptions, MmapRaw};
 use rftrace::abi::{CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, kind, lease, records_per_chunk};
 
-use super::collected::{Collected, Death, Rate, Written};
+use super::collected::{Collected, Death, Life, Rate, Written};
 use super::file::{CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
 use super::handover::{self, slot_state};
 use super::history::History;
@@ -135,6 +135,8 @@ pub(super) struct Watched {
     has_own_numbers: bool,
     /// The process that forked it; 0 if it began otherwise.
     parent: u32,
+    /// The status that it ended with, once the system has told it.
+    status: Option<i32>,
     pub(super) spool: Spool,
     /// Time of the last query of the system about it.
     pub(super) looked: Option<Instant>,
@@ -229,8 +231,8 @@ impl Banks {
         if sealed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Takes all available records. `is_over` tells whether a process has ended. Returns how much was in the fullest bank.
-    pub fn poll(&mut self, mut is_over: impl FnMut(u32) -> bool) -> Fill {
+    /// Takes all available records. `life` tells whether a process has ended. Returns how much was in the fullest bank.
+    pub fn poll(&mut self, mut life: impl FnMut(u32) -> Life) -> Fill {
         let mut n_taken = 0;
         self.prepare_ahead();
         let programs = self.programs();
@@ -244,7 +246,7 @@ impl Banks {
                     let own = slot.pid.load(Acquire);
                     let likely = slot.pid_in_proc.load(Relaxed);
                     if own != 0
-                        && self.mapping.process(own, likely, 0).is_none_or(&mut is_over)
+                        && self.mapping.process(own, likely, 0).is_none_or(|pid| life(pid).is_over())
                         && slot.state.load(Acquire) == slot_state::TAKEN
                     {
                         self.give_back(number);
@@ -255,7 +257,7 @@ impl Banks {
             }
             if self.layout.n_chunks() == 0 {
                 // It is only asked there.
-                if self.is_gone(number) || is_over(self.pid_in(number)) || self.is_followed(number, &programs) {
+                if self.is_gone(number) || life(self.pid_in(number)).is_over() || self.is_followed(number, &programs) {
                     self.give_back(number);
                 }
                 continue;
@@ -272,7 +274,12 @@ impl Banks {
                 }
             }
             // First: what it does between the look and the answer is taken at its end.
-            let is_over = self.is_gone(number) || is_over(watched.pid) || self.is_followed(number, &programs);
+            let is_gone = self.is_gone(number);
+            let life = if is_gone { Life::Over(None) } else { life(watched.pid) };
+            let is_followed = self.is_followed(number, &programs);
+            // A process that runs another program by now goes on, or that one has its end.
+            watched.status = watched.status.or(life.status().filter(|_| !is_followed));
+            let is_over = life.is_over() || is_followed;
             self.take_snapshot(number, &mut watched);
             // A dump is due then.
             if is_over && !self.is_held(number, watched.pid) {
@@ -306,11 +313,15 @@ impl Banks {
     }
 
     /// Takes all that is left, even of running processes. Returns it, with the processes that ended since [`ended`](Self::ended) was asked.
-    pub fn finish_all(mut self) -> Vec<Collected> {
+    pub fn finish_all(mut self, mut life: impl FnMut(u32) -> Life) -> Vec<Collected> {
+        let programs = self.programs();
         for number in 0..self.n_seen() {
             if self.layout.n_chunks() > 0 && self.slot(number).state.load(Acquire) == slot_state::IN_USE {
                 self.find_out(number);
-                let watched = self.slots[number].take().unwrap_or_else(|| self.begin(number));
+                let mut watched = self.slots[number].take().unwrap_or_else(|| self.begin(number));
+                if !self.is_gone(number) && !self.is_followed(number, &programs) {
+                    watched.status = watched.status.or(life(watched.pid).status());
+                }
                 self.finish(number, watched);
             }
         }
@@ -431,6 +442,7 @@ impl Banks {
             own_pid,
             parent: self.parent_of(number, pid),
             has_own_numbers: pid != calls_itself,
+            status: None,
             spool: Spool::new(&self.folder, format!("spool-{pid}-{number}-{since}")),
             looked: None,
             open: OpenFunctions::default(),
@@ -561,6 +573,7 @@ impl Banks {
                 self.tell_of_ring(number, &mut collected, &watched, &ring);
             }
             collected.death = self.death(number);
+            collected.status = watched.status.or(self.own_status(number));
             collected.failed = watched.spool.failed.take();
             self.keep_whole_of(&collected, &mut watched, true);
             self.collected.push(collected);
@@ -587,6 +600,7 @@ impl Banks {
             dump: None,
             n_overwritten: 0,
             death: None,
+            status: None,
             problem: None,
             n_records: watched.spool.n_records,
             spool: watched.spool.path.clone(),
@@ -664,13 +678,18 @@ impl Banks {
     /// How a process has ended that is over.
     fn death(&self, number: usize) -> Option<Death> {
         let slot = self.slot(number);
-        match slot.killed_by.load(Relaxed) {
+        match self.own_status(number).map_or(0, |status| status.cast_unsigned() & 0x7f) {
             0 if slot.end_tsc.load(Relaxed) == 0 && !self.is_followed(number, &self.programs()) => {
                 Some(Death::WithoutWord)
             }
             0 => None,
             signal => Some(Death::Signal(signal)),
         }
+    }
+
+    /// The status that a process was about to end with, as far as it knew.
+    fn own_status(&self, number: usize) -> Option<i32> {
+        self.slot(number).status.load(Relaxed).checked_sub(1).map(u32::cast_signed)
     }
 
     /// The functions that were open when the process was forked.

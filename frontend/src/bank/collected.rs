@@ -15,7 +15,7 @@ use crate::host::program::Identity;
 /// Recording of a process that is over, or until a moment.
 #[derive(Debug)]
 pub struct Collected {
-    /// The process, as it calls itself.
+    /// The process, as it is called here.
     pub pid: u32,
     /// The same as it calls itself, which a trace has: another number in a container.
     pub own_pid: u32,
@@ -37,6 +37,8 @@ pub struct Collected {
     pub n_overwritten: u64,
     /// How it came to its end, if that was not by itself.
     pub death: Option<Death>,
+    /// The status of `wait` that it ended with, if the system has told.
+    pub status: Option<i32>,
     /// Missing parts of the recording, as the keeper of the spool has said.
     pub problem: Option<String>,
     /// Calls and returns in the spool, some of which may belong to none.
@@ -93,6 +95,32 @@ pub enum Death {
     Signal(u32),
     /// Without a word: by SIGKILL, the system's lack of memory, or a system call of its own.
     WithoutWord,
+}
+
+/// The life of a process, as the system tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It goes on.
+    Running,
+    /// It has ended, with this status of `wait` if that is known.
+    Over(Option<i32>),
+}
+
+impl Life {
+    /// True if it has ended.
+    #[must_use]
+    pub fn is_over(self) -> bool {
+        self != Self::Running
+    }
+
+    /// The status that it ended with, if that is known.
+    #[must_use]
+    pub fn status(self) -> Option<i32> {
+        match self {
+            Self::Running => None,
+            Self::Over(status) => status,
+        }
+    }
 }
 
 /// Amount of data in spools.

@@ -25,7 +25,7 @@ use crate::host::linux::thread_table;
 /// Tells a file of banks: `\x93RFB\r\n\x1a\n`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFB\r\n\x1a\n");
 /// This layout, and that of chunks.
-pub(crate) const VERSION: u64 = 10 << 32 | abi::VERSION as u64;
+pub(crate) const VERSION: u64 = 11 << 32 | abi::VERSION as u64;
 
 /// Header of the file.
 #[derive(Debug)]
@@ -141,8 +141,8 @@ pub(crate) struct Slot {
     pub(crate) journal_read: AtomicU64,
     /// Marks, and libraries that were unloaded, for which it had no room.
     pub(crate) n_untold: AtomicU64,
-    /// The signal that was about to kill it when it [ended](Self::end_tsc); 0 for none.
-    pub(crate) killed_by: AtomicU32,
+    /// The status of `wait` that it was about to [end](Self::end_tsc) with, and 1 more; 0 if it did not know.
+    pub(crate) status: AtomicU32,
     /// Requests of the recorder to the process.
     pub(crate) requests: Requests,
 }

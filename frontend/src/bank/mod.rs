@@ -78,7 +78,7 @@ pub use about::{Extent, told_bytes};
 #[cfg(target_os = "linux")]
 pub use collect::{Banks, Options};
 #[cfg(target_os = "linux")]
-pub use collected::{Collected, Death, Dump, Written};
+pub use collected::{Collected, Death, Dump, Life, Written};
 #[cfg(target_os = "linux")]
 pub use described::{Described, Places, Tracer};
 #[cfg(target_os = "linux")]

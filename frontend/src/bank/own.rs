@@ -259,12 +259,12 @@ impl Bank {
         }
     }
 
-    /// This process ends, by itself or because of the signal `killed_by` (0 for none): nothing is recorded any more.
-    pub fn end(&self, killed_by: u32) {
+    /// This process ends, with this status of `wait` if it knows: nothing is recorded any more.
+    pub fn end(&self, status: Option<i32>) {
         backend::disable();
         self.describe();
         if let Some(slot) = self.own_slot() {
-            slot.killed_by.store(killed_by, Relaxed);
+            slot.status.store(status.map_or(0, |status| status.cast_unsigned() + 1), Relaxed);
             slot.end_tsc.store(backend::control().stop_tsc.load(Relaxed), Relaxed);
         }
     }

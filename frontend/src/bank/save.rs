@@ -250,7 +250,7 @@ impl Collected {
         let elapsed = Duration::from_nanos(self.last.nanos.saturating_sub(self.first.nanos));
         directory::write_facts(&self.program(symbols, None), elapsed, &facts_folder(&self.spool))?;
         let write_error = |source| Error::Write { path: about_file(&self.spool), source };
-        problem.map(|problem| about::keep_problem(&self.spool, problem)).transpose().map(drop).map_err(write_error)
+        about::keep_end(&self.spool, problem, self.status).map_err(write_error)
     }
 
     /// Files of symbols for the modules of the process, but for those that `told` has by now: for a machine that has no such modules.

@@ -177,6 +177,9 @@ fn text(collected: &Collected, world: &World, is_over: bool) -> Vec<u8> {
         Some(Death::WithoutWord) => lines.put("death", "0"),
         None => {}
     }
+    if let Some(status) = collected.status {
+        lines.put("status", status.to_string());
+    }
     lines.put("chunk_bytes", collected.chunk_bytes.to_string());
     lines.put("first", format!("{} {}", first.tsc, first.nanos));
     lines.put("utc_offset_nanos", collected.utc_offset_nanos.to_string());
@@ -310,6 +313,7 @@ impl Parsed {
             death: self
                 .number("death")
                 .map(|signal| if signal == 0 { Death::WithoutWord } else { Death::Signal(signal) }),
+            status: self.number("status"),
             spool: spool.to_owned(),
             _folder: None,
             spool_bytes,

@@ -21,7 +21,7 @@ use rftrace_format::recording::{Entry, FOLDER};
 use rftrace_format::store::{self, Owned};
 
 use super::collect::{Banks, Options};
-use super::collected::{Collected, Dump};
+use super::collected::{Collected, Dump, Life};
 use super::own::Bank;
 use super::pace::SHORTEST_PAUSE;
 use super::save::{SavedBank, Symbols, Writing};
@@ -171,7 +171,7 @@ impl Stream {
         if matches!(*state, State::Running(_))
             && let State::Running(writer) = std::mem::replace(&mut *state, State::Saved)
         {
-            self.bank.end(0);
+            self.bank.end(None);
             drop(writer.orders);
             let mut collected = writer.thread.join().unwrap_or_default();
             // Where it cannot be hidden it is nobody's, and stays.
@@ -229,7 +229,7 @@ fn why_not_all(collected: &Collected) -> Option<String> {
 fn empty(mut banks: Banks, orders: &Receiver<()>, to: &Sender<Collected>, progress: &Progress) -> Vec<Collected> {
     let mut pause = SHORTEST_PAUSE;
     loop {
-        let fill = banks.poll(|_| false);
+        let fill = banks.poll(|_| Life::Running);
         let written = banks.written();
         progress.n_records.store(written.n_records, Relaxed);
         progress.n_bytes.store(written.n_bytes, Relaxed);
@@ -238,7 +238,7 @@ fn empty(mut banks: Banks, orders: &Receiver<()>, to: &Sender<Collected>, progre
         }
         pause = fill.next_pause(pause);
         if orders.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
-            return banks.finish_all();
+            return banks.finish_all(|_| Life::Running);
         }
     }
 }

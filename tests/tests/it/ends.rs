@@ -73,6 +73,55 @@ fn each_way_to_end_leaves_its_functions_open() {
     }
 }
 
+/// Processes that a shell starts one after the other: each has its end, in all views and all directories.
+#[test]
+fn each_process_has_its_end() {
+    // Once the recorder knows the process that pauses, nothing but the system tells of its end.
+    let script = r#"for way in exit _exit fault abort; do "$0" $way; done
+        exec 3< <(exec "$0" pause); pid=$!; read -r line <&3
+        until grep -qs "^Pid:[[:space:]]*$pid\$" /proc/$PPID/fdinfo/*; do :; done
+        kill -KILL $pid; exit 0"#;
+    let ends = &ENDS[..5];
+    for options in [&["--force", "--no-schedule"][..], &["--force", "--no-schedule", "--keep-stream"]] {
+        let run = record(options, Path::new("bash"), &["-c", script, program().path.to_str().unwrap()]);
+        assert!(run.status.success(), "{}", run.stderr);
+        let trace = run.path("trace");
+        let replay = shown(&trace, &["replay", "-f", "none"]);
+        let titles = |replay: &str| {
+            let titles = replay.lines().filter_map(|line| line.strip_prefix("# Did not return in process "));
+            let mut titles: Vec<_> = titles.map(|title| title.split_once(' ').unwrap().1.to_owned()).collect();
+            titles.sort_unstable();
+            titles
+        };
+        let mut expected: Vec<_> = ends.iter().map(|(_, end, _)| format!("({end}), outermost first:")).collect();
+        expected.sort_unstable();
+        assert_eq!(titles(&replay), expected, "{options:?}: {replay}");
+        let info = shown(&trace, &["info"]);
+        let (_, of_each) = info.split_once("\nEnds of processes\n").unwrap_or_else(|| panic!("{info}"));
+        for (_, end, _) in ends {
+            let has_it = of_each.lines().take(ends.len()).filter(|line| line.ends_with(end)).count();
+            assert_eq!(has_it, 1, "{end}: {info}");
+        }
+        if options.contains(&"--keep-stream") {
+            shown(&trace, &["recover"]);
+            assert_eq!(titles(&shown(&trace, &["replay", "-f", "none"])), expected);
+            continue;
+        }
+        let killed = run.stderr.lines().filter(|line| line.starts_with("rftrace: process "));
+        let mut killed: Vec<_> = killed.map(|line| line.split_once(": killed").unwrap().1).collect();
+        killed.sort_unstable();
+        let signals = ["SIGABRT", "SIGKILL", "SIGSEGV"];
+        assert_eq!(killed.len(), signals.len(), "{}", run.stderr);
+        for (line, signal) in killed.into_iter().zip(signals) {
+            assert!(line.starts_with(&format!(" by {signal} in innermost (")), "{line}");
+            assert!(line.ends_with("ends.c:10); 3 calls did not return"), "{line}");
+        }
+        let copy = run.path("copy");
+        shown(&trace, &["dump", "--uftrace", "-o", copy.to_str().unwrap()]);
+        assert_eq!(titles(&shown(&copy, &["replay", "-f", "none"])), expected);
+    }
+}
+
 #[test]
 fn who_ends_as_programs_do_hears_nothing() {
     for (way, n_open) in [("", 0), ("main", 1)] {

@@ -1,11 +1,13 @@
 //! Facts of a trace about the program and its clock, besides records.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use rftrace_format::clock::ClockFile;
 use rftrace_format::cost::CallCost;
 use rftrace_format::files::{CLOCK, GAPS};
 use rftrace_format::gaps::{self, Gaps};
+use rftrace_format::info::key;
 use rftrace_format::text;
 
 use crate::error::{Error, Result};
@@ -98,6 +100,24 @@ impl Trace {
     pub fn dump_reason(&self) -> Result<Option<String>> {
         let bytes = files::if_present(files::read(&self.dir().join(GAPS), MAX_BYTES))?;
         Ok(gaps::dump_reason(&bytes.unwrap_or_default()))
+    }
+
+    /// How processes ended, by PID: the status of `wait` of each whose end is known.
+    ///
+    /// # Errors
+    ///
+    /// The file `record.txt` exists and cannot be read.
+    pub fn ends(&self) -> Result<BTreeMap<u32, i32>> {
+        let bytes = files::if_present(files::read(&self.dir().join(GAPS), MAX_BYTES))?;
+        let mut ends: BTreeMap<u32, i32> = gaps::ends(&bytes.unwrap_or_default()).collect();
+        // Others than rftrace tell of the program alone, which is the first task.
+        let status = || self.info().get(key::EXIT_STATUS).and_then(|status| status.trim().parse().ok());
+        if ends.is_empty()
+            && let Some((task, status)) = self.tasks().first().zip(status())
+        {
+            ends.insert(task.pid(), status);
+        }
+        Ok(ends)
     }
 
     /// True if the trace tells when tasks had no processor.

@@ -19,14 +19,14 @@ use rftrace_format::passed::Passed;
 use rftrace_format::record::RECORD_BYTES;
 use rftrace_format::recording::{Entry, Fork, PART_FILE, Part, RECEIVED, SPOOL, Saved};
 pub use rftrace_frontend::bank::Written;
-use rftrace_frontend::bank::{self, Banks, Collected, Extent, Options, SHORTEST_PAUSE, Symbols};
+use rftrace_frontend::bank::{self, Banks, Collected, Extent, Life, Options, SHORTEST_PAUSE, Symbols};
 
 use super::access::{Access, Job};
 use super::dumps::{self, Decision, DumpControl, NotThere};
 use super::inherited;
 use super::output::entries;
 use super::pipe::{Pipe, What};
-use super::processes::start_time;
+use super::processes::{start_time, status_of_zombie};
 use super::run::Ended;
 pub use super::save::OnFull;
 use super::save::{discard, missing, save_to};
@@ -279,7 +279,7 @@ fn empty(
     let mut ended = Vec::new();
     while !is_over.load(Relaxed) {
         known.seen.clear();
-        let fill = banks.poll(|pid| known.is_over(pid));
+        let fill = banks.poll(|pid| known.life(pid, LOOK));
         known.forget_others();
         maker.make(&mut banks, Some(&known.living()));
         let over = banks.ended();
@@ -291,7 +291,7 @@ fn empty(
     }
     maker.make(&mut banks, None);
     maker.control.dumps().end();
-    let rest = banks.finish_all();
+    let rest = banks.finish_all(|pid| known.life(pid, Duration::ZERO));
     ended.extend(rest.into_iter().map(|collected| AtEnd { collected, is_decided: false }));
     ended
 }
@@ -326,34 +326,47 @@ struct Process {
     started: Option<String>,
     /// When the system was last asked.
     asked: Instant,
-    is_over: bool,
+    /// The process itself, which tells its status once it has ended.
+    file: Option<sys::Process>,
+    life: Life,
 }
 
 impl Processes {
-    /// True if a process has ended, or was never there under this number.
-    fn is_over(&mut self, pid: u32) -> bool {
+    /// Tells whether a process goes on, by what the system said within `patience`. One that was never there under this number is over.
+    fn life(&mut self, pid: u32, patience: Duration) -> Life {
         self.seen.push(pid);
         let new = || {
+            // Before the look: it is the process that the look finds, or has ended.
+            let file = sys::Process::open(pid).ok();
             let started = start_time(pid);
-            Process { is_over: started.is_none(), started, asked: Instant::now() }
+            let life = if started.is_none() { Life::Over(status(pid, file.as_ref())) } else { Life::Running };
+            Process { started, asked: Instant::now(), file, life }
         };
         let process = self.known.entry(pid).or_insert_with(new);
-        if !process.is_over && process.asked.elapsed() >= LOOK {
+        if process.life == Life::Running && process.asked.elapsed() >= patience {
             process.asked = Instant::now();
-            process.is_over = start_time(pid) != process.started;
+            if start_time(pid) != process.started {
+                process.life = Life::Over(status(pid, process.file.as_ref()));
+            }
         }
-        process.is_over
+        process.life
     }
 
     /// Forgets those that were not asked for, and those that have ended: the system may give their numbers to others.
     fn forget_others(&mut self) {
         let Self { known, seen } = self;
-        known.retain(|pid, process| seen.contains(pid) && !process.is_over);
+        known.retain(|pid, process| seen.contains(pid) && !process.life.is_over());
     }
 
     fn living(&self) -> Vec<u32> {
         self.known.keys().copied().collect()
     }
+}
+
+/// The status that a process ended with, whether its parent has waited for it, has not, or does so meanwhile.
+fn status(pid: u32, file: Option<&sys::Process>) -> Option<i32> {
+    let of_file = || file?.status();
+    of_file().or_else(|| status_of_zombie(pid)).or_else(of_file)
 }
 
 impl BankRecording {

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
 use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use rftrace_format::events::{DID_NOT_RETURN, EventLine, user_event};
 use rftrace_format::files::{self, File as TraceFile};
-use rftrace_format::gaps::Gaps;
+use rftrace_format::gaps::{self, Gaps};
 use rftrace_format::info::Changes;
 use rftrace_format::map::{MapLine, STACK};
 use rftrace_format::opener::{self, MOST_TEXT};
@@ -67,6 +68,8 @@ pub struct Joined {
     pub kernel: Option<InKernel>,
     /// True if allocations of memory were recorded.
     pub has_resources: bool,
+    /// The status of `wait` of each process whose end is known.
+    pub ends: BTreeMap<u32, i32>,
 }
 
 impl Joined {
@@ -81,7 +84,8 @@ impl Joined {
         let (full, too_much, cut) = (full as u64, too_much as u64, cut as u64);
         let gaps =
             Gaps { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, schedule: has_schedule };
-        write(&dir.join(files::GAPS), gaps.to_string().as_bytes())
+        let ends = self.ends.iter().map(|(&pid, &status)| gaps::end_line(pid, status));
+        write(&dir.join(files::GAPS), (gaps.to_string() + &ends.collect::<String>()).as_bytes())
     }
 }
 
@@ -150,6 +154,9 @@ pub(crate) fn join(work: &Path, dir: &Path, ended: Option<&Ended>, notes: Vec<St
     pids.sort_unstable();
     pids.dedup();
     joined.processes = pids.len();
+    // In the order of their programs: the last one's end is the process's.
+    joined.ends = parts.iter().filter_map(|part| Some((part.told.pid, part.told.status?))).collect();
+    joined.ends.extend(ended.map(|ended| (ended.pid, ended.status.into_raw())));
     // That of the program comes first, wherever it was saved.
     let is_main = |part: &&SavedPart| part.has_trace() && ended.is_some_and(|ended| part.told.pid == ended.pid);
     let main = parts.iter().find(is_main).or_else(|| parts.iter().find(|part| part.has_trace()));
@@ -513,8 +520,6 @@ impl Line {
 
 /// `info`, of that of the program and of what is known now.
 fn write_info(parts: &[SavedPart], main: &SavedPart, tids: &[u32], dir: &Path, ended: Option<&Ended>) -> Result<()> {
-    use std::os::unix::process::ExitStatusExt;
-
     let mut features = 0;
     for part in parts.iter().filter(|part| part.has_trace()) {
         features |= info::read(&part.dir.join(files::INFO))?.features();
@@ -533,8 +538,6 @@ fn write_info(parts: &[SavedPart], main: &SavedPart, tids: &[u32], dir: &Path, e
 
 /// Why there is no trace. `was_put`: the tracer was put into the program from outside, which leaves nothing in `work`.
 pub fn why_nothing(work: &Path, ended: &Ended, was_put: bool) -> &'static str {
-    use std::os::unix::process::ExitStatusExt;
-
     let has_entry = fs::read_dir(work).is_ok_and(|entries| {
         let is_process = |name: &str| matches!(Entry::of(name), Some(Entry::Process { .. }));
         entries.flatten().any(|entry| is_process(&entry.file_name().to_string_lossy()))

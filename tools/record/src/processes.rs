@@ -30,6 +30,12 @@ pub fn threads(pid: u32) -> HashSet<u32> {
     tasks.filter(lives).filter_map(|task| own_number(&task.path())).collect()
 }
 
+/// The status of `wait` of a process that has ended and that its parent has not waited for.
+pub(crate) fn status_of_zombie(pid: u32) -> Option<i32> {
+    let stat = Stat::of(pid)?;
+    stat.is_zombie.then_some(stat.status)
+}
+
 /// How many threads a process has.
 #[must_use]
 pub fn n_threads(pid: u32) -> Option<u32> {
@@ -43,6 +49,8 @@ struct Stat {
     parent: u32,
     /// Threads of the process, the main one included.
     n_threads: u32,
+    /// The status of `wait`, once it has ended.
+    status: i32,
 }
 
 impl Stat {
@@ -56,6 +64,7 @@ impl Stat {
         let is_zombie = matches!(fields.next()?, "Z" | "X");
         let parent = fields.next()?.parse().ok()?;
         let n_threads = fields.nth(15)?.parse().ok()?;
-        Some(Self { is_zombie, parent, n_threads })
+        let status = fields.nth(31)?.parse().ok()?;
+        Some(Self { is_zombie, parent, n_threads, status })
     }
 }

@@ -96,6 +96,7 @@ pub(crate) fn save_to(
         fork: collected.fork.map(|(parent, nanos)| Fork { parent, nanos }),
         saved,
         problem: (!problems.is_empty()).then(|| problems.join("; ").replace('\n', " ")),
+        status: collected.status,
     };
     let path = part.join(PART_FILE);
     Owned::within(part)

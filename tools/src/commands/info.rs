@@ -1,12 +1,13 @@
 //! `rftrace info`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::HumanCount;
 use rftrace_format::{clock::key as clock, cost, ending, info::key as info};
-use rftrace_read::{Error, Summary, Trace};
+use rftrace_read::{Error, Summary, Task, Trace};
 use rftrace_views::{Duration, TaskStats};
 
 use super::common::{DirArg, PlainArgs, losses, print, print_flaws, shell_word};
@@ -76,7 +77,7 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
     let trace = open(&dir)?;
     let tasks = trace.tasks().iter().map(|task| TaskStats::read(&trace, task));
     let tasks: Vec<TaskStats> = tasks.collect::<Result<_, _>>().with_context(|| dir.display().to_string())?;
-    let (clock, gaps) = (trace.clock()?, trace.gaps()?);
+    let (clock, gaps, ends) = (trace.clock()?, trace.gaps()?, trace.ends()?);
     let mut summary = Summary::default();
     tasks.iter().for_each(|task| task.add_to(&mut summary));
     let losses = losses(&summary, &gaps);
@@ -84,7 +85,7 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
     let description = unfinished::description(&dir);
     print(|out| {
         section(out, "Directory", [("what it is", description)])
-            .and_then(|()| write(&trace, dumped_for, &tasks, &losses, &clock, out))
+            .and_then(|()| write(&trace, (dumped_for, &ends), &tasks, &losses, &clock, out))
             .map_err(Error::Write)
     })?;
     print_flaws(&trace, &summary);
@@ -93,7 +94,7 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
 
 fn write(
     trace: &Trace,
-    dumped_for: Option<String>,
+    (dumped_for, ends): (Option<String>, &BTreeMap<u32, i32>),
     tasks: &[TaskStats],
     losses: &[String],
     clock: &[(String, String)],
@@ -105,6 +106,7 @@ fn write(
         _ => trace.info().get(key).map(|value| readable(key, value)),
     };
     section(out, "Program", PROGRAM.map(|(word, key)| (word, of_info(key))))?;
+    write_ends(out, trace, ends)?;
     section(out, "Dump", [("made for", dumped_for)])?;
     section(out, "Machine", MACHINE.map(|(word, key)| (word, of_info(key))))?;
     write_tasks(out, trace, tasks)?;
@@ -121,6 +123,20 @@ fn write(
         writeln!(out, "  {:24} {value}: the TSC may change its rate, or stop", "invariant")?;
     }
     Ok(())
+}
+
+/// How each of several processes ended.
+fn write_ends(out: &mut dyn Write, trace: &Trace, ends: &BTreeMap<u32, i32>) -> io::Result<()> {
+    let pids: BTreeSet<u32> = trace.tasks().iter().map(Task::pid).collect();
+    if pids.len() < 2 || ends.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "Ends of processes")?;
+    for pid in pids {
+        let end = ends.get(&pid).map_or_else(|| "unknown".to_owned(), |&end| ending::in_words(end));
+        writeln!(out, "  {pid:<24} {end}")?;
+    }
+    writeln!(out)
 }
 
 /// Values as people expect them.

@@ -3,11 +3,11 @@
 //! Not here: what a line tells of (`lines`), and which columns there are (`columns`).
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{self, Write};
 
 use rftrace_format::ending;
-use rftrace_format::info::key;
 use rftrace_read::{AllRecords, Error, Record, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Summary, Task, Trace};
 
 use crate::columns::ReplayField;
@@ -163,15 +163,22 @@ impl Replay<'_, '_> {
         self.printer.line(task, line, (&name, &values), column, delta_ns).map_err(Error::Write)
     }
 
-    /// Lists the calls that did not return, and says how the program ended, if that is known.
+    /// Lists the calls that did not return by processes, and says how these ended, if that is known.
     fn show_not_returned(&mut self) -> Result<()> {
-        if self.open.iter().all(|task| task.for_ever.is_empty()) {
-            return Ok(());
-        }
-        let status = self.trace.info().get(key::EXIT_STATUS).and_then(|status| status.trim().parse().ok());
-        let ending = status.map_or_else(String::new, |status| format!(" ({})", ending::in_words(status)));
-        writeln!(self.printer.out, "\n# Did not return{ending}, outermost first:").map_err(Error::Write)?;
-        for (task, open) in self.trace.tasks().iter().zip(&self.open) {
+        let has_open = |(_, open): &(&Task, &Open)| !open.for_ever.is_empty();
+        let mut open: Vec<_> = self.trace.tasks().iter().zip(&self.open).filter(has_open).collect();
+        open.sort_by_key(|(task, _)| task.pid());
+        let is_one = self.trace.tasks().iter().all(|task| task.pid() == self.trace.tasks()[0].pid());
+        let ends = if open.is_empty() { BTreeMap::new() } else { self.trace.ends()? };
+        let mut last = None;
+        for (task, open) in open {
+            let pid = task.pid();
+            if last.replace(pid) != Some(pid) {
+                let process = if is_one { String::new() } else { format!(" in process {pid}") };
+                let ending = ends.get(&pid).map_or_else(String::new, |&end| format!(" ({})", ending::in_words(end)));
+                writeln!(self.printer.out, "\n# Did not return{process}{ending}, outermost first:")
+                    .map_err(Error::Write)?;
+            }
             for (level, line) in open.for_ever.iter().rev().enumerate() {
                 let call = line.values(self.trace, task)?.call(&line.name(self.trace, task));
                 let source = line.function().and_then(|addr| self.trace.source(task, line.time_ns, addr));

@@ -330,7 +330,7 @@ fn end() -> Result<String, String> {
     tracer.disable();
     tracer.unpatch();
     attached.restore().map_err(|error| format!("the system does not let its calls be given back: {error}"))?;
-    bank.end(0);
+    bank.end(None);
     set_attached(None);
     bank.leave().map_err(|error| format!("the recorder's memory stays in it: {error}"))?;
     Ok(String::new())

@@ -1,8 +1,11 @@
 //! Summary of `rftrace record`.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 #[cfg(attaching)]
 use std::time::Duration;
 
@@ -40,6 +43,7 @@ pub(crate) fn print(
     ended: &Ended,
 ) {
     print_end(trace, ended);
+    print_killed(trace, ended.pid, &joined.ends);
     print_recorded(joined, buffer, most_bytes, is_kept.then_some(trace));
 }
 
@@ -51,11 +55,29 @@ fn print_end(trace: &Path, ended: &Ended) {
     }
     let open = Trace::open(trace).and_then(|mut trace| open_calls(&mut trace, ended.pid)).unwrap_or_default();
     if ended.status.signal().is_some() || open.n_nested > 0 {
-        let calls = match open.n_calls {
-            0 => String::new(),
-            n_calls => format!("; {} did not return", of(n_calls, "call", "calls")),
-        };
-        say!("rftrace: {}{}{calls}", ending::in_words(ended.status.into_raw()), open.place);
+        say!("rftrace: {}{open}", ending::in_words(ended.status.into_raw()));
+    }
+}
+
+/// Says which of the other processes a signal has killed.
+fn print_killed(trace: &Path, main: u32, ends: &BTreeMap<u32, i32>) {
+    /// More lines tell nothing new.
+    const MOST: usize = 5;
+
+    let is_killed = |&(&pid, &end): &(&u32, &i32)| pid != main && ExitStatus::from_raw(end).signal().is_some();
+    let killed: Vec<_> = ends.iter().filter(is_killed).collect();
+    let Some(mut read) = (!killed.is_empty()).then(|| Trace::open(trace).ok()).flatten() else { return };
+    for &(&pid, &end) in killed.iter().take(MOST) {
+        let open = open_calls(&mut read, pid).unwrap_or_default();
+        say!("rftrace: process {pid}: {}{open}", ending::in_words(end));
+    }
+    if killed.len() > MOST {
+        let n_more = (killed.len() - MOST) as u64;
+        let trace = shell_word(trace);
+        say!(
+            "rftrace: {} killed by signals; see\n  rftrace info {trace}",
+            of(n_more, "more process was", "more processes were")
+        );
     }
 }
 
@@ -67,6 +89,16 @@ struct OpenCalls {
     n_nested: u64,
     /// ` in FUNCTION (FILE:LINE)`, where but one thread has such calls: of several nobody has said which one it was.
     place: String,
+}
+
+impl fmt::Display for OpenCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.place)?;
+        match self.n_calls {
+            0 => Ok(()),
+            n_calls => write!(f, "; {} did not return", of(n_calls, "call", "calls")),
+        }
+    }
 }
 
 fn open_calls(trace: &mut Trace, pid: u32) -> rftrace_read::Result<OpenCalls> {
