@@ -1,9 +1,11 @@
-//! The backend of rftrace, a function tracer for programs and kernels whose compiler put a call to
-//! `mcount` into every function.
+//! The backend of rftrace, a function tracer for programs and kernels. The compiler puts a call to `mcount` into every
+//! function; this crate links the functions that these calls reach.
 //!
-//! Linking this crate gives a program the functions `mcount` and `__fentry__`. They do nothing until a
-//! frontend (the crate [`rftrace-frontend`](https://docs.rs/rftrace-frontend)) hands over a buffer and switches
-//! tracing on; from then on every function entry and exit is stored in the buffer with its time stamp.
+//! Linking this crate adds the hooks `mcount` and `__fentry__` to a program. They do nothing until a frontend (the
+//! crate [`rftrace-frontend`](https://docs.rs/rftrace-frontend)) gives the tracer a buffer and starts recording. From
+//! then on each function entry and exit takes one record of 16 bytes in the buffer, with its time stamp.
+//!
+//! # Example
 //!
 //! ```toml
 //! [dependencies]
@@ -22,29 +24,33 @@
 //! }
 //! ```
 //!
-//! Build the program with `RUSTFLAGS="-Z instrument-mcount"` on nightly, or C code with `gcc -pg`.
+//! Build a Rust program with `RUSTFLAGS="-Z instrument-mcount"` on nightly, or C code with `gcc -pg`. After the run,
+//! `rftrace replay trace` shows every call.
 //!
 //! # How it works
 //!
-//! The tracer itself lives in `staticlib/`: a `no_std` library without dependencies, allocation or OS, which
-//! this crate's build script compiles apart from the program, so that it is never instrumented, may be built for
-//! another target (a kernel's, without vector registers) and shares no symbol with the program's own copy of `core`.
-//! This crate holds what the tracer and its frontends agree on: the [`abi`].
+//! The tracer lives in `staticlib/`: a `no_std` library without dependencies, allocation or OS. The build script of
+//! this crate compiles it apart from the program. So the tracer is never instrumented, can be built for another target
+//! (a kernel's, without vector registers) and shares no symbol with the program's copy of `core`. This crate itself
+//! holds the interface of the tracer and its frontends: the module [`abi`].
 //!
 //! # Features
 //!
 //! - `backend` (default): builds and links the tracer. A frontend that only needs the [`abi`] switches it off.
-//! - `interruptsafe`: for kernels that trace their interrupt handlers.
-//! - `autokernel`: says nothing new. For Hermit targets the tracer is always built for `x86_64-unknown-none`, `interruptsafe`.
-//! - `buildcore`: compiles `core` from source (`-Z build-std=core`, needs nightly and the component `rust-src`).
+//! - `interruptsafe`: for kernels that trace their interrupt handlers. A return keeps every register.
+//! - `threadhook`: for kernels that locate a task's state themselves, see [`abi::ThreadArea`].
+//! - `outside`: also builds the tracer that `rftrace record -p` puts into a running process (x86-64 Linux).
+//! - `autokernel`: has no effect. For Hermit targets the build script always builds an `interruptsafe` tracer for
+//!   `x86_64-unknown-none`.
+//! - `buildcore`: compiles `core` from source (`-Z build-std=core`; needs nightly and the component `rust-src`).
 //!
-//! The environment variable `RFTRACE_TARGET_TRIPLE` names another target for the tracer: a triple, or the path of a
+//! The environment variable `RFTRACE_TARGET_TRIPLE` sets another target for the tracer: a triple, or the path of a
 //! target specification.
 //!
 //! # For other build scripts
 //!
-//! The package `links` the name `rftrace`: the build script of a direct dependent finds the archive's path in
-//! `DEP_RFTRACE_ARCHIVE`.
+//! The package `links` the name `rftrace`. The build script of a direct dependent finds the path of the tracer's
+//! archive in the variable `DEP_RFTRACE_ARCHIVE`.
 
 #![no_std]
 

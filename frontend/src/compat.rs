@@ -5,7 +5,7 @@ use std::io;
 use crate::Mode;
 use crate::tracer::{Config, SaveOptions, Tracer, switch};
 
-/// The trace buffer that [`init`] has given to the tracer.
+/// The handle of the trace buffer, returned by [`init`]. [`dump_full_uftrace`] and [`dump_trace`] take it.
 #[derive(Clone, Copy, Debug)]
 pub struct Events {
     tracer: &'static Tracer,
@@ -13,16 +13,16 @@ pub struct Events {
 
 /// Gives the tracer a buffer for `max_event_count` entries and exits, 16 bytes each. Recording is off at first.
 ///
-/// It may be called again while recording is off, for a buffer of another size or mode; what was not written of the one before is
-/// gone, and writing with its `Events` is an error then.
+/// With `overwriting`, the buffer is a ring that keeps the most recent events. Otherwise recording stops when the
+/// buffer is used up. [`Config::install`] does the same and returns errors.
 ///
-/// If `overwriting`, the buffer is a ring that keeps the most recent events; otherwise recording stops when it is
-/// used up. [`Config::install`] does the same without panicking.
+/// A program may call it again while recording is off, for a buffer of another size or mode. Unwritten records of the
+/// old buffer are lost, and a dump with its `Events` fails.
 ///
 /// # Panics
 ///
-/// While recording is on, when the size is below the minimum (about 160 events) or when there is no memory for it.
-/// The message is that of the [`Error`](crate::Error).
+/// While recording is on; if the size is below the minimum (about 160 events); if the system has no memory for the
+/// buffer. The panic message is that of the [`Error`](crate::Error).
 #[must_use]
 pub fn init(max_event_count: usize, overwriting: bool) -> &'static mut Events {
     let mode = if overwriting { Mode::Ring } else { Mode::Stop };
@@ -32,36 +32,37 @@ pub fn init(max_event_count: usize, overwriting: bool) -> &'static mut Events {
     }
 }
 
-/// Starts recording, in all threads. Does nothing before [`init`] and when the buffer is used up.
+/// Starts recording, on all threads. It does nothing before [`init`], and when the buffer is used up.
 #[inline(always)]
 pub fn enable() {
     switch::enable();
 }
 
-/// Stops recording, in all threads.
+/// Stops recording, on all threads. In the trace, functions that are still open end at this moment.
 #[inline(always)]
 pub fn disable() {
     switch::disable();
 }
 
-/// Stops recording, writes what was recorded as a uftrace directory and empties the buffer.
+/// Stops recording, writes the trace to the directory `out_dir`, and empties the buffer. `rftrace replay OUT_DIR` shows
+/// it.
 ///
-/// `out_dir` is created when absent; an older trace in it is replaced. Symbols of the program and its libraries are
-/// written too. `binary_name` names the program where the system cannot tell its path (on Hermit).
+/// Creates `out_dir` if it is absent, and replaces an older trace in it. The trace includes the symbols of the program
+/// and its libraries. `binary_name` is the program's name on systems that do not report its path (Hermit).
 ///
 /// # Errors
 ///
-/// An [`Error`](crate::Error) inside of an [`io::Error`]: nothing was recorded, or a file could not be written; then
-/// what was recorded is kept.
+/// An [`io::Error`] that wraps an [`Error`](crate::Error): the buffer holds no events, or a file could not be written.
+/// The buffer keeps its records then.
 #[inline(always)]
 pub fn dump_full_uftrace(events: &mut Events, out_dir: &str, binary_name: &str) -> io::Result<()> {
     events.tracer.save_with(&SaveOptions::new().directory(out_dir).binary_name(binary_name))?;
     Ok(())
 }
 
-/// Stops recording, writes only the records to the file `outfile` and empties the buffer.
+/// Stops recording, writes only the records to the file `outfile`, and empties the buffer.
 ///
-/// The records are those of uftrace's `.dat` files: 16 bytes each, little-endian.
+/// The file holds records of uftrace's `.dat` files, 16 bytes each, little-endian:
 ///
 /// ```c
 /// struct uftrace_record {
@@ -74,12 +75,12 @@ pub fn dump_full_uftrace(events: &mut Events, out_dir: &str, binary_name: &str) 
 /// };
 /// ```
 ///
-/// With several threads their records follow one another, each thread's behind an event record whose `addr` is
-/// 1,000,000 plus the thread's id.
+/// With several threads, their records follow one another. An event record, whose `addr` is 1,000,000 plus the thread's
+/// id, precedes those of each thread.
 ///
 /// # Errors
 ///
-/// As those of [`dump_full_uftrace`].
+/// The errors of [`dump_full_uftrace`].
 #[inline(always)]
 pub fn dump_trace(events: &mut Events, outfile: &str) -> io::Result<()> {
     events.tracer.save_with(&SaveOptions::new().records_only(outfile))?;

@@ -9,119 +9,120 @@ use crate::PatchedSites;
 
 /// An error of this crate.
 ///
-/// Its `Debug` output is the message too: it is what `expect` and a `main` that returns it show.
+/// `Debug` prints the message too, because `expect` and a `main` that returns the error show it.
 #[non_exhaustive]
 pub enum Error {
-    /// The records cannot go to a stream (any more), see `Config::stream`.
+    /// The records cannot go to the disk as a stream, or no longer; see `Config::stream`.
     NoStream {
-        /// Why, and what to do about it.
+        /// The cause and the remedy.
         problem: String,
     },
-    /// The program cannot listen to `rftrace ctl`, see `Config::control`.
+    /// The program cannot create the socket for `rftrace ctl`, see `Config::control`.
     NoControl {
-        /// Error of the system.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The tracer has a buffer already; without Linux it takes one in the life of a program.
+    /// The tracer already has a buffer. On systems other than Linux it takes one buffer in the life of a program.
     AlreadyInitialized,
-    /// Recording is on: its buffer cannot be replaced.
+    /// Recording is on, so another buffer cannot replace the present one.
     Recording,
-    /// A thread has been amid a hook for a second: the buffer cannot be replaced.
+    /// A thread has stood inside a hook for a second, so another buffer cannot replace the present one.
     Busy,
-    /// The thread has a shadow stack (Intel's and AMD's CET): the processor kills programs whose return addresses change, which is
-    /// what a tracer does.
+    /// The thread has a shadow stack (CET of Intel and AMD). The processor kills a program that changes return
+    /// addresses, as the tracer does.
     ShadowStack,
-    /// A later `init` or `Config::install` has given the tracer another buffer.
+    /// A later call of `init` or `Config::install` gave the tracer another buffer.
     Replaced,
-    /// The buffer holds too few records.
+    /// The buffer is smaller than the minimum.
     BufferTooSmall {
-        /// Requested size in bytes.
+        /// The requested size in bytes.
         bytes: usize,
-        /// Least size in bytes.
+        /// The minimum in bytes.
         minimum: usize,
     },
-    /// The size in records does not fit into the address space.
+    /// The size of the buffer exceeds the address space.
     BufferTooLarge {
-        /// Requested size in records.
+        /// The requested size in records of 16 bytes.
         records: usize,
     },
-    /// The memory for the buffer is not to be had.
+    /// The system has no memory for the buffer.
     OutOfMemory {
-        /// Requested size in bytes.
+        /// The requested size in bytes.
         bytes: usize,
-        /// Error of the system.
+        /// The error of the system.
         source: io::Error,
     },
-    /// No call site could be patched, as `Config::patched` asks for. Nothing was changed.
+    /// `Config::patched` was set, and no call site could be patched. The code is unchanged.
     #[cfg(feature = "std")]
     CannotPatch {
-        /// Counts of the sites that stay as they are, by reason.
+        /// The number of call sites, by reason.
         sites: PatchedSites,
     },
-    /// An environment variable has a value that is none of those it may have.
+    /// An environment variable has a value other than 0 and 1.
     BadVariable {
-        /// Its name.
+        /// The variable's name.
         name: &'static str,
-        /// Its value.
+        /// The variable's value.
         value: String,
     },
-    /// There is no initialised tracer: `init` or `Config::install` comes first.
+    /// The tracer has no buffer. Call `init` or `Config::install` first.
     NotInitialized,
-    /// A C program passed NULL for a path.
+    /// A C program passed NULL as a path.
     MissingPath,
-    /// A rule of a filter cannot be read, or not be obeyed here.
+    /// A filter rule has a syntax error, or this system does not support it.
     BadFilter {
-        /// The rule, and where it is.
+        /// The rule and its source.
         place: String,
-        /// Fault of the rule, and a correct one instead.
+        /// The problem, and a correct rule.
         problem: String,
     },
-    /// A rule that chooses functions, or modules, matches none: nothing would be recorded because of it.
+    /// A rule that chooses functions or modules matches none, so nothing would be recorded.
     NothingMatches {
         /// The rule.
         rule: String,
-        /// A function that it matches, but that calls no hook.
+        /// The name of a matching function that calls no hook.
         untraced: Option<String>,
-        /// A similar name of a function, or module, that can be recorded.
+        /// A similar name of a function or module that can be recorded.
         similar: Option<String>,
     },
-    /// More threads are named than can be chosen one by one.
+    /// The choice of threads names more than 256 threads.
     TooManyThreads {
-        /// How many.
+        /// The number of threads in the longer of the two lists.
         n_threads: usize,
     },
-    /// Nothing was recorded.
+    /// The buffer holds no events.
     NoEvents {
-        /// True if any instrumented function was called while tracing was on, since the program began.
+        /// True if a thread has called an instrumented function while recording was on, or if a filter may have hidden
+        /// such calls.
         hook_called: bool,
     },
-    /// A file could not be read: an image, or the binary that it is of.
+    /// A file could not be read: an image, or the binary that it belongs to.
     Read {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// Error of the system, or fault of the file.
+        /// The error of the system, or the fault in the file.
         source: io::Error,
     },
     /// A file holds no image, or a damaged one.
     BadImage {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// Where, in bytes from its beginning.
+        /// The offset of the fault in bytes from the file's beginning.
         offset: u64,
-        /// Fault at that place, and the remedy.
+        /// The fault and the remedy.
         problem: String,
     },
-    /// A file of the trace could not be written. The records are kept: they can be saved elsewhere.
+    /// A file of the trace could not be written. The buffer keeps the records: save them elsewhere.
     Write {
-        /// The file or directory.
+        /// The file's or directory's path.
         path: PathBuf,
-        /// Error of the system.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// Returns the message, with a remedy for the user of a program that cannot save once more.
+    /// Returns the message with a remedy, for a program that ends and cannot save again.
     #[must_use]
     pub fn with_remedy(&self) -> String {
         /// `EMFILE`, which has no kind.

@@ -1,7 +1,9 @@
-//! For kernels, and all else without an operating system: gives the tracer static memory, switches it, and sends what was
-//! recorded as an image, which `rftrace import` turns into a uftrace directory on another machine.
+//! Tracing of kernels and other code without an operating system. This module gives the tracer static memory, starts
+//! and stops recording, and sends the trace as an image. On another machine `rftrace import` makes a directory of the
+//! image, and `rftrace replay` shows it.
 //!
-//! There is no allocation, no lock and no dependency but `core`. With `default-features = false` this module is all there is:
+//! The module uses no allocation, no lock and no dependency except `core`. With `default-features = false` the crate
+//! consists of this module alone:
 //!
 //! ```toml
 //! [dependencies]
@@ -10,7 +12,7 @@
 //! ```
 //!
 //! ```ignore
-//! extern crate rftrace as _; // the tracer itself
+//! extern crate rftrace as _; // links the tracer
 //! use rftrace_frontend::kernel::{self, Machine, Mode};
 //!
 //! // `buffer` and `left` are static memory, such as from a linker section or a cell that gives it away once.
@@ -24,16 +26,16 @@
 //!
 //! On the host: `rftrace import IMAGE --binary kernel.elf`.
 //!
-//! # What the kernel has to care for
+//! # Requirements
 //!
-//! The line must pass all 256 values of a byte: no translation of line ends. Anything on it before the image is
-//! skipped, so log text may go first; text within the image destroys it.
+//! The line to the host must pass all 256 values of a byte, without translation of line ends. The host skips everything
+//! before the image, so log text may precede it. Text within the image destroys it.
 //!
-//! # Where thread blocks lie
+//! # Memory for thread blocks
 //!
-//! A tracer that was built for a target without operating system (`target_os = "none"`) has them in thread-local storage. For
-//! one that was built for another, as in a test of this module on Linux, [`install`] takes an eighth of the buffer for them,
-//! enough for two threads at least.
+//! A tracer for a target without operating system (`target_os = "none"`) keeps the data of each thread in thread-local
+//! storage. For other targets, as in a test of this module on Linux, [`install`] takes an eighth of the buffer for it,
+//! and room for two threads at least.
 
 use core::fmt;
 use core::ptr;
@@ -55,19 +57,19 @@ mod stream;
 /// Blocks that are taken from the buffer where the tracer has none of its own: no more than these.
 const MAX_BLOCKS: usize = 256;
 
-/// Why the tracer did not take the memory.
+/// The reason why the tracer refused its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InstallError {
-    /// It has its memory already.
+    /// The tracer already has its memory.
     AlreadyInstalled,
-    /// The kernel runs with a shadow stack (CET), with which returns cannot be hooked.
+    /// The kernel runs with a shadow stack (CET), so the tracer cannot hook returns.
     ShadowStack,
-    /// The buffer holds too few chunks.
+    /// The buffer is smaller than the minimum.
     BufferTooSmall {
-        /// Given size in bytes.
+        /// The given size in bytes.
         bytes: usize,
-        /// Sufficient size in bytes.
+        /// The minimum in bytes.
         minimum: usize,
     },
 }
@@ -95,29 +97,30 @@ impl core::error::Error for InstallError {}
 
 /// Gives the tracer its memory, once in the life of the kernel. Recording is off at first.
 ///
-/// `buffer` is for records: 16 bytes for each entry and exit, at any alignment. It is cut into chunks of 512 bytes to 64 KiB,
-/// at least 64 of them where it is large enough; chunks begin at multiples of their size, so up to one is lost where the
-/// buffer does not (an alignment of 64 KiB is always enough). A thread holds one or two chunks.
+/// `buffer` takes records, 16 bytes for each entry and exit, at any alignment. The tracer divides it into chunks of 512
+/// bytes to 64 KiB, at least 64 of them in a large buffer. Chunks begin at multiples of their size, so a buffer that
+/// does not loses up to one chunk (an alignment of 64 KiB always suffices). A thread holds one or two chunks.
 ///
-/// `left` is for frames that are left without returning, by a `longjmp` or a switch of stacks: [`LEFT_BUCKET_BYTES`] for 64
-/// of them. If it is empty, they stay on their threads' return stacks.
+/// `left` takes the frames of functions that a `longjmp` or a switch of stacks leaves without a return:
+/// [`LEFT_BUCKET_BYTES`] for 64 frames. If it is empty, these frames stay on the return stacks of their threads.
 ///
-/// Both are cleared here.
+/// This function clears both.
 ///
 /// # Errors
 ///
-/// [`InstallError`]; the memory is not used then.
+/// [`InstallError`]; the tracer does not use the memory then.
 #[inline]
 pub fn install(buffer: &'static mut [u8], left: &'static mut [u8], mode: Mode) -> Result<(), InstallError> {
     install_for(buffer, left, mode == Mode::Ring, ptr::null())
 }
 
-/// The same for a buffer that a [`Stream`] empties while it is filled: what is recorded is as long as the line that it is sent by lives. A thread
-/// that finds no free chunk does not wait: what it calls is counted, and not recorded.
+/// Gives the tracer its memory, like [`install`], for a buffer that a [`Stream`] empties while it is filled. The length
+/// of the trace is not limited by the buffer. A thread that finds no free chunk does not wait; its calls are counted
+/// and not recorded.
 ///
 /// # Errors
 ///
-/// [`InstallError`]; the memory is not used then.
+/// [`InstallError`]; the tracer does not use the memory then.
 #[inline]
 pub fn install_streamed(buffer: &'static mut [u8], left: &'static mut [u8]) -> Result<(), InstallError> {
     install_for(buffer, left, false, &raw const send::BANK)
@@ -191,27 +194,27 @@ fn aligned(memory: &'static mut [u8], alignment: usize) -> &'static mut [u8] {
     memory.get_mut(skipped..).unwrap_or_default()
 }
 
-/// Starts recording, on all processors. Does nothing before [`install`], and when the buffer is used up.
+/// Starts recording, on all processors. It does nothing before [`install`], and when the buffer is used up.
 #[inline(always)]
 pub fn enable() {
     backend::enable();
 }
 
-/// Stops recording, on all processors. Functions that are open then end, in the trace, at this moment.
+/// Stops recording, on all processors. In the trace, functions that are still open end at this moment.
 #[inline(always)]
 pub fn disable() {
     backend::disable();
 }
 
-/// The task that calls this runs on the core with this number from now on. To be called whenever a task begins to run on a
-/// core; the trace tells it where it has changed, as an event `rftrace:core_N`.
+/// Sets the core of the calling task. Call it whenever a task begins to run on a core. The trace shows each change as
+/// an event `rftrace:core_N`.
 #[inline(always)]
 pub fn set_core(core: u32) {
     backend::set_core(core);
 }
 
-/// The task that calls this ends: its open functions do too, and nothing more is recorded of it. The memory of its block may be
-/// used for another task then, cleared.
+/// Ends the calling task: its open functions end too, and the tracer records nothing more of it. The memory of its
+/// block may then be cleared and used for another task.
 #[inline(always)]
 pub fn end_thread() {
     backend::end_thread();
@@ -224,15 +227,15 @@ pub fn is_enabled() -> bool {
     backend::is_enabled()
 }
 
-/// The frequency of the time stamp counter in Hz, as the hypervisor or the processor tells it: CPUID leaf 0x40000010 of KVM
-/// and VMware, 0x15, or (rounded to MHz) 0x16.
+/// Returns the frequency of the time stamp counter in Hz, as the hypervisor or the processor reports it: by CPUID leaf
+/// 0x40000010 of KVM and VMware, by leaf 0x15, or by leaf 0x16 (rounded to MHz). `None` if none of them reports it.
 #[must_use]
 pub fn tsc_hz_from_cpuid() -> Option<u64> {
     tsc::exact_hz().or_else(tsc::nominal_hz).map(|(hz, _)| hz)
 }
 
-/// The frequency of the time stamp counter in Hz, from a number of its ticks and how long they took by another clock, such
-/// as a timer of known rate. `None` for no time, or no ticks.
+/// Returns the frequency of the time stamp counter in Hz, for a number of ticks and their duration by another clock,
+/// such as a timer of known rate. `None` if `ticks` or `nanos` is 0.
 #[must_use]
 pub const fn tsc_hz_from_interval(ticks: u64, nanos: u64) -> Option<u64> {
     if ticks == 0 || nanos == 0 {

@@ -1,11 +1,15 @@
-//! The frontend of the function tracer [rftrace](https://docs.rs/rftrace): it gives the tracer its buffer, switches
-//! recording on and off, and writes what was recorded as a directory that `uftrace replay`, `report`, `graph`, `tui` and
-//! `dump` read.
+//! The frontend of the function tracer [rftrace](https://docs.rs/rftrace), for a program that traces itself. It gives
+//! the tracer a buffer, starts and stops recording, and writes the trace: a directory.
+//!
+//! **Look at the trace with `rftrace replay trace`**: it shows every call in time order. `rftrace report` shows the
+//! time of each function, `rftrace graph` the call tree, `rftrace tui` all of these in the terminal.
+//! `cargo install --path tools` in a checkout installs `rftrace`. The directory has
+//! [uftrace](https://github.com/namhyung/uftrace)'s format, so the commands of uftrace read it too.
 //!
 //! # Example
 //!
 //! ```no_run
-//! extern crate rftrace as _; // the tracer itself
+//! extern crate rftrace as _; // links the tracer
 //! # fn work() {}
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,50 +23,68 @@
 //! }
 //! ```
 //!
-//! Build with `RUSTFLAGS="-Z instrument-mcount"` on nightly, then look at the trace with `uftrace replay -d trace`.
+//! Build the program with `RUSTFLAGS="-Z instrument-mcount"` on nightly, run it, then call `rftrace replay trace`.
 //!
-//! The functions of rftrace-frontend 0.3 are here too: [`init`], [`enable`], [`disable`], [`dump_full_uftrace`] and
-//! [`dump_trace`].
+//! # Functions of version 0.3
+//!
+//! [`init`], [`enable`], [`disable`], [`dump_full_uftrace`] and [`dump_trace`] keep the signatures of rftrace-frontend
+//! 0.3.
+//!
+//! ```no_run
+//! extern crate rftrace as _;
+//! # fn work() {}
+//!
+//! fn main() -> std::io::Result<()> {
+//!     let events = rftrace_frontend::init(1_000_000, false);
+//!     rftrace_frontend::enable();
+//!     work();
+//!     rftrace_frontend::disable();
+//!     rftrace_frontend::dump_full_uftrace(events, "trace", "program")
+//! }
+//! ```
 //!
 //! # Choosing functions
 //!
-//! A [`Filter`] chooses what is recorded: by name, module, caller, depth, duration or code size; from the beginning
-//! ([`Config::filter`]), at any time ([`Tracer::set_filter`]), or from outside by the variable `RFTRACE_FILTER`.
+//! A [`Filter`] chooses the recorded functions and calls: by name, module, caller, depth, duration or code size. Set it
+//! before recording ([`Config::filter`]), at any time ([`Tracer::set_filter`]), or from outside with the environment
+//! variable `RFTRACE_FILTER`.
 //!
 //! # How it works
 //!
-//! The tracer stores raw time stamps and addresses in chunks, each written by one thread. A save waits until no chunk
-//! changes hands, goes through every thread's chunks in order, completes missing exits and writes one file per thread,
-//! in parallel and without copying the buffer. Time stamps become nanoseconds of CLOCK_MONOTONIC by two pairs of
-//! (counter, clock), taken when the tracer was installed and at the save.
+//! The tracer stores raw time stamps and addresses in chunks; one thread writes to each. A save waits until no thread
+//! is taking a chunk. Then it reads the chunks of each thread in order, adds missing exits, and writes one file per
+//! thread, in parallel and without a copy of the buffer. Two pairs of (counter, clock), one taken by
+//! [`Config::install`] and one by the save, convert time stamps to nanoseconds of CLOCK_MONOTONIC.
 //!
 //! # Patched call sites
 //!
-//! With [`Config::patched`], or the environment variable `RFTRACE_PATCHED=1`, the calls of the hooks in the program and its
-//! libraries are changed: into NOPs while recording is off, into jumps while it is on (on aarch64 the calls that they were). Linux only.
-//! [`Tracer::patched_sites`] tells what was patched and why something was not; what is left as compiled is recorded too.
-//! Threads may run meanwhile. Libraries that are opened later are patched when recording is next switched on, or by
-//! [`Tracer::patch`].
+//! With [`Config::patched`], or the environment variable `RFTRACE_PATCHED=1`, the frontend rewrites the calls of the
+//! hooks in the program and its libraries: NOPs while recording is off, jumps while it is on (calls, as compiled, on
+//! aarch64). Threads may run meanwhile. Linux only. [`Tracer::patched_sites`] counts the patched sites, and the others
+//! by reason; their calls are recorded too. The frontend patches a library that the program opens later when recording
+//! next starts, or on [`Tracer::patch`].
 //!
-//! Functions in which a compiler has left room for a branch are recorded with [`Config::patchable_entries`], or `RFTRACE_PATCHABLE=1`.
+//! [`Config::patchable_entries`], or `RFTRACE_PATCHABLE=1`, records functions in which a compiler has left room for a
+//! branch.
 //!
 //! # Kernels
 //!
-//! The module [`kernel`] is for all that has no operating system. With `default-features = false` it is what is left of this
-//! crate, which then is `no_std` without `alloc`.
+//! The module [`kernel`] is for code without an operating system. `default-features = false` reduces this crate to that
+//! module, without `std` and without `alloc`.
 //!
 //! # Features
 //!
-//! - `std` (default): all but the module [`kernel`].
-//! - `control`: on Linux, `rftrace ctl` tells a program that has this crate in it what to record, see `Config::control`.
-//! - `import` (part of `std`): on Linux, `Image` reads what a kernel has sent, or `dump_trace` has written, and writes it as
-//!   a directory; `Binary` names the functions of a trace from elsewhere. Alone, it does not need the tracer to be linked.
+//! - `std` (default): everything except the module [`kernel`], which needs no feature.
+//! - `control`: on Linux, `rftrace ctl` controls a running program that has this crate, see `Config::control`.
+//! - `import` (part of `std`): on Linux, `Image` reads a recording that a kernel has sent or `dump_trace` has written,
+//!   and writes it as a directory; `Binary` names the functions of a trace from another machine. By itself this feature
+//!   does not link the tracer.
 //!
 //! # Limits
 //!
 //! - One buffer at a time. Record and save as often as you like.
-//! - 1023 nested calls per thread are recorded; deeper ones are counted and shown as `rftrace:lost_…`.
-//! - 8192 threads at the same time; further ones run untraced and are counted.
+//! - 1023 nested calls per thread are recorded. Deeper calls are counted; the trace shows them as `rftrace:lost_…`.
+//! - 8192 threads at the same time. Further threads run untraced and are counted.
 
 #![cfg_attr(not(feature = "import"), no_std)]
 #![cfg_attr(not(feature = "std"), allow(rustdoc::broken_intra_doc_links, reason = "the text tells of what `std` has"))]
@@ -132,14 +154,15 @@ pub use mode::Mode;
 pub use patch::{Ends, EntryBranches, LeftOut, WholeReason};
 #[cfg(feature = "std")]
 pub use patch::{PatchedSites, PlainReason};
-/// The counter that records have their times of.
+/// Returns the present value of the counter that time stamps of records come from, in ticks.
 #[cfg(all(feature = "import", target_os = "linux"))]
 #[doc(hidden)]
 #[must_use]
 pub fn ticks() -> u64 {
     clock::tsc::ticks()
 }
-/// How fast the time stamp counter of this machine runs, in ticks a second, as far as it tells: exactly, or rounded to MHz.
+/// Returns the frequency of this machine's time stamp counter in Hz, exact or rounded to MHz. `None` if the machine
+/// does not report it.
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub fn machine_tsc_hz() -> Option<u64> {
     host::linux::sysinfo::tsc_hz().map(|(hz, _)| hz)

@@ -1,4 +1,4 @@
-//! Chunks: their size, header and lease. Which chunk is taken next is the control block's.
+//! Chunks: their size, header and lease. The control block decides which chunk is taken next.
 
 use core::mem::size_of;
 use core::sync::atomic::Ordering::Relaxed;
@@ -6,54 +6,55 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::record::Record;
 
-/// Smallest chunk, in bytes.
+/// The minimum size of a chunk in bytes.
 pub const MIN_CHUNK_BYTES: usize = 512;
-/// Largest chunk, in bytes.
+/// The maximum size of a chunk in bytes.
 pub const MAX_CHUNK_BYTES: usize = 64 * 1024;
-/// Chunks that a region is cut into at least, as far as [`MIN_CHUNK_BYTES`] allows.
+/// The number of chunks into which a region is divided at least, as far as [`MIN_CHUNK_BYTES`] allows.
 pub const WANTED_CHUNKS: usize = 64;
-/// Chunks without which a region is refused.
+/// The minimum number of chunks. The tracer refuses a smaller region.
 pub const MIN_CHUNKS: usize = 4;
 
-/// States of a chunk.
+/// The states of a chunk.
 pub mod chunk_state {
-    /// The bits of a [`lease`](super::lease) that hold it.
+    /// The bits of a [`lease`](super::lease) that hold the state.
     pub const MASK: u64 = 7;
-    /// Holds nothing of this cycle.
+    /// The chunk holds no record of this cycle.
     pub const FREE: u64 = 0;
-    /// One thread writes into it, and only that thread may let it go.
+    /// One thread writes into the chunk, and only that thread may release it.
     pub const OWNED: u64 = 1;
-    /// Holds records and has no writer.
+    /// The chunk holds records and has no writer.
     pub const FULL: u64 = 2;
-    /// Like FULL, but its writer ended early: the next new thread may go on behind what is there.
+    /// Like FULL, but the writer ended early: the next new thread may continue behind its records.
     pub const PARTIAL: u64 = 3;
-    /// Like FULL, but a hook that a signal has interrupted may still write a record that it has reserved here.
+    /// Like FULL, but a hook that a signal has interrupted may still write a reserved record into the chunk.
     pub const KEPT: u64 = 4;
-    /// Like KEPT, but its thread has let it go.
+    /// Like KEPT, but the thread has released the chunk.
     pub const WAITING: u64 = 5;
 }
 
-/// A chunk's lease, one word: `index << 3 | state`. The index tells the takings of all chunks apart, in the life of a program.
+/// A chunk's lease, one word: `index << 3 | state`. The index numbers all takings of chunks in the life of a program,
+/// from 1.
 pub mod lease {
     use super::chunk_state;
 
     const INDEX_SHIFT: u32 = chunk_state::MASK.trailing_ones();
 
-    /// That of the chunk that was taken as number `index`.
+    /// Returns the lease of the chunk that was taken as number `index`, in this state.
     #[must_use]
     #[inline(always)]
     pub const fn new(index: u64, state: u64) -> u64 {
         index << INDEX_SHIFT | state
     }
 
-    /// One of [`chunk_state`].
+    /// Returns the state in a lease, one of [`chunk_state`].
     #[must_use]
     #[inline(always)]
     pub const fn state(lease: u64) -> u64 {
         lease & chunk_state::MASK
     }
 
-    /// The chunk's place in the order in which all chunks were taken, from 1.
+    /// Returns the index in a lease, from 1.
     #[must_use]
     #[inline(always)]
     pub const fn index(lease: u64) -> u64 {
@@ -65,28 +66,30 @@ pub mod lease {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct ChunkHeader {
-    /// When it was taken last, by number, and what state it is in; see [`lease`].
+    /// The index of the chunk's last taking, and its state; see [`lease`].
     pub lease: AtomicU64,
-    /// Index of the chunk that the same thread filled before, 0 for its first one.
+    /// The index of the chunk that the same thread filled before; 0 for its first one.
     pub prev_index: AtomicU64,
-    /// Functions that were open in the thread when it took the chunk.
+    /// The number of functions that were open in the thread when it took the chunk.
     pub depth: AtomicU32,
-    /// Offset of the first free record in a PARTIAL chunk.
+    /// The offset of the first free record in a PARTIAL chunk, in bytes.
     pub fill: AtomicU32,
-    /// How many further threads went on in this chunk, each behind a RESYNC record with the bit [`kind::NEW_THREAD`](super::kind::NEW_THREAD).
+    /// The number of further threads that continued in this chunk, each behind a RESYNC record with the bit
+    /// [`kind::NEW_THREAD`](super::kind::NEW_THREAD).
     pub n_adopted: AtomicU32,
-    /// The thread that writes or wrote into it; ids count from 1, 0 means that the chunk is being prepared.
+    /// The id of the thread that writes or wrote into the chunk, from 1; 0 while the chunk is being prepared.
     pub tid: AtomicU32,
-    /// When the chunk was taken, in ticks: records with earlier times are an earlier owner's.
+    /// The time of the chunk's taking in ticks. Records with earlier times belong to an earlier owner.
     pub taken_tsc: AtomicU64,
-    /// The core on which the thread ran then, plus 1; 0 if nobody has told.
+    /// The core on which the thread ran at that time, plus 1; 0 if unknown.
     pub core: AtomicU32,
-    /// How many stacks were resumed in this chunk, each with a RESYNC record with the bit [`kind::RESUMED`](super::kind::RESUMED).
+    /// The number of stacks that were resumed in this chunk, each with a RESYNC record with the bit
+    /// [`kind::RESUMED`](super::kind::RESUMED).
     pub n_resumed: AtomicU32,
 }
 
 impl ChunkHeader {
-    /// The chunk's place in the order in which all chunks were taken, from 1.
+    /// Returns the index of the chunk's last taking, from 1.
     #[must_use]
     #[inline(always)]
     pub fn index(&self) -> u64 {
@@ -94,10 +97,10 @@ impl ChunkHeader {
     }
 }
 
-/// Bytes of a chunk before its first record.
+/// The number of bytes of a chunk before its first record.
 pub const CHUNK_HEADER_BYTES: usize = size_of::<ChunkHeader>();
 
-/// The size of the chunks that a region is cut into.
+/// Returns the size of a chunk, in bytes, for a region of `region_bytes` bytes.
 #[must_use]
 pub const fn chunk_bytes(region_bytes: usize) -> usize {
     let mut bytes = MAX_CHUNK_BYTES;
@@ -107,13 +110,14 @@ pub const fn chunk_bytes(region_bytes: usize) -> usize {
     bytes
 }
 
-/// Records that a chunk holds.
+/// Returns the number of records in a chunk of `chunk_bytes` bytes.
 #[must_use]
 pub const fn records_per_chunk(chunk_bytes: usize) -> usize {
     (chunk_bytes - CHUNK_HEADER_BYTES) / size_of::<Record>()
 }
 
-/// Bytes of an aligned region that holds at least `n_records` records, or `None` if that exceeds the address space.
+/// Returns the size in bytes of an aligned region for at least `n_records` records, or `None` if it exceeds the address
+/// space.
 #[must_use]
 pub const fn region_bytes(n_records: usize) -> Option<usize> {
     let Some(raw) = n_records.checked_mul(size_of::<Record>()) else {

@@ -1,5 +1,5 @@
-//! Filters: actions of functions, the state that these pass on to their calls, and the table. How a
-//! frontend comes to the actions is its own.
+//! Filters: the actions for functions, the state that an open function passes on to its calls, and the hash table of
+//! actions. Each frontend decides on the actions itself.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
@@ -8,79 +8,83 @@ use super::record::{ADDRESS_SHIFT, kind};
 use super::thread::RETURN_STACK_ENTRIES;
 use super::values::{Noticed, ValueTable};
 
-/// Bits of an exit word between the kind and the address: what an open function means for the calls in it, while recording
-/// is filtered. They say nothing about the record.
+/// The bits of an exit word between the kind and the address: the effect of an open function on the calls in it, while
+/// recording is filtered. They have no meaning for the record.
 pub mod state {
     /// The function is not recorded, neither its entry nor its exit.
     pub const HIDDEN: u64 = 1 << 3;
-    /// Nothing that it calls is recorded.
+    /// No call within the function is recorded.
     pub const OUT: u64 = 1 << 4;
-    /// It is one of those chosen by [`action::INTO`](super::action::INTO), or was called from one.
+    /// The function is one of those chosen by [`action::INTO`](super::action::INTO), or runs within one.
     pub const IN: u64 = 1 << 5;
-    /// Added for each recorded function around a call, its own included.
+    /// The unit of the depth: one for each recorded function around a call, and for the function itself.
     pub const DEPTH_ONE: u64 = 1 << 6;
-    /// The bits that hold this number.
+    /// The bits that hold the depth.
     pub const DEPTH_MASK: u64 = 0xffc0;
-    /// All of the above.
+    /// All of these bits.
     pub const MASK: u64 = 0xfff8;
 }
 
-/// Actions for functions while recording is filtered.
+/// The actions for functions while recording is filtered.
 pub mod action {
-    /// It is not recorded; what it calls may be.
+    /// The function is not recorded; its calls may be.
     pub const SKIP: u8 = 1;
-    /// It is recorded.
+    /// The function is recorded.
     pub const RECORD: u8 = 2;
-    /// Its entry is recorded, its return is not hooked.
+    /// The function's entry is recorded, its return is not hooked.
     pub const POINT: u8 = 3;
-    /// It is recorded, and so is what it calls; with [`FilterControl::wanted`](super::FilterControl::wanted) nothing else is.
+    /// The function and its calls are recorded. With [`FilterControl::wanted`](super::FilterControl::wanted) no other
+    /// function is.
     pub const INTO: u8 = 4;
-    /// Neither it nor what it calls is recorded.
+    /// Neither the function nor its calls are recorded.
     pub const NOT_INTO: u8 = 5;
-    /// As RECORD, with the values that [`FilterControl::values`](super::FilterControl::values) tells of.
+    /// Like RECORD, with the values in [`FilterControl::values`](super::FilterControl::values).
     pub const RECORD_VALUES: u8 = 6;
-    /// As INTO, with values.
+    /// Like INTO, with values.
     pub const INTO_VALUES: u8 = 7;
 }
 
-/// The filter. The frontend writes it, also while threads are recording: calls at that
-/// moment may be filtered by some of the old and some of the new.
+/// The filter. The frontend writes it, also while threads are recording: a call at that moment may be filtered by parts
+/// of the old filter and parts of the new one.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct FilterControl {
-    /// Not 0: recording, when it is on, is filtered. Set by `rftrace_backend_filter`.
+    /// Not 0: recording is filtered. `rftrace_backend_filter` sets it.
     pub active: AtomicU8,
     /// The [`action`] for functions that are not in `sites`.
     pub default_action: AtomicU8,
-    /// A hash table of functions, see [`site_slot`]; null for none. A slot is `child_ip << 16 | action`, 0 if it is free,
-    /// and not all are in use. It stays mapped for ever.
+    /// A hash table of functions, see [`site_slot`]; null without one. A slot is `child_ip << 16 | action`, 0 if it is
+    /// free; at least one slot is free. The table stays mapped for ever.
     pub sites: AtomicPtr<AtomicU64>,
-    /// Number of slots, a power of two, minus 1.
+    /// The number of slots, a power of two, minus 1.
     pub sites_mask: AtomicUsize,
-    /// Bits of [`state`] that decide whether what a function calls is recorded: OUT, and IN if only what lies within chosen
-    /// functions is.
+    /// The bits of [`state`] that decide whether calls within a function are recorded: OUT; also IN if only calls
+    /// within chosen functions are.
     pub decisive: AtomicU32,
     /// The required value of these bits: 0 or IN.
     pub wanted: AtomicU32,
-    /// Calls within so many recorded functions are not recorded, times [`state::DEPTH_ONE`]; [`state::DEPTH_MASK`] at the
-    /// most, for no limit.
+    /// The maximum number of recorded functions around a recorded call, times [`state::DEPTH_ONE`].
+    /// [`state::DEPTH_MASK`] stands for no limit.
     pub depth_limit: AtomicU32,
-    /// Calls that are over earlier, in ticks, and have no record in them are taken back. 0 for none.
+    /// The minimum duration of calls in ticks; 0 for none. The tracer removes shorter calls that contain no record.
     pub min_ticks: AtomicU64,
-    /// Where it is told what [watches](super::Watch) find; null for nowhere.
+    /// The place for notices of [watches](super::Watch); null without one.
     pub noticed: AtomicPtr<Noticed>,
-    /// Which values are recorded, and what is watched; null for none. [`action::RECORD_VALUES`] and [`action::INTO_VALUES`] send a call there.
+    /// The table of recorded values and watches; null without one. The tracer reads it for calls with
+    /// [`action::RECORD_VALUES`] and [`action::INTO_VALUES`].
     pub values: AtomicPtr<ValueTable>,
-    /// Not 0: the program may be killed for a system call of the tracer (seccomp). What cannot be read without is shown by its address.
+    /// Not 0 if a system call of the tracer may kill the program (seccomp). A value that only a system call can read is
+    /// then shown by its address.
     pub confined: AtomicU8,
-    /// The value of `depth_limit` while nothing is [`paused`](Self::paused).
+    /// The value of `depth_limit` while recording is not [`paused`](Self::paused).
     pub depth: AtomicU32,
-    /// Not 0: no call that begins is recorded, until one with [`watch::ON`](super::watch::ON) is; `depth_limit` is 0.
+    /// Not 0: new calls are not recorded until a watch with [`watch::ON`](super::watch::ON); `depth_limit` is 0
+    /// meanwhile.
     pub paused: AtomicU8,
 }
 
 impl FilterControl {
-    /// Lets everything pass.
+    /// Creates a filter that lets every call pass.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -107,16 +111,16 @@ impl Default for FilterControl {
     }
 }
 
-/// Which slot of [`FilterControl::sites`] to look at first for a function. It is there or in one of the following, before
-/// the next free one; behind the last comes the first.
+/// Returns the slot of [`FilterControl::sites`] at which to start the search for a function. The function is in this
+/// slot or in a following one before the next free slot. The first slot follows the last one.
 #[must_use]
 pub const fn site_slot(child_ip: usize, mask: usize) -> usize {
     (child_ip.wrapping_mul(SITE_FACTOR) >> SITE_SHIFT) & mask
 }
 
-/// Spreads addresses over the slots; it fits into a signed 32-bit constant.
+/// The factor that spreads addresses over the slots. It fits into a signed 32-bit constant.
 pub const SITE_FACTOR: usize = 0x3c6e_f372;
-/// Bits of the product that are not used.
+/// The number of low bits of the product that are not used.
 pub const SITE_SHIFT: u32 = 20;
 
 // The depth, as a number, goes up to the last level.

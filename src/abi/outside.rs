@@ -1,53 +1,55 @@
-//! Data shared by a tracer put into a process from outside and the process that put it there: the feature `outside`, on x86-64 Linux. It is
-//! a symbol of the tracer, `rftrace_outside`, all of which is zero where nothing else is said.
+//! The data shared by a tracer that was put into a process from outside and the process that put it there: the feature
+//! `outside`, on x86-64 Linux. It is a symbol of the tracer, `rftrace_outside`. Fields are zero unless stated
+//! otherwise.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 use super::control::{Control, Switch};
 
-/// Functions of a program whose first instruction may become a jump to the tracer.
+/// The maximum number of functions whose first instruction may become a jump to the tracer.
 pub const MOST_JUMPS: usize = 16;
-/// Bytes of such a jump, `jmp rel32`.
+/// The size in bytes of such a jump, `jmp rel32`.
 pub const JUMP_BYTES: usize = 5;
-/// Threads that can be recorded at the same time.
+/// The maximum number of threads that can be recorded at the same time.
 pub const MOST_THREADS: usize = 8192;
-/// Words that the unwinder of a program wants, for what it is told of.
+/// The number of words that the program's unwinder needs for the registration of unwind information.
 pub const REGISTRATION_WORDS: usize = 16;
 
-/// A function whose first instruction may be a jump to the tracer. It is written here before there is a jump.
+/// A function whose first instruction may be a jump to the tracer. This entry is written before the jump is.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Jump {
     /// The address of the function; 0 for none.
     pub function: AtomicUsize,
-    /// The bytes that the jump takes the place of, with those behind them.
+    /// The function's original first bytes: those under the jump and the following ones.
     pub displaced: AtomicU64,
 }
 
-/// See above.
+/// The data of the symbol `rftrace_outside`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Outside {
-    /// The tracer's control block, always.
+    /// The tracer's control block; never null.
     pub control: &'static Control,
-    /// And its switch.
+    /// The tracer's switch; never null.
     pub switch: &'static Switch,
-    /// Where a thread's own id is, from the address in `fs` on: 4 bytes, in what the C library keeps of a thread.
+    /// The offset from the address in `fs` to the thread's system id, 4 bytes, in the C library's data of the thread.
     pub tid_at: AtomicUsize,
-    /// Where it is written what the system calls the thread with the tracer's number n: [`table_stride`](Self::table_stride) bytes for each.
+    /// A table of the system ids of threads: an entry of [`table_stride`](Self::table_stride) bytes for each of the
+    /// tracer's thread numbers.
     pub table: AtomicPtr<u8>,
-    /// See there. The first 8 bytes are the id.
+    /// The size of an entry in bytes. Its first 8 bytes are the id.
     pub table_stride: AtomicUsize,
-    /// How many there are.
+    /// The number of entries.
     pub table_entries: AtomicUsize,
     /// The result of the last init, plus 1.
     pub status: AtomicU32,
-    /// Not 0: the program's unwinder was told of the tracer's code.
+    /// Not 0 once the program's unwinder knows the tracer's code.
     pub is_registered: AtomicU32,
-    /// The block at whose thread it is looked next, whether it has ended.
+    /// The next block to check for an ended thread.
     pub next_looked: AtomicUsize,
-    /// Functions that have become jumps.
+    /// The functions that have become jumps.
     pub jumps: [Jump; MOST_JUMPS],
-    /// For the unwinder.
+    /// The memory for the unwinder's registration.
     pub registration: [AtomicU64; REGISTRATION_WORDS],
 }

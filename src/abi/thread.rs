@@ -1,143 +1,148 @@
-//! The tracer's data for one thread, and the frames that threads have left. Data shared by all threads is in `control.rs`.
+//! The tracer's data for one thread, and the frames that threads have left. The data that all threads share is in
+//! `control.rs`.
 
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
-/// Return-stack entries of one thread. A call that finds the stack full is counted, not recorded.
+/// The number of return-stack entries of one thread. A call that finds the stack full is counted, not recorded.
 ///
-/// uftrace's format has ten bits for the depth, and its reader shows 1024 levels unless told otherwise: the last one is
-/// left for the events that tell of lost calls.
-///
-/// Miri takes a microsecond and more for each step: there stacks and buckets are small, so that tests fill them.
+/// uftrace's format has ten bits for the depth, and its reader shows 1024 levels by default. The last level is for the
+/// events of lost calls. Under Miri, which takes a microsecond and more for each step, stacks and buckets are small, so
+/// that tests fill them.
 pub const RETURN_STACK_ENTRIES: usize = if cfg!(miri) { 63 } else { 1023 };
 
-/// A function that is open: what its return address was, and where it stood.
+/// An open function: its return address and the place of its frame.
 ///
-/// The layout is also known to the CFI expression of the return trampoline.
+/// The CFI expression of the return trampoline knows this layout too.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ReturnEntry {
-    /// The return address (`parent_ip`) that the trampoline's address replaced; or with [`UNHOOKED`] that which is still in its place.
+    /// The return address (`parent_ip`) that the trampoline's address has replaced; with [`UNHOOKED`] the one that is
+    /// still in place.
     pub parent_ip: AtomicUsize,
-    /// The name of the function's frame: on x86-64 the address of its return address (`parent_loc`), on aarch64 the CFA. 0 in an entry that
-    /// is free or half-written, odd in one that another thread claims.
+    /// The function's frame: on x86-64 the address of its return address (`parent_loc`), on aarch64 the CFA. 0 in an
+    /// entry that is free or half-written, odd in one that another thread claims.
     pub frame: AtomicUsize,
-    /// The word of the exit record to come.
+    /// The word of the future exit record.
     pub exit_word: AtomicU64,
-    /// Larger than that of any earlier call with the same frame; on x86-64 the time of the call, in ticks, on aarch64 one that is
-    /// unique. Of two entries with
-    /// the same frame the later is the living one, but for a chain of tail calls, whose members all live.
+    /// A number larger than that of any earlier call with the same frame: on x86-64 the time of the call in ticks, on
+    /// aarch64 a unique one. Of two entries with the same frame the later one lives, except in a chain of tail calls,
+    /// whose members all live.
     pub sequence: AtomicU64,
 }
 
-/// On x86-64 all return trampolines lie in a block of so many bytes, aligned to that. One is at its beginning. Its last eight bytes are the distance from there to
-/// [`Control::threads`](super::Control::threads).
+/// The size of the block with all return trampolines on x86-64, in bytes, and its alignment. One trampoline is at its
+/// beginning. Its last eight bytes are the distance from there to [`Control::threads`](super::Control::threads).
 pub const TRAMPOLINES_BYTES: usize = 2048;
-/// Where that block tells, with an OS, how far from its beginning the other trampolines are: each in two bytes.
+/// The offset in that block, with an OS, of the distances of the other trampolines from its beginning, two bytes each.
 pub const TRAMPOLINE_PLACES_AT: usize = TRAMPOLINES_BYTES - 16;
-/// How many these are.
+/// The number of these distances.
 pub const N_TRAMPOLINE_PLACES: usize = 3;
 
-/// Set in a [`ReturnEntry::parent_ip`]: the function's return is not hooked, a sled tells of it. No address of a program has this bit.
+/// Set in a [`ReturnEntry::parent_ip`]: the function's return is not hooked, a sled reports it. No address of a program
+/// has this bit.
 pub const UNHOOKED: usize = 1 << (usize::BITS - 1);
 
-/// Cells of a bucket in the table of left frames. All are looked at for each frame that might be there.
+/// The number of cells in a bucket of the table of left frames. A search for a frame looks at all cells of its bucket.
 pub const LEFT_BUCKET_CELLS: usize = if cfg!(miri) { 8 } else { 64 };
-/// Bytes of such a bucket.
+/// The size of a bucket in bytes.
 pub const LEFT_BUCKET_BYTES: usize = LEFT_BUCKET_CELLS * size_of::<LeftCell>();
 
-/// A place in the table of left frames; its memory is used by `staticlib/src/left.rs`. Two entries long: the trampoline's
-/// CFI expression takes the table for a return stack. The first of the two is none: a stack that begins with no slot is
-/// passed over by the expression's first search, so that the second one finds what is on the threads' stacks before what is
-/// dead here.
+/// A cell in the table of left frames; `staticlib/src/left.rs` manages it.
+///
+/// It is as long as two return-stack entries, because the trampoline's CFI expression reads the table as a return
+/// stack. The first of the two is empty. The expression's first search passes over a stack that begins with no slot, so
+/// the second search finds living frames on the threads' stacks before dead ones here.
 #[derive(Debug)]
 #[repr(C)]
 pub struct LeftCell {
-    /// The owner of the cell: a stamp, and a state in its low three bits.
+    /// The owner of the cell: a stamp, with a state in its low three bits.
     pub tag: AtomicU64,
-    /// Always 0, no slot, where the CFI expression looks for one.
+    /// Always 0 (no slot), at the place where the CFI expression looks for a frame.
     pub no_slot: AtomicUsize,
-    /// How many words of 8 bytes the caller's slot lies above this one; 0 if no caller is known.
+    /// The distance from this slot up to the caller's, in words of 8 bytes; 0 if no caller is known.
     pub link: AtomicUsize,
-    /// Not used.
+    /// Unused.
     pub padding: AtomicU64,
-    /// The entry; `frame` is 0 if there is none.
+    /// The left frame; its `frame` is 0 in a free cell.
     pub entry: ReturnEntry,
 }
 
-/// The [`ThreadBlock::chunk_mask`] that sends a thread to its slow paths wherever its next record would be: it was excluded from what
-/// is recorded, or is not excluded any more and has not noticed yet. No record's address has this bit.
+/// The [`ThreadBlock::chunk_mask`] that sends a thread to its slow paths at its next record: the thread was excluded,
+/// or was included again and has not noticed yet. No record's address has this bit.
 pub const EXCLUDED_MASK: usize = 1;
 
-/// All the tracer keeps for one thread. Only its own thread (and signal handlers on it) writes to it, but for
-/// `frame` of an entry, which other threads may claim, `chunk_mask`, which becomes 0 with a new buffer, and what
-/// [excludes](EXCLUDED_MASK) the thread.
+/// The tracer's data for one thread. Only its own thread (and signal handlers on it) writes to it. Exceptions: other
+/// threads may claim the `frame` of an entry, set `chunk_mask` to 0 for a new buffer, and [exclude](EXCLUDED_MASK) the
+/// thread.
 ///
-/// Invariants: `sp` lies between `base` and `limit`; entries at or above `sp` have `frame` 0; `stack[0]` is a
-/// sentinel whose `frame` is no function's; `cursor` is 0, the end of a chunk, or the place of the next
-/// record in a chunk that this thread owns.
+/// Invariants: `sp` lies between `base` and `limit`; entries at or above `sp` have `frame` 0; `stack[0]` is a sentinel
+/// whose `frame` is no function's; `cursor` is 0, the end of a chunk, or the place of the next record in a chunk that
+/// this thread owns.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct ThreadBlock {
-    /// The next block that was ever used. Read by the trampoline's CFI.
+    /// The next block in the list of all blocks ever used. The trampoline's CFI reads it.
     pub next: AtomicPtr<ThreadBlock>,
-    /// Points to `sp`. Read by the trampoline's CFI.
+    /// A pointer to `sp`. The trampoline's CFI reads it.
     pub psp: AtomicPtr<AtomicPtr<ReturnEntry>>,
-    /// The outermost entry. Read by the trampoline's CFI.
+    /// The outermost entry. The trampoline's CFI reads it.
     pub base: AtomicPtr<ReturnEntry>,
-    /// One above the innermost entry.
+    /// The entry above the innermost one.
     pub sp: AtomicPtr<ReturnEntry>,
-    /// One above the last usable entry; null until the block is ready, and when its thread has ended.
+    /// The entry above the last usable one; null until the block is ready, and after the thread's end.
     pub limit: AtomicPtr<ReturnEntry>,
-    /// Address of the next record. `cursor & chunk_mask == 0` sends the hooks to their slow paths.
+    /// The address of the next record. `cursor & chunk_mask == 0` sends the hooks to their slow paths.
     pub cursor: AtomicUsize,
-    /// Size of a chunk minus 1; 0 until the thread has come to the buffer that is in use. Other threads may set it to 0, or
-    /// from another value to [`EXCLUDED_MASK`].
+    /// The size of a chunk minus 1; 0 until the thread uses the present buffer. Other threads may set it to 0, or from
+    /// another value to [`EXCLUDED_MASK`].
     pub chunk_mask: AtomicUsize,
     /// The thread's id, from 1.
     pub tid: AtomicU32,
-    /// Not 0: functions were left while tracing was off, a RESYNC record has to tell how many are still open.
+    /// Not 0: the thread left functions while recording was off. A RESYNC record has to give the number of those still
+    /// open.
     pub resync: AtomicU32,
-    /// The cursor that was put aside when `resync` was set.
+    /// The cursor that was saved when `resync` was set.
     pub parked_cursor: AtomicUsize,
-    /// When tracing went off, for the RESYNC record.
+    /// The time at which recording stopped, for the RESYNC record.
     pub resync_tsc: AtomicU64,
-    /// Index of the chunk taken last.
+    /// The index of the chunk taken last.
     pub last_index: AtomicU64,
-    /// The LOST record that the next loss adds to, as long as it is the newest record.
+    /// The LOST record to which the next loss adds, while it is the newest record.
     pub lost_record: AtomicUsize,
-    /// The frame of the function for which a slow path is at work, 0 for none: signal handlers then leave the stack's order
-    /// alone.
+    /// The frame of the function for which a slow path is at work, 0 for none. Meanwhile signal handlers leave the
+    /// order of the stack unchanged.
     pub busy: AtomicUsize,
-    /// The lowest that `sp` has been since then.
+    /// The lowest `sp` since `busy` was set.
     pub busy_floor: AtomicPtr<ReturnEntry>,
-    /// Index of the chunk that the thread had before, which may be KEPT for it; 0 for none.
+    /// The index of the thread's previous chunk, which may be KEPT for it; 0 for none.
     pub kept_index: AtomicU64,
-    /// While the thread takes a chunk, an index that is not above that of any chunk that it may have by that; 0 otherwise.
+    /// While the thread takes a chunk, a lower bound for the index of that chunk; 0 otherwise.
     pub taking: AtomicU64,
-    /// Number of the block behind this one in the free list, plus 1; 0 for none.
+    /// The number of the next block in the free list, plus 1; 0 for none.
     pub next_free: AtomicU32,
-    /// How often `rftrace_backend_thread_exit` was called for this thread.
+    /// The number of calls of `rftrace_backend_thread_exit` for this thread.
     pub exit_rounds: AtomicU32,
-    /// The core on which the thread runs, plus 1; 0 if nobody has told.
+    /// The core on which the thread runs, plus 1; 0 if unknown.
     pub core: AtomicU32,
-    /// When the thread was excluded from what is recorded, in ticks; 0: it is not. For it all is then as if recording were off.
+    /// The time of the thread's exclusion in ticks; 0 if it is recorded. For an excluded thread recording is off.
     pub excluded_tsc: AtomicU64,
-    /// Sentinel and entries.
+    /// The sentinel and the entries.
     pub stack: [ReturnEntry; RETURN_STACK_ENTRIES + 1],
-    /// The end of the newest record while a hook takes that back, by which it invalidates it; 0 otherwise. Who gives the chunk up meanwhile
-    /// invalidates the record in the hook's stead and makes this 0: then the hook writes it again, and the chunk waits for that.
+    /// The end of the newest record while a hook removes that record, by which the hook invalidates it; 0 otherwise. If
+    /// the chunk is given up meanwhile, the record is invalidated there and this becomes 0. Then the hook writes the
+    /// record again, and the chunk waits for it.
     pub late: AtomicUsize,
 }
 
-/// The data of a kernel with the feature `threadhook` for each of its tasks: all zero at first, at a place that does not change
-/// as long as the task lives.
+/// The data of a task in a kernel with the feature `threadhook`: all zero at first, at an address that does not change
+/// while the task lives.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct ThreadArea {
-    /// The thread's block; null before its first traced call.
+    /// The task's block; null before its first traced call.
     pub current: AtomicPtr<ThreadBlock>,
-    /// Memory for it.
+    /// The memory for that block.
     pub block: ThreadBlock,
 }
 

@@ -1,4 +1,4 @@
-//! The client: finds the recorder of a process, and talks to it.
+//! The client: finds the recorder of a process, and sends it commands.
 
 use std::fs;
 use std::io::{self, BufReader, ErrorKind};
@@ -18,23 +18,23 @@ pub struct Client {
     pid: u32,
 }
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Debug)]
 pub enum NoRecorder {
-    /// There is no such process.
+    /// The process does not exist.
     NoProcess,
-    /// Nobody records it, or nobody who can be asked.
+    /// No recorder that accepts commands records the process.
     NotRecorded,
-    /// Its recorder does not talk to this user, or cannot.
+    /// The recorder refuses this user, or cannot answer.
     Refused(io::Error),
 }
 
 impl Client {
-    /// Connects to the recorder of a process, or to the recorder that has this number.
+    /// Connects to the recorder of the process `pid`, or to the recorder that is this process itself.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// The reason why there is no connection.
     pub fn connect(pid: u32) -> Result<Self, NoRecorder> {
         let process = PathBuf::from(format!("/proc/{pid}"));
         let Ok(meta) = fs::metadata(&process) else { return Err(NoRecorder::NoProcess) };
@@ -54,11 +54,11 @@ impl Client {
         Err(refused.map_or(NoRecorder::NotRecorded, NoRecorder::Refused))
     }
 
-    /// Has the recorder do something.
+    /// Sends a command and returns the answer.
     ///
     /// # Errors
     ///
-    /// The recorder is gone; its text is no answer.
+    /// The recorder has ended, or its reply is malformed.
     pub fn ask(&mut self, words: &[&str]) -> io::Result<Answer> {
         let words = words.iter().map(|&word| word.to_owned()).collect();
         match (Request { pid: self.pid, words }).write(self.stream.get_mut()) {
@@ -71,7 +71,7 @@ impl Client {
         })
     }
 
-    /// Returns the stream that the recorder writes from here on, if it was asked for that.
+    /// Returns the stream that the recorder writes from here on, after a command for a stream.
     #[must_use]
     pub fn into_stream(self) -> BufReader<UnixStream> {
         self.stream

@@ -1,7 +1,8 @@
-//! ftrace's names as files of a folder: `rftrace ctl PID --dir DIR`. Text in a file is set when the file is closed, and the file shows
-//! the value in force then. `trace_pipe` and `trace_marker` are FIFOs. All of it goes with the command.
+//! The folder of `rftrace ctl PID --dir DIR`, with ftrace's names as files. A program sets a value by writing to a file
+//! and closing it; the file then shows the value in force. `trace_pipe` and `trace_marker` are FIFOs. The folder
+//! disappears with the command.
 //!
-//! Not here: what the names mean (`names`), and how a recorder is asked (`client`).
+//! Not here: the meaning of the names (`names`), and the connection to a recorder (`client`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -36,14 +37,15 @@ const N_REPLACED: usize = 64;
 /// Flag: a file that is not in the folder any more is not watched; nix has no name for that.
 const EXCL_UNLINK: AddWatchFlags = AddWatchFlags::from_bits_retain(nix::libc::IN_EXCL_UNLINK);
 
-/// A connection to the recorder, made anew.
+/// A function that makes a new connection to a recorder.
 pub type Connect = fn(u32) -> io::Result<Client>;
 
-/// Has a folder with files as long as the recorder is there and `is_over` says nothing else. Settings that failed are told.
+/// Maintains a folder with the files until the recorder ends or `is_over` becomes true. It passes messages about values
+/// that could not be set to `tell`.
 ///
 /// # Errors
 ///
-/// The folder is there and not empty, or cannot be made.
+/// The folder exists and is not empty, or cannot be made.
 pub fn serve(
     pid: u32,
     connect: Connect,

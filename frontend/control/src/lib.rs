@@ -1,14 +1,14 @@
-//! Control of a recording while the program runs.
+//! Control of a recording while the program runs, as `rftrace ctl` does it.
 //!
-//! - [`protocol`]: lines of words there, an answer back.
-//! - [`socket`]: where a recorder listens, and who may talk to it.
-//! - [`client`]: finds the recorder of a process, and asks.
+//! - [`protocol`]: the commands, as lines of words, and the answers.
+//! - [`socket`]: the place where a recorder listens, and the users who may connect.
+//! - [`client`]: finds the recorder of a process, and sends commands.
 //! - [`folder`]: the names as files.
-//! - [`server`]: answers, as a [`Recording`] can. `listed` has its sockets, which a child closes.
-//! - `commands` says what the words mean; `names` has ftrace's names for the same, `target` the processes that they are for,
-//!   `rules` changes the rules of a filter, `triggers` what dumps are made on.
+//! - [`server`]: answers commands through a [`Recording`]. `listed` has its sockets, which the child of a fork closes.
+//! - `commands` interprets the words; `names` has ftrace's names for them, `target` their processes. `rules` changes
+//!   the rules of a filter, `triggers` the events on which dumps are made.
 //!
-//! Not here: the command lines (`rftrace-tools`), and what a recorder does (`rftrace-record`).
+//! Not here: the command lines (`rftrace-tools`), and the work of a recorder (`rftrace-record`).
 
 #![deny(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -32,7 +32,7 @@ mod target;
 mod threads;
 mod triggers;
 
-/// The command line of a process, as words with blanks between them.
+/// Returns the command line of a process, as words with blanks between them; empty if it cannot be read.
 #[cfg(target_os = "linux")]
 #[must_use]
 pub fn command_line(pid: u32) -> String {

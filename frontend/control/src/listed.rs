@@ -1,7 +1,8 @@
-//! The sockets of a process that answers. The child of a fork has them too, where nobody answers: it closes them, so that who is connected sees the
-//! end of the process that he talks to.
+//! The list of a server's sockets. The child of a fork inherits them without a server: it closes them, so that clients
+//! notice the end of the parent.
 //!
-//! **Invariant**: sockets come and go while forks are held, if the process forks at all: a child finds all of them in the list, and the list free.
+//! **Invariant**: sockets come and go while forks are held, if the process forks at all. So a child finds all sockets
+//! in the list, and the list unlocked.
 
 use std::io;
 use std::ops::Deref;
@@ -52,7 +53,7 @@ impl<T: AsRawFd> Drop for Listed<T> {
     }
 }
 
-/// In the child of a fork: closes what is its parent's.
+/// Closes the sockets of the parent. Call it in the child of a fork.
 pub fn close_in_child() {
     // A fork before forks can be held may find it taken: nobody gives it back there.
     let Ok(mut list) = LIST.try_lock() else { return };

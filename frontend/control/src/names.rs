@@ -1,7 +1,8 @@
-//! ftrace's names for what can be looked at and set: the files of its folder.
+//! ftrace's names for readable and settable values: the files of its folder.
 //!
-//! Where a file takes several lines so does a name: each is a pattern, as names of functions have spaces. `>` in front of the first one, as
-//! nothing, has them take the place of those before; `>>` adds them. As in ftrace `!PATTERN` takes one away, and nothing takes all away.
+//! A name takes several lines where ftrace's file does. Each line is a pattern, as names of functions have spaces. `>`
+//! in front of the first one, like no sign, replaces the previous lines; `>>` adds to them. As in ftrace, `!PATTERN`
+//! removes a line, and an empty value removes all.
 
 use crate::recording::Recording;
 use crate::rules::Rules;
@@ -9,14 +10,14 @@ use crate::target::{Target, rules};
 use crate::threads::{self, NOT_PIDS, ONLY_PIDS, Threads};
 use crate::triggers;
 
-/// A name.
+/// A name for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// As ftrace has it.
+    /// The name, as in ftrace.
     pub name: &'static str,
-    /// True if it can be read.
+    /// True if the value can be read.
     pub is_read: bool,
-    /// True if it can be set.
+    /// True if the value can be set.
     pub is_set: bool,
 }
 

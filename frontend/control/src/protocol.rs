@@ -1,11 +1,11 @@
-//! Protocol of client and recorder: a line of words with tabs between them, the process's number first; back comes a
-//! line with `ok` or `error` and a number of bytes, and then so many bytes of text.
+//! The protocol of client and recorder. A request is a line of words with tabs between them, the process's number
+//! first. An answer is a line with `ok` or `error` and a number of bytes, then that many bytes of text.
 
 use std::io::{self, BufRead, Read, Write};
 
-/// The longest line, in bytes. Rules are no longer.
+/// The maximum length of a request in bytes, which also limits filter rules.
 pub const MOST_LINE_BYTES: u64 = 64 << 10;
-/// The longest answer: the names of all functions of a large program.
+/// The maximum length of an answer in bytes: the names of all functions of a large program.
 pub const MOST_ANSWER_BYTES: u64 = 256 << 20;
 
 /// First word of a line: this protocol.
@@ -14,21 +14,21 @@ const MAGIC: &str = "rftrace-control-1";
 /// A command for the recording of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The process that is recorded, or the recorder itself: then it is for all that are.
+    /// The recorded process. The recorder's own number stands for all recorded processes.
     pub pid: u32,
     /// The command and its arguments.
     pub words: Vec<String>,
 }
 
-/// Answer of the recorder.
+/// The answer of a recorder: the text of the result, or an error message.
 pub type Answer = Result<Vec<u8>, String>;
 
 impl Request {
-    /// Writes the line.
+    /// Writes the request's line.
     ///
     /// # Errors
     ///
-    /// Those of the other end; the line would be too long.
+    /// Those of the connection; the line would be too long.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let words = self.words.iter().map(|word| escape(word));
         let line = [MAGIC.to_owned(), self.pid.to_string()].into_iter().chain(words).collect::<Vec<_>>().join("\t");
@@ -39,11 +39,11 @@ impl Request {
         to.flush()
     }
 
-    /// Reads the next line. `None`: there is none.
+    /// Reads the next request; `None` at the end.
     ///
     /// # Errors
     ///
-    /// Those of the other end; it is no such line.
+    /// Those of the connection; the line is malformed.
     pub fn read(from: &mut impl BufRead) -> io::Result<Option<Self>> {
         let mut line = Vec::new();
         from.take(MOST_LINE_BYTES).read_until(b'\n', &mut line)?;
@@ -68,7 +68,7 @@ impl Request {
 ///
 /// # Errors
 ///
-/// Those of the other end.
+/// Those of the connection.
 pub fn write_answer(answer: &Answer, to: &mut impl Write) -> io::Result<()> {
     let (word, bytes) = match answer {
         Ok(bytes) => ("ok", bytes.as_slice()),
@@ -79,11 +79,11 @@ pub fn write_answer(answer: &Answer, to: &mut impl Write) -> io::Result<()> {
     to.flush()
 }
 
-/// Reads an answer. `None`: the other end is gone.
+/// Reads an answer; `None` if the connection was closed.
 ///
 /// # Errors
 ///
-/// Those of the other end; it is none.
+/// Those of the connection; the answer is malformed.
 pub fn read_answer(from: &mut impl BufRead) -> io::Result<Option<Answer>> {
     let mut line = String::new();
     from.take(64).read_line(&mut line)?;

@@ -1,44 +1,44 @@
-//! Interface of a recorder for control.
+//! The interface of a recorder for control.
 
 use std::any::Any;
 use std::{io, thread};
 
-/// Facts about a process.
+/// Facts about a recorded process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Its command line.
+    /// The command line.
     pub command: String,
-    /// Threads that it has.
+    /// The number of its threads.
     pub n_threads: u32,
-    /// Bytes of its bank, or its own buffer.
+    /// The size of its bank, or of its own buffer, in bytes.
     pub buffer_bytes: u64,
-    /// Kind of its buffer.
+    /// The kind of the buffer.
     pub kind: BufferKind,
-    /// Pieces that it is cut into.
+    /// The number of chunks in the buffer.
     pub n_chunks: u64,
-    /// Those that hold something.
+    /// The number of chunks with records.
     pub n_chunks_used: u64,
-    /// Those of a ring whose records others have taken the place of.
+    /// In a ring, the number of chunks whose records were overwritten.
     pub n_overwritten: u64,
-    /// Calls and returns that found no room.
+    /// The number of calls and returns that found no room.
     pub n_dropped: u64,
-    /// Calls and returns of all processes that were written to the disk; those that its own buffer holds.
+    /// The number of calls and returns on the disk, of all processes; with an own buffer those in the buffer.
     pub n_records: u64,
-    /// Bytes that they take there.
+    /// The size of these records in bytes.
     pub n_bytes: u64,
 }
 
-/// Kind of a buffer, by the fate of its records.
+/// The kind of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BufferKind {
-    /// It is taken out while the program runs.
+    /// A collector empties it while the program runs.
     #[default]
     Stream,
-    /// It is there until other records take its place.
+    /// New records overwrite the oldest ones.
     Ring,
     /// The program saves it at its end.
     Own {
-        /// Nothing more is recorded, as there is no room.
+        /// True if the buffer is full, so that recording has stopped.
         is_full: bool,
     },
 }
@@ -46,7 +46,7 @@ pub enum BufferKind {
 /// A function that can be recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Its name, or its address.
+    /// The function's name, or its address.
     pub name: String,
     /// The file name of its module.
     pub module: String,
@@ -57,137 +57,138 @@ pub struct Function {
 /// An event on which dumps are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trigger {
-    /// Its number; no other one ever has it.
+    /// The trigger's number, which is never used again.
     pub number: usize,
-    /// As it was written.
+    /// The text in which the user specified it.
     pub text: String,
-    /// Task of the processes for it, if any.
+    /// The task of the processes for this trigger.
     pub watched: Watched,
 }
 
-/// Task of a process for a trigger.
+/// The task of a process for a trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// Nothing: the recorder sees it.
+    /// No task: the recorder notices the event.
     ByRecorder,
-    /// It looks for calls, by this value of the key `watch` of its filter.
+    /// Calls are watched, by this value of the key `watch` in the process's filter.
     Calls(String),
-    /// It tells of panics and exceptions.
+    /// Panics and exceptions are reported.
     Raised,
 }
 
-/// Text, or a stream, as it comes.
+/// A text, or a stream in pieces.
 pub type Text = Box<dyn Iterator<Item = Vec<u8>>>;
 
-/// Work of a thread.
+/// The work of a thread.
 pub type Work = Box<dyn FnOnce() + Send>;
 
-/// A recorder. A function with a process's number fails where that process is not recorded.
+/// A recorder. Functions with a process's number fail for a process that is not recorded.
 pub trait Recording: Send + Sync {
-    /// Its own process.
+    /// Returns the recorder's own process.
     fn recorder(&self) -> u32;
 
-    /// The processes that are recorded now.
+    /// Returns the processes that are recorded now.
     fn processes(&self) -> Vec<u32>;
 
     /// Returns the facts about a process.
     ///
     /// # Errors
     ///
-    /// It has ended, or would have to be asked and does not answer.
+    /// The process has ended, or does not answer.
     fn facts(&self, pid: u32) -> Result<Facts, String>;
 
     /// Returns true if a process has a thread with this number.
     fn has_thread(&self, pid: u32, id: u32) -> bool;
 
-    /// Returns true while recording is on; `None` if that cannot be told.
+    /// Returns true while recording is on; `None` if that is unknown.
     fn is_on(&self, pid: u32) -> Option<bool>;
 
-    /// The rules of the filter in force.
+    /// Returns the rules of the filter in force.
     fn rules(&self, pid: u32) -> Option<String>;
 
-    /// Has the process do something: `on`, `off`, `filter RULES`, `patch`, `unpatch`, `patched`.
+    /// Sends a process a request: `on`, `off`, `filter RULES`, `patch`, `unpatch` or `patched`.
     ///
     /// # Errors
     ///
-    /// Why nothing was done.
+    /// The reason why the process did nothing.
     fn ask(&self, pid: u32, request: &str) -> Result<String, String>;
 
-    /// The functions that can be recorded.
+    /// Returns the functions that can be recorded.
     ///
     /// # Errors
     ///
-    /// As of [`ask`](Self::ask).
+    /// Those of [`ask`](Self::ask).
     fn functions(&self, pid: u32) -> Result<Vec<Function>, String>;
 
-    /// The calls of a process, or of all, as text: those from now on, or what is in memory now.
+    /// Returns the calls of a process, or of all, as text: with `goes_on` all calls from now on, otherwise those in
+    /// memory.
     ///
     /// # Errors
     ///
-    /// As of [`ask`](Self::ask).
+    /// Those of [`ask`](Self::ask).
     fn pipe(&self, pid: Option<u32>, goes_on: bool) -> Result<Text, String>;
 
-    /// Returns the records of a process, or of all, as a stream for a receiver, from the beginning on.
+    /// Returns the records of a process, or of all, as a stream for a receiver, from the beginning of the recording.
     ///
     /// # Errors
     ///
-    /// As of [`ask`](Self::ask); the records are not written while it runs.
+    /// Those of [`ask`](Self::ask); the records are not written while the program runs.
     fn stream(&self, pid: Option<u32>) -> Result<Text, String>;
 
-    /// Shows a text at this moment in the trace of a process.
+    /// Marks the present moment in the trace of a process with a text.
     ///
     /// # Errors
     ///
-    /// It is not shown.
+    /// The trace has no mark.
     fn mark(&self, pid: u32, text: &str) -> Result<String, String>;
 
-    /// Writes the records so far to the disk, but for those in pieces that threads are filling.
+    /// Writes the records so far to the disk, except those in chunks that threads are filling.
     ///
     /// # Errors
     ///
-    /// It cannot be written.
+    /// The disk cannot be written.
     fn flush(&self, pid: u32) -> Result<String, String>;
 
     /// Ends the recording of a process for good.
     ///
     /// # Errors
     ///
-    /// As of [`ask`](Self::ask).
+    /// Those of [`ask`](Self::ask).
     fn stop(&self, pid: u32) -> Result<String, String>;
 
     /// Returns the events on which dumps are made.
     fn triggers(&self) -> Vec<Trigger>;
 
-    /// Has dumps made on something more, as `--dump-on` has it. Processes are to be told.
+    /// Adds an event on which dumps are made, in the form of `--dump-on`. The caller tells the processes.
     ///
     /// # Errors
     ///
-    /// The fault of the event.
+    /// The fault in `spec`.
     fn add_trigger(&self, spec: &str) -> Result<Trigger, String>;
 
-    /// Has no more dumps made on it.
+    /// Removes such an event by its number.
     fn remove_trigger(&self, number: usize);
 
-    /// Removes the dumps of a process that were made by ftrace's `snapshot`. Returns how many they were.
+    /// Removes the dumps of a process that ftrace's name `snapshot` has made. Returns their number.
     fn forget_snapshots(&self, pid: u32) -> usize;
 
-    /// Makes a trace of what was recorded so far.
+    /// Makes a trace of the records so far.
     ///
     /// # Errors
     ///
-    /// Why there is none.
+    /// The reason why there is no trace.
     fn dump(&self, pid: u32, reason: &str) -> Result<String, String>;
 
-    /// Where the process may fork: it does not as long as what this returns is there.
+    /// Returns a value that prevents forks of this process while it lives; `None` if the process never forks.
     fn hold_forks(&self) -> Option<Box<dyn Any>> {
         None
     }
 
-    /// Starts a thread, which nobody joins. A recorder of its own process does not record that.
+    /// Starts a detached thread. A program that records itself does not record this thread.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// The system has no thread.
     fn spawn(&self, name: &str, work: Work) -> io::Result<()> {
         thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
     }

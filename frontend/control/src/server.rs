@@ -1,5 +1,5 @@
-//! The server: a thread for each client. One client at a time changes something, any number reads. When there are too many, the
-//! client that has been silent for longest gives way.
+//! The server: a thread for each client. One client at a time changes settings, any number reads. If there are too many
+//! clients, the one that has been silent for longest is disconnected.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a command may take to come, from its first byte on.
 const COMMAND_TIME: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(10) };
 
-/// Answers clients as long as it lives.
+/// A server that answers clients while it lives.
 pub struct Server {
     shared: Arc<Shared>,
     file: SocketFile,
@@ -128,7 +128,7 @@ impl Shared {
 }
 
 impl Server {
-    /// Listens at a place.
+    /// Starts to listen.
     ///
     /// # Errors
     ///
@@ -154,13 +154,14 @@ impl Server {
         Ok(Self { file, is_over, shared: own })
     }
 
-    /// Where it listens.
+    /// Returns the path of the server's socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// The recording is over: waits a little until all have their answers, and who is shown its calls has read the last of them.
+    /// Ends the server with the recording. It waits a little until all clients have their answers and the last calls of
+    /// their streams.
     pub fn finish(self) {
         const PATIENCE: Duration = Duration::from_secs(2);
         const PAUSE: Duration = Duration::from_millis(2);

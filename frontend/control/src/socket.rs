@@ -1,6 +1,8 @@
-//! Where a recorder listens: `$XDG_RUNTIME_DIR/rftrace/PID.sock` by its own number. Where there is no such folder it is `ctl` in the folder that it
-//! records to, of which the environment of recorded processes tells, or for processes whose environment tells nothing `/tmp/rftrace-USER`. Whoever
-//! may talk to it is its own user, or root.
+//! The place where a recorder listens: `$XDG_RUNTIME_DIR/rftrace/PID.sock`, with the recorder's own number.
+//!
+//! Without that folder the socket is `ctl` in the recording's folder, which the environment of recorded processes
+//! names. For processes without such an environment it is in `/tmp/rftrace-USER`. Only the recorder's user and root may
+//! connect.
 
 use std::env;
 use std::fs::{self, DirBuilder, File, Permissions};
@@ -14,31 +16,31 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
-/// The name of the socket in the folder that is recorded to.
+/// The name of the socket in the recording's folder.
 pub const NAME: &str = "ctl";
 
-/// Where a recorder listens that has no folder of its user for that.
+/// The place of a socket if the user has no folder for sockets.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
-    /// In the folder that is recorded to.
+    /// The recording's folder.
     Of(&'a Path),
-    /// In one that is known by its user.
+    /// A folder in `/tmp` for the user.
     OfUser,
 }
 
-/// A socket at which clients connect.
+/// A socket to which clients connect.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
 }
 
-/// Its file, which goes when this does: nobody can connect any more.
+/// The file of a socket. Dropping it removes the file, so that no further client can connect.
 #[derive(Debug)]
 pub struct SocketFile(PathBuf);
 
 impl Listener {
-    /// Listens, where this user's sockets are or, if there is no such folder, elsewhere.
+    /// Creates the socket in the user's folder for sockets or, without such a folder, at `place`.
     ///
     /// # Errors
     ///
@@ -66,7 +68,7 @@ impl Listener {
         Ok(Self { socket, path })
     }
 
-    /// Waits until somebody has connected.
+    /// Waits until a client connects.
     ///
     /// # Errors
     ///
@@ -87,7 +89,7 @@ impl Listener {
         Ok(if may_talk(user, geteuid().as_raw()) { Peer::Permitted(stream) } else { Peer::Refused(stream, user) })
     }
 
-    /// Its file.
+    /// Returns the socket's file.
     #[must_use]
     pub fn file(&self) -> SocketFile {
         SocketFile(self.path.clone())
@@ -95,7 +97,7 @@ impl Listener {
 }
 
 impl SocketFile {
-    /// Where it is.
+    /// Returns the socket's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
@@ -114,17 +116,17 @@ impl Drop for SocketFile {
     }
 }
 
-/// A client that has connected.
+/// A connected client.
 #[derive(Debug)]
 pub enum Peer {
-    /// A user who may talk.
+    /// A user who may send commands.
     Permitted(UnixStream),
-    /// Another user.
+    /// Another user, with the user's id.
     Refused(UnixStream, u32),
 }
 
 impl Peer {
-    /// The connection.
+    /// Returns the connection.
     #[must_use]
     pub fn stream(&self) -> &UnixStream {
         match self {
@@ -143,7 +145,7 @@ impl AsRawFd for Peer {
 ///
 /// # Errors
 ///
-/// Nobody listens there, or another user does.
+/// No recorder listens there, or the listener belongs to another user.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     let stream = in_folder_of(path, |path| UnixStream::connect(path))?;
     let (user, own) = (user_of(&stream)?, geteuid().as_raw());

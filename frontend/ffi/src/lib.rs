@@ -1,7 +1,7 @@
 //! The functions of `rftrace_frontend_ffi.h`: rftrace for C programs.
 //!
-//! The header documents them. Each function is a thin wrapper of one in [`rftrace_frontend`]; errors become a return
-//! value and a text.
+//! The header documents the functions. Each is a thin wrapper of a function in [`rftrace_frontend`]. An error becomes a
+//! return value and a text.
 
 extern crate rftrace as _; // the tracer itself
 
@@ -19,7 +19,7 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// The handle that `rftrace_init` returns. C programs only pass it on.
+/// The handle of the trace buffer, which `rftrace_init` returns. C programs only pass it on.
 #[derive(Debug)]
 pub struct Events {
     tracer: &'static Tracer,
@@ -32,14 +32,16 @@ fn set_last_error(error: impl Display) {
     let _ = LAST_ERROR.try_with(|last| *last.borrow_mut() = text);
 }
 
-/// Gives the tracer a buffer. NULL if that fails.
+/// Gives the tracer a buffer for `max_event_count` entries and exits, 16 bytes each; with `overwriting` a ring. Returns
+/// NULL if that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn rftrace_init(max_event_count: usize, overwriting: bool) -> *mut Events {
     let mode = if overwriting { Mode::Ring } else { Mode::Stop };
     events(Config::new().capacity_events(max_event_count).mode(mode).install())
 }
 
-/// Has what is recorded go to a folder in a directory. NULL if that fails.
+/// Gives the tracer a buffer of `buffer_bytes` bytes, and writes records to a folder in the directory `out_dir` while
+/// the program runs. Returns NULL if that fails.
 ///
 /// # Safety
 ///
@@ -63,23 +65,23 @@ fn events(installed: Result<&'static Tracer, Error>) -> *mut Events {
     }
 }
 
-/// Starts recording.
+/// Starts recording, on all threads.
 #[unsafe(no_mangle)]
 pub extern "C" fn rftrace_enable() {
     rftrace_frontend::enable();
 }
 
-/// Stops recording.
+/// Stops recording, on all threads.
 #[unsafe(no_mangle)]
 pub extern "C" fn rftrace_disable() {
     rftrace_frontend::disable();
 }
 
-/// Writes a uftrace directory. 0, or -1 if that fails.
+/// Stops recording and writes the trace to a directory. Returns 0, or -1 if that fails.
 ///
 /// # Safety
 ///
-/// `events` is NULL or what [`rftrace_init`] returned. The other arguments are NULL or NUL-terminated.
+/// `events` is NULL or a result of [`rftrace_init`]. The other arguments are NULL or NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rftrace_dump_full_uftrace(
     events: *mut Events,
@@ -100,11 +102,11 @@ pub unsafe extern "C" fn rftrace_dump_full_uftrace(
     })
 }
 
-/// Writes the records to one file. 0, or -1 if that fails.
+/// Stops recording and writes only the records to the file `outfile`. Returns 0, or -1 if that fails.
 ///
 /// # Safety
 ///
-/// `events` is NULL or what [`rftrace_init`] returned; `outfile` is NULL or NUL-terminated.
+/// `events` is NULL or a result of [`rftrace_init`]; `outfile` is NULL or NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rftrace_dump_trace(events: *mut Events, outfile: *const c_char) -> i64 {
     // SAFETY: by this function's contract.
@@ -116,7 +118,7 @@ pub unsafe extern "C" fn rftrace_dump_trace(events: *mut Events, outfile: *const
     })
 }
 
-/// Shows a text at this moment in the trace.
+/// Marks the present moment in the trace with a text.
 ///
 /// # Safety
 ///
@@ -129,11 +131,12 @@ pub unsafe extern "C" fn rftrace_mark(mark: *const c_char) {
     }
 }
 
-/// Writes a directory of what the buffer holds now, below a directory, while recording goes on. 0, or -1 if that fails.
+/// Writes a trace of the buffer's present contents to a folder in the directory `out_dir`, while recording goes on.
+/// Returns 0, or -1 if that fails.
 ///
 /// # Safety
 ///
-/// `events` is NULL or what [`rftrace_init`] returned. The other arguments are NULL or NUL-terminated.
+/// `events` is NULL or a result of [`rftrace_init`]. The other arguments are NULL or NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rftrace_dump(events: *mut Events, out_dir: *const c_char, reason: *const c_char) -> i64 {
     // SAFETY: by this function's contract.
@@ -147,11 +150,12 @@ pub unsafe extern "C" fn rftrace_dump(events: *mut Events, out_dir: *const c_cha
     })
 }
 
-/// Records only what `filter` lets pass; NULL or an empty text: everything. How many functions are recorded, or -1.
+/// Replaces the filter: only calls that pass it are recorded. NULL or an empty text removes it. Returns the number of
+/// recorded functions, or -1 if that fails.
 ///
 /// # Safety
 ///
-/// `events` is NULL or what [`rftrace_init`] returned; `filter` is NULL or NUL-terminated.
+/// `events` is NULL or a result of [`rftrace_init`]; `filter` is NULL or NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rftrace_set_filter(events: *mut Events, filter: *const c_char) -> i64 {
     // SAFETY: by this function's contract.
@@ -169,7 +173,7 @@ pub unsafe extern "C" fn rftrace_set_filter(events: *mut Events, filter: *const 
     }
 }
 
-/// A function that can be recorded, as C programs see it.
+/// A function that can be recorded, in the form for C programs.
 #[derive(Debug)]
 #[repr(C)]
 pub struct FunctionInfo {
@@ -180,11 +184,12 @@ pub struct FunctionInfo {
     recorded: bool,
 }
 
-/// Calls `visit` with `context` and each function that can be recorded. How many they are, or -1.
+/// Calls `visit` with `context` for each function that can be recorded. Returns the number of these functions, or -1 if
+/// that fails.
 ///
 /// # Safety
 ///
-/// `events` is NULL or what [`rftrace_init`] returned; `visit` may be called with `context`.
+/// `events` is NULL or a result of [`rftrace_init`]; `visit` may be called with `context`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rftrace_functions(
     events: *mut Events,
@@ -215,7 +220,8 @@ pub unsafe extern "C" fn rftrace_functions(
     i64::try_from(functions.len()).unwrap_or(i64::MAX)
 }
 
-/// Why the last call on this thread failed; an empty text before the first failure. Valid until the next one.
+/// Returns the message of the last failure on this thread; an empty text before the first failure. It is valid until
+/// the next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn rftrace_last_error() -> *const c_char {
     LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

@@ -1,18 +1,19 @@
-//! Branches at functions' beginnings, and hooks in XRay's sleds, that are put into a program that runs: what the library in it tells who
-//! writes them from outside.
+//! Branches at the beginnings of functions, and hooks in XRay's sleds, for a running program: a table that the library
+//! in the program passes to the outside process that writes them.
 //!
-//! Not here: what such a branch leads to (`rftrace-frontend`), and when it may be written (`rftrace-attach`).
+//! Not here: the code to which a branch leads (`rftrace-frontend`), and the moment of writing (`rftrace-attach`).
 
 use alloc::vec::Vec;
 
-/// Bytes of a branch.
+/// The size of a branch in bytes.
 pub const BRANCH_BYTES: usize = 5;
-/// Bytes of the instructions that make room for one, at the most: the last one may begin in the last byte of the branch.
+/// The maximum size in bytes of the instructions that a branch displaces: the last one may begin in the last byte of
+/// the branch.
 pub const MOST_DISPLACED_BYTES: usize = BRANCH_BYTES - 1 + 15;
-/// Bytes of a [`Branch`] as it lies in memory.
+/// The size of an encoded [`Branch`] in bytes.
 pub const ENTRY_BYTES: usize = 48;
 
-/// Bytes of a sled.
+/// The size of a sled in bytes.
 pub const SLED_BYTES: usize = 11;
 
 /// The opcode of a jump by a distance of four bytes.
@@ -21,26 +22,26 @@ const JUMP: u8 = 0xe9;
 /// what lies within may become anything again. (Assemblers make calls longer in the same way: prefixes that mean nothing here.)
 const LONG_CALL: [u8; SLED_BYTES - 4] = [0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x48, 0xe8];
 
-/// The place of a change.
+/// The kind of place at which code is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Place {
-    /// The first instructions of a function: they become a jump.
+    /// The first instructions of a function. They become a jump.
     Function,
-    /// A sled at the beginning of one: it becomes a call.
+    /// A sled at the beginning of a function. It becomes a call.
     Entry,
-    /// A sled where one returns: it becomes a jump to what returns in its place.
+    /// A sled at a return. It becomes a jump to code that returns in its place.
     Exit,
-    /// A sled before a jump to another one: it becomes a call.
+    /// A sled before a jump to another function. It becomes a call.
     TailCall,
 }
 
-/// A function, and the branch for it; or a sled, and what is written there.
+/// A change of code: the branch of a function, or the hook in a sled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Branch {
-    /// The address of its first instruction, or of the sled.
+    /// The address of the function's first instruction, or of the sled.
     pub function: u64,
-    /// Where its branch leads.
+    /// The target of the branch or call.
     pub stub: u64,
     /// The kind of place.
     pub place: Place,
@@ -50,13 +51,14 @@ pub struct Branch {
     /// For an instruction that begins within the branch, by its distance from the function's beginning less one: how far behind the stub's
     /// beginning its copy begins. 0 where none begins.
     copies: [u8; BRANCH_BYTES - 1],
-    /// True if it is wanted now: the others are there from earlier.
+    /// True if the branch is wanted now; false for one from an earlier choice.
     pub is_wanted: bool,
 }
 
 impl Branch {
-    /// A branch in place of such bytes, which are at least those of a branch; `None` if there are too many or too few. `copies` are pairs
-    /// of distances: from the function's beginning, and from the stub's.
+    /// Creates the branch of a function in place of the original bytes `displaced`. `copies` pairs the distance of each
+    /// displaced instruction from the function's beginning with the distance of its copy from the stub's. `None` if
+    /// there are fewer bytes than a branch has, or more than the table can hold.
     #[must_use]
     pub fn new(
         function: u64,
@@ -80,13 +82,13 @@ impl Branch {
         Some(branch)
     }
 
-    /// A hook in place of a sled.
+    /// Creates the hook in a sled with these original bytes; `None` under the conditions of [`new`](Self::new).
     #[must_use]
     pub fn of_sled(sled: u64, hook: u64, place: Place, bytes: &[u8; SLED_BYTES]) -> Option<Self> {
         Some(Self { place, ..Self::new(sled, hook, bytes, [])? })
     }
 
-    /// How many bytes it changes.
+    /// Returns the number of bytes that the change overwrites.
     #[must_use]
     pub fn n_changed(&self) -> usize {
         match self.place {
@@ -95,19 +97,19 @@ impl Branch {
         }
     }
 
-    /// True if it sees the calls of a function.
+    /// Returns true if the hook sees calls of the function, rather than returns.
     #[must_use]
     pub fn is_beginning(&self) -> bool {
         matches!(self.place, Place::Function | Place::Entry)
     }
 
-    /// The bytes without the branch, as far as its stub stands for them.
+    /// Returns the original bytes, as far as the stub replaces them.
     #[must_use]
     pub fn displaced(&self) -> &[u8] {
         &self.displaced[..self.n_displaced.into()]
     }
 
-    /// The bytes with it.
+    /// Returns the bytes of the changed code.
     #[must_use]
     pub fn branched(&self) -> Vec<u8> {
         let n_changed = self.n_changed();
@@ -119,14 +121,14 @@ impl Branch {
         bytes
     }
 
-    /// The same, and whether it is wanted.
+    /// Returns the same branch with this value of `is_wanted`.
     #[must_use]
     pub fn wanted(self, is_wanted: bool) -> Self {
         Self { is_wanted, ..self }
     }
 
-    /// Where a thread goes on that stands at `address`, if that is behind the beginning of the branch and before its end: `Some(None)` if
-    /// no instruction begins there. No thread is within a sled.
+    /// Returns the address at which a thread must go on that stands at `address`, inside the branch. `None` outside of
+    /// it; `Some(None)` if no instruction begins at `address`. No thread stands within a sled.
     #[must_use]
     pub fn moved(&self, address: u64) -> Option<Option<u64>> {
         if self.place != Place::Function {
@@ -137,7 +139,7 @@ impl Branch {
         Some((copy != 0).then(|| self.stub + u64::from(copy)))
     }
 
-    /// As it lies in memory.
+    /// Returns the bytes of the table's entry.
     #[must_use]
     pub fn encode(&self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
@@ -151,7 +153,7 @@ impl Branch {
         bytes
     }
 
-    /// Reads what may be anything; `None` if it is no branch.
+    /// Decodes an entry of an untrusted table; `None` for anything that is no branch.
     #[must_use]
     pub fn decode(bytes: &[u8; ENTRY_BYTES]) -> Option<Self> {
         let word = |at: usize| bytes[at..].first_chunk().map(|word| u64::from_le_bytes(*word));

@@ -1,6 +1,7 @@
-//! `clock.txt`: how ticks of the time stamp counter became the nanoseconds of the records. Only rftrace writes it.
+//! `clock.txt`: the conversion from ticks of the time stamp counter to the nanoseconds of the records. Only rftrace
+//! writes this file.
 //!
-//! Lines `key=value`; those that are not known are for others.
+//! The file has lines `key=value`. Readers skip unknown keys.
 
 use alloc::borrow::Cow;
 use alloc::string::String;
@@ -9,25 +10,25 @@ use core::fmt;
 use crate::Malformed;
 use crate::text::{self, NANOS_PER_SECOND};
 
-/// Converts ticks of a time stamp counter to nanoseconds and back, by the line through one moment.
+/// A linear conversion between ticks of a time stamp counter and nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TscClock {
-    /// A moment, in ticks.
+    /// The fixed moment, in ticks.
     pub tsc: u64,
-    /// The same moment in nanoseconds.
+    /// The fixed moment, in nanoseconds.
     pub nanos: u64,
-    /// How many nanoseconds 2^32 ticks take. Never 0.
+    /// The duration of 2^32 ticks in nanoseconds. Never 0.
     pub nanos_per_2_32_ticks: u64,
 }
 
 impl TscClock {
-    /// The line through a moment, with so many ticks a second.
+    /// Creates the conversion through one moment (`tsc` ticks, `nanos` nanoseconds) at `hz` ticks per second.
     pub fn at_rate(tsc: u64, nanos: u64, hz: u64) -> Self {
         Self::through(tsc, nanos, hz, NANOS_PER_SECOND.into())
     }
 
-    /// The line through two moments, each in ticks and nanoseconds. If the second one is not later, it goes up as slowly as it
-    /// can.
+    /// Creates the conversion through two moments, each in ticks and nanoseconds. If the second moment is not later,
+    /// the conversion has the smallest possible slope.
     pub fn between(first: (u64, u64), last: (u64, u64)) -> Self {
         let nanos = last.1.saturating_sub(first.1);
         Self::through(first.0, first.1, last.0.saturating_sub(first.0), nanos.into())
@@ -38,7 +39,7 @@ impl TscClock {
         Self { tsc, nanos, nanos_per_2_32_ticks: u64::try_from(rate).unwrap_or(u64::MAX).max(1) }
     }
 
-    /// The time at `tsc`, before the moment too; at most what a `u64` holds, at least 0.
+    /// Converts ticks to nanoseconds, also before the fixed moment. The result is clamped to the range of a `u64`.
     #[inline]
     pub fn nanos(&self, tsc: u64) -> u64 {
         match tsc.checked_sub(self.tsc) {
@@ -47,9 +48,9 @@ impl TscClock {
         }
     }
 
-    /// The first tick whose time is `nanos`, or, where ticks are longer than nanoseconds, the first one after it.
+    /// Returns the first tick with the time `nanos`; with ticks longer than a nanosecond, the first tick after it.
     ///
-    /// It is the inverse of [`TscClock::nanos`]: of a time that this clock has given to a tick, it returns a tick with that time.
+    /// This is the inverse of [`TscClock::nanos`]: for the time of a tick it returns a tick with that time.
     pub fn ticks(&self, nanos: u64) -> u64 {
         match nanos.checked_sub(self.nanos) {
             Some(after) => self.tsc.saturating_add(self.ticks_until(after)),
@@ -62,7 +63,7 @@ impl TscClock {
         }
     }
 
-    /// Ticks per second.
+    /// Returns the number of ticks per second.
     pub fn hz(&self) -> u64 {
         let hz = (u128::from(NANOS_PER_SECOND) << 32) / u128::from(self.nanos_per_2_32_ticks.max(1));
         u64::try_from(hz).unwrap_or(u64::MAX)
@@ -86,57 +87,57 @@ impl TscClock {
 
 /// The keys of the lines.
 pub mod key {
-    /// A moment, in ticks.
+    /// The first moment, in ticks.
     pub const FIRST_TSC: &str = "first_tsc";
-    /// The same moment in nanoseconds.
+    /// The first moment, in nanoseconds.
     pub const FIRST_NANOS: &str = "first_nanos";
-    /// When recording ended, in ticks.
+    /// The end of the recording, in ticks.
     pub const LAST_TSC: &str = "last_tsc";
-    /// The same moment in nanoseconds.
+    /// The end of the recording, in nanoseconds.
     pub const LAST_NANOS: &str = "last_nanos";
-    /// Ticks per second.
+    /// The number of ticks per second.
     pub const HZ: &str = "tsc_hz";
-    /// The source of that.
+    /// The source of that number.
     pub const HZ_SOURCE: &str = "tsc_hz_source";
-    /// How many nanoseconds 2^32 ticks take.
+    /// The duration of 2^32 ticks in nanoseconds.
     pub const RATE: &str = "nanos_per_2_32_ticks";
     /// The Unix time at the first moment, in nanoseconds.
     pub const UNIX_NANOS: &str = "first_unix_nanos";
-    /// Ticks per second as the hardware or the hypervisor tells it.
+    /// The number of ticks per second as the hardware or the hypervisor reports it.
     pub const REPORTED_HZ: &str = "reported_tsc_hz";
-    /// Which of these.
+    /// The source of the reported number.
     pub const REPORTED_HZ_SOURCE: &str = "reported_tsc_hz_source";
-    /// `true` if the counter runs at one rate.
+    /// `true` if the counter runs at a constant rate.
     pub const INVARIANT_TSC: &str = "invariant_tsc";
-    /// Unix time minus the trace's clock in seconds.
+    /// Unix time minus the trace's clock, in seconds.
     pub const UTC_OFFSET_SECONDS: &str = "utc_offset_seconds";
 }
 
-/// The content of the file.
+/// The content of `clock.txt`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClockFile {
     /// The conversion from ticks to the times of the records.
     pub clock: TscClock,
-    /// True if `clock` gives the very nanoseconds of the records. In older files its rate is rounded.
+    /// True if `clock` reproduces the nanoseconds of the records exactly. In older files its rate is rounded.
     pub is_exact: bool,
-    /// When recording ended, in ticks.
+    /// The end of the recording, in ticks.
     pub last_tsc: u64,
-    /// The same moment in nanoseconds.
+    /// The end of the recording, in nanoseconds.
     pub last_nanos: u64,
     /// The source of the counter's rate; empty if unknown.
     pub hz_source: Cow<'static, str>,
-    /// The Unix time at the clock's moment in nanoseconds, where it was known.
+    /// The Unix time at the fixed moment of `clock` in nanoseconds, if it was known.
     pub unix_nanos: Option<u64>,
-    /// How fast the counter runs as the hardware or the hypervisor tells it, in ticks a second, and who that is.
+    /// The reported rate of the counter in ticks per second, and the source: the hardware or the hypervisor.
     pub reported_hz: Option<(u64, Cow<'static, str>)>,
-    /// True if the counter runs at one rate in all states of the processor.
+    /// True if the counter runs at a constant rate in all states of the processor; `None` if unknown.
     pub invariant_tsc: Option<bool>,
     /// Unix time minus the trace's clock in seconds, rounded.
     pub utc_offset_seconds: Option<i64>,
 }
 
 impl ClockFile {
-    /// A file with what it must have; `last` is the end of the recording in ticks and nanoseconds.
+    /// Creates the content with the required values. `last` is the end of the recording in ticks and nanoseconds.
     pub fn new(clock: TscClock, last: (u64, u64), hz_source: impl Into<Cow<'static, str>>) -> Self {
         Self {
             clock,
@@ -151,11 +152,11 @@ impl ClockFile {
         }
     }
 
-    /// Reads the bytes of the file.
+    /// Parses the bytes of the file.
     ///
     /// # Errors
     ///
-    /// A line is malformed, or one that is needed is missing.
+    /// A line is malformed, or a required line is missing.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         const KEYS: [&str; 8] = [
             key::FIRST_TSC,

@@ -1,5 +1,5 @@
-//! Files of a trace that go from one machine to another beside what was recorded while a program ran: what is made of that at its end, and
-//! what was recorded by others than the program. They are a closed set, so a number names each of them.
+//! Companions: the files of a trace that go from one machine to another beside the stream of records. They are made at
+//! the end of the recording, or other programs recorded them. They are a closed set, so a number identifies each.
 //!
 //! Not here: records, tasks, maps, symbols and an index, which the receiver makes itself.
 
@@ -8,42 +8,43 @@ use alloc::string::{String, ToString as _};
 
 use crate::files::{self, CLOCK, COUNTERS, EVENTS, File, GAPS, INFO, KERNEL_HEADER, KERNEL_SYMBOLS, RESOURCES};
 
-/// The folder in [`FOLDER`](crate::recording::FOLDER) in which they lie when all have come.
+/// The folder in [`FOLDER`](crate::recording::FOLDER) with the complete companions.
 pub const COMPANIONS: &str = "companions";
 
 /// Processors, and modules, that may have such a file.
 const MAX_NUMBER: u32 = 1 << 16;
 
-/// Such a file.
+/// A companion file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Companion {
-    /// [`EVENTS`].
+    /// The file [`EVENTS`].
     Events,
-    /// [`CLOCK`].
+    /// The file [`CLOCK`].
     Clock,
-    /// [`GAPS`].
+    /// The file [`GAPS`].
     Gaps,
-    /// [`COUNTERS`].
+    /// The file [`COUNTERS`].
     Counters,
-    /// [`KERNEL_HEADER`].
+    /// The file [`KERNEL_HEADER`].
     KernelHeader,
-    /// [`KERNEL_SYMBOLS`].
+    /// The file [`KERNEL_SYMBOLS`].
     KernelSymbols,
-    /// [`RESOURCES`].
+    /// The file [`RESOURCES`].
     Resources,
     /// The records of perf for this processor: context switches.
     Perf(u32),
     /// The records of the kernel for this processor.
     Kernel(u32),
-    /// Source lines, and types of values, of the module with the symbol file that has this number, from 0 in the order of these files' names.
+    /// The source lines and the types of values of one module: the module with this number in the sorted list of symbol
+    /// files, from 0.
     Lines(u32),
-    /// [`INFO`]. It is sent last.
+    /// The file [`INFO`]. It is sent last.
     Info,
 }
 
 impl Companion {
-    /// The kind of a file of a trace, by its name. `n_before` counts the symbol files with names before that of this module's; it is called
-    /// for source lines alone, with the name of the symbol file.
+    /// Returns the companion with this file name, or `None` for other files. For source lines it calls `n_before` with
+    /// the name of the module's symbol file; the result is the number of symbol files with smaller names.
     pub fn of(name: &str, n_before: impl FnOnce(&str) -> Option<u32>) -> Option<Self> {
         Some(match File::of(name)? {
             File::Info => Self::Info,
@@ -61,7 +62,7 @@ impl Companion {
         })
     }
 
-    /// The number that says which it is: the kind in the upper half, of which one in the lower.
+    /// Returns the number that identifies the file: the kind in the upper half, the index in the lower.
     #[must_use]
     pub fn word(self) -> u64 {
         let (kind, number) = match self {
@@ -80,7 +81,7 @@ impl Companion {
         kind << 32 | u64::from(number)
     }
 
-    /// Decodes a number; `None` for others.
+    /// Decodes such a number; `None` for other numbers.
     #[must_use]
     pub fn of_word(word: u64) -> Option<Self> {
         let number = word as u32;
@@ -101,7 +102,8 @@ impl Companion {
         (found.word() == word && number < MAX_NUMBER).then_some(found)
     }
 
-    /// Its name in the trace, which has symbol files of these names, in order; `None` if there is no such module.
+    /// Returns the file's name in the trace. `symbols` lists the trace's symbol files in order. `None` if there is no
+    /// such module.
     #[must_use]
     pub fn name(self, symbols: &[String]) -> Option<String> {
         Some(match self {

@@ -1,16 +1,16 @@
-//! Values with fields: what a tracer records of one, and the bytes that stand for it on disk, its *image*.
+//! Values with fields: the parts that a tracer records, and their bytes on disk, the *image*.
 //!
-//! A tracer records a block of memory, and parts: registers, and texts that the block or registers have addresses of. In the image these have
-//! fixed places, so that a [layout](crate::layout) can tell what is where:
+//! A tracer records a block of memory, and parts: registers, and texts whose addresses are in the block or in
+//! registers. In the image these have fixed offsets, so that a [layout](crate::layout) can refer to them:
 //!
-//! | bytes | |
+//! | bytes | contents |
 //! |---|---|
-//! | 2 | how many bytes of the block were read |
-//! | 2 | how many it has |
+//! | 2 | the number of bytes of the block that were read |
+//! | 2 | the size of the block in bytes |
 //! | 8 for each word | the block |
-//! | for each part a multiple of 4 | a number's bytes; of a text its length, as among items, and 98 bytes |
+//! | for each part a multiple of 4 | a number: its bytes; a text: its length, as in items, and 98 bytes |
 //!
-//! Not here: what the bytes mean.
+//! Not here: the meaning of the bytes.
 
 use alloc::vec::Vec;
 
@@ -32,32 +32,33 @@ const N_REGISTERS: u8 = 6;
 /// Before the block.
 const HEAD_BYTES: usize = 4;
 
-/// How a value with fields is recorded.
+/// The recorded parts of a value with fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Composite {
-    /// Its key: the argument or result with its address; for one without a block any argument that no other value has.
+    /// The key of the value: the argument or result with its address. A value without a block uses an argument that no
+    /// other value has.
     pub place: Place,
-    /// Where its block is.
+    /// The place of the block.
     pub block: Block,
-    /// Values recorded beside the block.
+    /// The values recorded beside the block.
     pub parts: Vec<ValueSpec>,
 }
 
-/// The block of a value: of so many words, from 1 on.
+/// The block of a value, with its number of words, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
-    /// There is none.
+    /// The value has no block.
     None,
-    /// The place has its address.
+    /// The block's address is in the value's place.
     Pointed(u8),
-    /// It is on the stack; the place is that of its first word.
+    /// The block is on the stack; the value's place is that of its first word.
     OnStack(u8),
 }
 
 impl Composite {
-    /// The longest block, in words.
+    /// The maximum length of a block, in words.
     pub const MAX_WORDS: u64 = 16;
-    /// The most parts.
+    /// The maximum number of parts.
     pub const MAX_PARTS: usize = 7;
 
     fn n_words(&self) -> u8 {
@@ -67,7 +68,7 @@ impl Composite {
         }
     }
 
-    /// Its codes: among the items of a tracer, and in the request to record it.
+    /// Returns the codes of the value: for the tracer's items, and for the request to record it.
     pub fn codes(&self) -> Vec<u16> {
         let (place, number) = match (self.place, self.block) {
             (Place::Argument(number), Block::OnStack(_)) => (ON_STACK, number - N_REGISTERS),
@@ -82,7 +83,7 @@ impl Composite {
         core::iter::once(head).chain(self.parts.iter().map(|part| part.code())).collect()
     }
 
-    /// Its spec on disk, without the name of its layout.
+    /// Returns the spec on disk, without the name of the layout.
     pub fn spec(&self) -> ValueSpec {
         let n_bytes = self.block_end() + self.parts.iter().map(part_bytes).sum::<usize>();
         ValueSpec::of_image(self.place, n_bytes as u16)
@@ -92,12 +93,12 @@ impl Composite {
         HEAD_BYTES + 8 * usize::from(self.n_words())
     }
 
-    /// Where a byte of the block is in the image.
+    /// Returns the offset in the image of a byte of the block.
     pub fn in_block(byte: u64) -> u16 {
         (HEAD_BYTES as u64 + byte) as u16
     }
 
-    /// Where a part is.
+    /// Returns the offset in the image of a part.
     pub fn part(&self, number: usize) -> u16 {
         (self.block_end() + self.parts[..number].iter().map(part_bytes).sum::<usize>()) as u16
     }

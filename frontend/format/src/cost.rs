@@ -1,4 +1,4 @@
-//! The tracer's own overhead per recorded call, as measured at the time of the recording: two lines of `clock.txt`.
+//! The measured overhead of the tracer per recorded call: two lines of `clock.txt`.
 //!
 //! Not here: the measurement (`rftrace-frontend`), and the correction of times (`rftrace-views`).
 
@@ -8,9 +8,9 @@ use core::str::FromStr;
 use crate::Malformed;
 use crate::text;
 
-/// The key of the first line.
+/// The key of the overhead inside a call's times.
 pub const INSIDE: &str = "hook_inside_ps";
-/// That of the second.
+/// The key of the overhead outside of them.
 pub const OUTSIDE: &str = "hook_outside_ps";
 
 /// More than any hook takes, in picoseconds: 100 µs.
@@ -19,14 +19,14 @@ const MOST_PS: u64 = 100_000_000;
 /// The overhead of a recorded call, in picoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallCost {
-    /// Between the times of its entry and its exit.
+    /// The part between the times of entry and exit.
     pub inside_ps: u64,
-    /// Before and behind them, in the time of its caller.
+    /// The part before and after them, which adds to the caller's time.
     pub outside_ps: u64,
 }
 
 impl CallCost {
-    /// Reads it from the lines of `clock.txt`. `None` where it does not stand there, or cannot be right.
+    /// Parses the lines of `clock.txt`. `None` if they are missing or implausible.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (mut inside_ps, mut outside_ps) = (None, None);
         for (key, value) in text::pairs(bytes) {
@@ -40,13 +40,13 @@ impl CallCost {
         Some(Self { inside_ps: inside_ps?, outside_ps: outside_ps? })
     }
 
-    /// All of it.
+    /// Returns the sum of both parts.
     #[must_use]
     pub fn all_ps(self) -> u64 {
         self.inside_ps + self.outside_ps
     }
 
-    /// The least of two, where nobody knows which of them holds for a call.
+    /// Returns the smaller value of each part, for calls that may have either cost.
     #[must_use]
     pub fn least(self, other: Self) -> Self {
         Self { inside_ps: self.inside_ps.min(other.inside_ps), outside_ps: self.outside_ps.min(other.outside_ps) }
@@ -60,14 +60,14 @@ impl fmt::Display for CallCost {
     }
 }
 
-/// How functions call the tracer.
+/// The way in which functions call the tracer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookKind {
-    /// By the calls that their compiler has put there.
+    /// The compiler put a call into the function.
     Call,
-    /// By such calls that were made jumps.
+    /// Such a call was patched into a jump.
     Patched,
-    /// By branches at their beginnings, or on the way to them.
+    /// A branch at the function's beginning, or on the way to it.
     Branch,
 }
 

@@ -1,6 +1,6 @@
-//! How a process ended, in words.
+//! The end of a process in words.
 //!
-//! Not here: where that is kept (`info`), and which calls were open then (`events`).
+//! Not here: the file that stores it (`info`), and the calls that were open then (`events`).
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -13,13 +13,13 @@ const SIGNALS: [&str; 31] = [
     "PWR", "SYS",
 ];
 
-/// The name of a signal, or its number.
+/// Returns the name of a signal (`SIGSEGV`), or its number.
 pub fn signal_name(signal: i32) -> String {
     let name = usize::try_from(signal).ok().and_then(|signal| SIGNALS.get(signal.checked_sub(1)?));
     name.map_or_else(|| format!("signal {signal}"), |name| "SIG".to_owned() + name)
 }
 
-/// The status of `wait` in words: `killed by SIGSEGV`, `exit status 3`.
+/// Returns a status of `wait` in words: `killed by SIGSEGV`, `exit status 3`.
 pub fn in_words(status: i32) -> String {
     match status & 0x7f {
         0 => format!("exit status {}", status >> 8 & 0xff),

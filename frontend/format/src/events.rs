@@ -1,4 +1,4 @@
-//! Events: their numbers, and `events.txt` with the names of those that have no fixed one; counters of `extern.dat`.
+//! Events: their numbers, the names in `events.txt`, and the counters in `extern.dat`.
 
 use alloc::string::String;
 use core::fmt;
@@ -6,30 +6,30 @@ use core::ops::Range;
 
 use crate::text::Seconds;
 
-/// The numbers that a trace may name in `events.txt`.
+/// The event numbers that a trace names in `events.txt`.
 pub const USER_EVENTS: Range<u64> = 1_000_000..2_000_000;
 
-/// The innermost open function never returned: its exit, which follows, is when the records of the task end. Of all traces it has this
-/// number, one of [`USER_EVENTS`], and this name.
+/// The number of the event for an innermost open function that never returned. Its exit follows, at the end of the
+/// task's records. This event has the same number, one of [`USER_EVENTS`], and the same name in all traces.
 pub const DID_NOT_RETURN: u64 = 1_500_000;
-/// See [`DID_NOT_RETURN`].
+/// The name of [`DID_NOT_RETURN`].
 pub const DID_NOT_RETURN_NAME: &str = "rftrace:did_not_return";
 
-/// The number of an event with this name, where so many others have one.
+/// Returns the number for an event with this name, if `n_others` other names have numbers already.
 pub fn user_event(name: &str, n_others: usize) -> u64 {
     if name == DID_NOT_RETURN_NAME { DID_NOT_RETURN } else { USER_EVENTS.start + n_others as u64 }
 }
 
-/// A task got a processor.
+/// The number of the event in which a task gets a processor.
 pub const SCHED_IN: u64 = 200_001;
-/// A task gave up its processor.
+/// The number of the event in which a task gives up its processor.
 pub const SCHED_OUT: u64 = 200_002;
-/// A task lost its processor to another one.
+/// The number of the event in which a task loses its processor to another task.
 pub const SCHED_OUT_PREEMPTED: u64 = 200_007;
 
-/// The name for a task's time without a processor: one [`SCHED_OUT`] and the [`SCHED_IN`] after it.
+/// The name for a task's time without a processor: from [`SCHED_OUT`] to the next [`SCHED_IN`].
 pub const SCHEDULE: &str = "linux:schedule";
-/// The same after [`SCHED_OUT_PREEMPTED`].
+/// The name for such a time that begins with [`SCHED_OUT_PREEMPTED`].
 pub const SCHEDULE_PREEMPTED: &str = "linux:schedule (pre-empted)";
 
 const FIRST_BUILTIN: u64 = 100_000;
@@ -65,7 +65,7 @@ const PERF: [&str; 8] = [
     SCHEDULE_PREEMPTED,
 ];
 
-/// The name of an event whose name is the same in all traces; `None` for others, those of [`USER_EVENTS`] too.
+/// Returns the name of an event that has the same name in all traces; `None` for others, which include [`USER_EVENTS`].
 pub fn fixed_name(id: u64) -> Option<&'static str> {
     let fixed = |table: &'static [&'static str], first: u64| {
         let idx = usize::try_from(id.checked_sub(first + 1)?).ok()?;
@@ -82,14 +82,14 @@ pub fn fixed_name(id: u64) -> Option<&'static str> {
 /// A line of `events.txt`: the name of an event, in the form `provider:name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventLine<'a> {
-    /// The number, one of [`USER_EVENTS`].
+    /// The event's number, one of [`USER_EVENTS`].
     pub id: u64,
-    /// The name.
+    /// The event's name.
     pub name: &'a str,
 }
 
 impl<'a> EventLine<'a> {
-    /// Reads a line; `None` if it is another one.
+    /// Parses a line; `None` for lines of another kind.
     pub fn parse(line: &'a str) -> Option<Self> {
         let (id, name) = line.strip_prefix("EVENT: ")?.split_once(' ')?;
         Some(Self { id: id.parse().ok()?, name })
@@ -102,7 +102,7 @@ impl fmt::Display for EventLine<'_> {
     }
 }
 
-/// Turns `name` into an event name for `events.txt`, where uftrace reads two words with a colon between them and no blank.
+/// Converts `name` to an event name for `events.txt`: uftrace reads two words with a colon between them and no blank.
 pub fn event_name(name: &str) -> String {
     const MAX_CHARS: usize = 200;
     let mut clean: String = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).take(MAX_CHARS).collect();
@@ -115,11 +115,11 @@ pub fn event_name(name: &str) -> String {
 /// A line of `extern.dat`: the value of a counter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CounterLine<'a> {
-    /// When, in nanoseconds of the trace's clock.
+    /// The time in nanoseconds of the trace's clock.
     pub time_ns: u64,
-    /// The counter. Control characters are left out, and what is longer than 200 characters is cut.
+    /// The counter's name. Writing drops control characters and cuts after 200 characters.
     pub name: &'a str,
-    /// Its value from then on.
+    /// The counter's value from this time on.
     pub value: f64,
 }
 

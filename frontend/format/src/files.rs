@@ -3,106 +3,108 @@
 use alloc::format;
 use alloc::string::String;
 
-/// The file that makes a directory a trace: it is written last and begins with [`MAGIC`].
+/// The file that makes a directory a trace. It is written last, and begins with [`MAGIC`].
 pub const INFO: &str = "info";
 /// The first bytes of [`INFO`].
 pub const MAGIC: &[u8; 8] = b"Ftrace!\0";
-/// The first bytes of a stream: what `rftrace record --to` sends and `rftrace ctl PID pipe --rfs` writes.
+/// The first bytes of a stream, as `rftrace record --to` sends it and `rftrace ctl PID pipe --rfs` writes it.
 pub const STREAM_MAGIC: [u8; 8] = *b"\x93RFS\r\n\x1a\n";
-/// Sessions, tasks and forks.
+/// The file of sessions, tasks and forks.
 pub const TASKS: &str = "task.txt";
-/// The names of events.
+/// The file of event names.
 pub const EVENTS: &str = "events.txt";
-/// How ticks became nanoseconds.
+/// The file with the conversion from ticks to nanoseconds.
 pub const CLOCK: &str = "clock.txt";
-/// Losses of the recording.
+/// The file of losses of the recording.
 pub const GAPS: &str = "record.txt";
-/// The formats of the kernel's records.
+/// The file with the formats of the kernel's records.
 pub const KERNEL_HEADER: &str = "kernel_header";
-/// The functions of the kernel.
+/// The file of the kernel's functions.
 pub const KERNEL_SYMBOLS: &str = "kallsyms";
-/// Counters.
+/// The file of counters.
 pub const COUNTERS: &str = "extern.dat";
 
-/// Where to begin in records, and which functions are where in them. It may be removed at any time.
+/// The index: places in the records from which a reader can start, and the functions in the parts between. You may
+/// remove it at any time.
 pub const INDEX: &str = "index";
-/// The sums of the graph of a whole trace. It may be removed at any time, too.
+/// The sums of the graph of a whole trace. You may remove it at any time.
 pub const INDEX_GRAPH: &str = "index-graph";
-/// The rows of the report of a whole trace. It may be removed at any time, too.
+/// The rows of the report of a whole trace. You may remove it at any time.
 pub const INDEX_REPORT: &str = "index-report";
-/// The sums of the reports of a trace's parts. It may be removed at any time, too.
+/// The sums of the reports of a trace's parts. You may remove it at any time.
 pub const INDEX_BLOCKS: &str = "index-blocks";
-/// The sums of the graphs of a trace's parts. It may be removed at any time, too.
+/// The sums of the graphs of a trace's parts. You may remove it at any time.
 pub const INDEX_GRAPH_BLOCKS: &str = "index-graph-blocks";
-/// The data of the page for browsers of a whole trace. It may be removed at any time, too.
+/// The data of the browser page of a whole trace. You may remove it at any time.
 pub const INDEX_PAGE: &str = "index-page";
 
-/// Resources taken and given back, with the callers.
+/// The file of allocated and released resources, with their callers.
 pub const RESOURCES: &str = "resources.dat";
 
-/// The records of a task.
+/// Returns the name of the file with a task's records.
 pub fn records(tid: u32) -> String {
     format!("{tid}.dat")
 }
 
-/// The map of a session.
+/// Returns the name of a session's map file.
 pub fn map(sid: &str) -> String {
     format!("sid-{sid}.map")
 }
 
-/// The records of perf for a processor.
+/// Returns the name of the file with perf's records for a processor.
 pub fn perf(processor: u32) -> String {
     format!("perf-cpu{processor}.dat")
 }
 
-/// The records of the kernel for a processor.
+/// Returns the name of the file with the kernel's records for a processor.
 pub fn kernel(processor: u32) -> String {
     format!("kernel-cpu{processor}.dat")
 }
 
-/// The kind of a file of a trace, by its name.
+/// The kind of a trace's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum File {
-    /// [`INFO`].
+    /// The file [`INFO`].
     Info,
-    /// [`TASKS`].
+    /// The file [`TASKS`].
     Tasks,
-    /// A session's map.
+    /// The map of a session.
     Map,
     /// The functions of a module.
     Symbols,
-    /// Where these are in the source.
+    /// The source lines of a module's functions.
     SourceLines,
-    /// The records of the task with this number.
+    /// The records of the task with this id.
     Records(u32),
-    /// [`EVENTS`].
+    /// The file [`EVENTS`].
     Events,
-    /// [`COUNTERS`].
+    /// The file [`COUNTERS`].
     Counters,
     /// The records of perf for this processor.
     Perf(u32),
-    /// [`CLOCK`].
+    /// The file [`CLOCK`].
     Clock,
-    /// [`GAPS`].
+    /// The file [`GAPS`].
     Gaps,
     /// The records of the kernel for this processor.
     Kernel(u32),
-    /// [`KERNEL_HEADER`].
+    /// The file [`KERNEL_HEADER`].
     KernelHeader,
-    /// [`KERNEL_SYMBOLS`].
+    /// The file [`KERNEL_SYMBOLS`].
     KernelSymbols,
-    /// [`RESOURCES`].
+    /// The file [`RESOURCES`].
     Resources,
-    /// [`INDEX`], [`INDEX_GRAPH`], [`INDEX_REPORT`], [`INDEX_BLOCKS`], [`INDEX_GRAPH_BLOCKS`] or [`INDEX_PAGE`].
+    /// One of [`INDEX`], [`INDEX_GRAPH`], [`INDEX_REPORT`], [`INDEX_BLOCKS`], [`INDEX_GRAPH_BLOCKS`] and
+    /// [`INDEX_PAGE`].
     Index,
-    /// `task`, what uftrace's first versions wrote. It is read in place of [`TASKS`] where it is there.
+    /// The file `task` of uftrace's first versions. If it exists, it is read in place of [`TASKS`].
     OldTasks,
 }
 
 impl File {
-    /// The kind of the file called `name`; `None` if a trace has no such file. Removal of an older trace removes every file with a kind,
-    /// but only where [`INFO`] begins with [`MAGIC`].
+    /// Returns the kind of the file `name`; `None` if a trace has no such file. Clearing an older trace removes every
+    /// file with a kind, but only if [`INFO`] begins with [`MAGIC`].
     pub fn of(name: &str) -> Option<Self> {
         let number = |digits: &str| {
             let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -138,7 +140,7 @@ impl File {
         }
     }
 
-    /// True if it holds events, rather than the meaning of names and numbers in them.
+    /// Returns true if the file holds events, rather than the meaning of names and numbers in them.
     pub fn is_data(self) -> bool {
         matches!(self, Self::Records(_) | Self::Perf(_) | Self::Counters | Self::Kernel(_) | Self::Resources)
     }

@@ -1,4 +1,4 @@
-//! `record.txt`: losses of a recording, the reason for a dump, and the ends of processes.
+//! `record.txt`: the losses of a recording, the reason of a dump, and the ends of processes.
 
 use alloc::string::String;
 use core::fmt;
@@ -8,12 +8,12 @@ use crate::text;
 /// The key of the line that says what a dump was made for.
 const DUMP: &str = "dump";
 
-/// The line of the file of a dump that says what it was made for.
+/// Returns the line with the reason of a dump.
 pub fn dump_line(reason: &str) -> String {
     alloc::format!("{DUMP}={}\n", reason.replace('\n', " "))
 }
 
-/// The reason of a dump; `None` if the trace is none.
+/// Returns the reason of a dump from the bytes of the file; `None` if the trace is no dump.
 pub fn dump_reason(bytes: &[u8]) -> Option<String> {
     text::pairs(bytes).find(|(key, _)| key == DUMP).map(|(_, reason)| reason)
 }
@@ -34,34 +34,34 @@ pub fn ends(bytes: &[u8]) -> impl Iterator<Item = (u32, i32)> {
     })
 }
 
-/// Losses of a recording. Those with a place in the trace are events in it.
+/// The losses of a recording. Losses with a place in the trace are also events in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gaps {
-    /// Processes whose buffers were full before their end, so that the rest is missing.
+    /// The number of processes whose buffer was full before their end, so the rest is missing.
     pub full: u64,
-    /// Pieces of buffers that later records took the place of, so that the beginning is missing.
+    /// The number of chunks that later records overwrote, so the beginning is missing.
     pub overwritten: u64,
-    /// Threads that were too many at a time.
+    /// The number of threads beyond the maximum at one time.
     pub untraced_threads: u64,
-    /// Saves of processes that were not written because the trace had its greatest size.
+    /// The number of saves that were not written because the trace had its maximum size.
     pub too_much: u64,
-    /// Calls and returns that were dropped because no room was free for them, while the program ran.
+    /// The number of calls and returns that were dropped while the program ran, as no chunk was free.
     pub dropped: u64,
-    /// Processes that went on when their recorder ended, or the line to it broke, so that the rest is missing.
+    /// The number of processes that outlived their recorder, or the connection to it, so the rest is missing.
     pub cut: u64,
-    /// Pieces of what was recorded that could not be read, so that their calls are missing.
+    /// The number of unreadable chunks, whose calls are missing.
     pub damaged: u64,
-    /// True if context switches were recorded, even if there were none. If false, the trace does not have them.
+    /// True if context switches were recorded, even if there were none. With false the trace cannot show them.
     pub schedule: bool,
 }
 
 impl Gaps {
-    /// True if nothing is missing that was to be recorded.
+    /// Returns true if there are no losses.
     pub fn is_empty(&self) -> bool {
         Self { schedule: false, ..*self } == Self::default()
     }
 
-    /// Reads the file. What it does not tell is 0.
+    /// Parses the bytes of the file. Missing numbers are 0.
     pub fn parse(bytes: &[u8]) -> Self {
         let mut gaps = Self::default();
         for (key, value) in text::pairs(bytes) {

@@ -1,16 +1,17 @@
-//! Functions that the library for resources in a program that runs wants to be called in place of others: what it tells the tracer's library,
-//! which writes the slots. Both lie in the same process.
+//! Functions to be called in place of others in a running program: a table that the library for resources passes to the
+//! tracer's library, which writes the slots. Both lie in the same process.
 //!
-//! Not here: how slots are found and written (`rftrace-frontend`), and what the functions do (`rftrace-preload-resources`).
+//! Not here: how slots are found and written (`rftrace-frontend`), and the functions themselves
+//! (`rftrace-preload-resources`).
 
-/// A function that takes the place of another one. All are addresses.
+/// A function that replaces another one. All fields are addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Interposed {
-    /// The name by which others refer to the function, with a NUL behind it.
+    /// The address of the name by which other modules refer to the function, with a NUL at its end.
     pub name: usize,
-    /// The function that is to be called.
+    /// The address of the new function.
     pub function: usize,
-    /// The one that it stands for, as slots hold it.
+    /// The address of the replaced function, as slots hold it.
     pub original: usize,
 }

@@ -1,15 +1,17 @@
-//! The values of a call, as a tracer records them, behind a record of `<tid>.dat`, and as text. Which they are [specs](crate::values) tell.
+//! The values of a call: as a tracer records them, behind a record of `<tid>.dat`, and as text. The
+//! [specs](crate::values) define which values there are.
 //!
-//! | on disk | |
+//! | value | bytes on disk |
 //! |---|---|
 //! | a number | its bytes, up to a multiple of 4 |
 //! | a string | its length in two bytes, its bytes without a NUL, up to a multiple of 4 |
-//! | no string (a null pointer) | the length 4 and four bytes `ff` |
+//! | a null pointer to a string | the length 4 and four bytes `ff` |
 //! | a value with fields | its [image](crate::composite) |
 //!
-//! The whole is filled up to a multiple of 8. Its length is nowhere: who reads it has to know the specs.
+//! The values of a record are filled up to a multiple of 8 bytes. Their length is not stored: a reader needs the specs.
 //!
-//! Before it is written it has the form of `rftrace::abi::value`: items, each with the [code](ValueSpec::code) of its spec.
+//! In the tracer's buffer values have the form of `rftrace::abi::value`: items, each with the [code](ValueSpec::code)
+//! of its spec.
 
 use alloc::borrow::{Cow, ToOwned};
 use alloc::format;
@@ -24,26 +26,26 @@ use crate::values::{COMPOSITE, Form, NULL, ValueSpec};
 /// The bytes of a null pointer on disk, in place of a string.
 const NULL_BYTES: [u8; 4] = [0xff; 4];
 
-/// The values of a call, each with its spec.
+/// A value of a call with its spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value<'a> {
-    /// Its spec.
+    /// The spec.
     pub spec: ValueSpec,
     /// Its bytes; `None` for a string that is none.
     bytes: Option<Cow<'a, [u8]>>,
 }
 
-/// Names for the numbers of a trace.
+/// The names for the numbers in a trace.
 pub trait Names {
-    /// The function at an address.
+    /// Returns the name of the function at an address.
     fn function(&self, address: u64) -> Option<String>;
-    /// A number of one of the [enumerations](Form::Enumeration).
+    /// Returns the name of a number of one of the [enumerations](Form::Enumeration).
     fn enumerator(&self, enumeration: u16, number: i32) -> Option<String>;
-    /// One of the layouts of [`Form::Composite`].
+    /// Returns one of the layouts of [`Form::Composite`].
     fn layout(&self, number: u16) -> Option<&Layout>;
 }
 
-/// The items that a tracer has recorded of a call. What is behind a flaw is left out.
+/// Decodes the items that a tracer recorded of a call. It drops everything after a malformed item.
 pub fn items(mut bytes: &[u8]) -> Vec<Value<'_>> {
     let mut found = Vec::new();
     while let Some((code, rest)) = bytes.split_first_chunk::<2>() {
@@ -72,7 +74,7 @@ pub fn items(mut bytes: &[u8]) -> Vec<Value<'_>> {
     found
 }
 
-/// The bytes of values in a `.dat` file.
+/// Encodes values for a `.dat` file.
 pub fn payload(values: &[Value<'_>]) -> Vec<u8> {
     let mut payload = Vec::new();
     for value in values {
@@ -89,7 +91,8 @@ pub fn payload(values: &[Value<'_>]) -> Vec<u8> {
     payload
 }
 
-/// Reads what stands behind a record, of these specs, and how long it is. `None`: it ends too early.
+/// Decodes the values behind a record, by their specs. Returns them with their length in bytes, or `None` if `bytes`
+/// ends too early.
 pub fn read_payload<'a>(specs: &[ValueSpec], bytes: &'a [u8]) -> Option<(Vec<Value<'a>>, usize)> {
     let mut values = Vec::with_capacity(specs.len());
     let mut place = 0_usize;
@@ -114,7 +117,7 @@ impl<'a> Value<'a> {
         Self { spec, bytes: bytes.map(Cow::Borrowed) }
     }
 
-    /// The value as text, as uftrace shows it, but that control characters are escaped and fields are shown.
+    /// Returns the value as text, in uftrace's form, but with control characters escaped and fields shown.
     pub fn text(&self, names: &impl Names) -> String {
         /// The numbers from which on those without a form are shown in hexadecimal.
         const LARGE: u64 = 100_000;

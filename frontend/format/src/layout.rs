@@ -1,14 +1,14 @@
-//! The layout of a value with fields: the form and place of each field among its bytes, as `# layout NAME TEXT` in `<module>.dbg` gives it.
-//! For uftrace that is a comment, and the value a structure with this name and size.
+//! The layout of a value with fields: the form and place of each field among its bytes. A line `# layout NAME TEXT` in
+//! `<module>.dbg` holds it. uftrace sees a comment, and a structure with this name and size.
 //!
 //! | text | value |
 //! |---|---|
-//! | `i32@4`, `s@8` | one as in specs of [values](crate::values), and where it is |
-//! | `e8:NAME@4` | one of the names of an enumeration, a number of so many bits |
-//! | `{Point\|x=i32@4,y=i32@8}` | fields with names |
-//! | `(Some\|i32@8)` | fields without |
-//! | `[32@4\|0=(None\|),*=(Some\|i32@8)]` | variants by a number of so many bits, in hexadecimal; `*` for all others |
-//! | `?` | not known |
+//! | `i32@4`, `s@8` | a form as in the specs of [values](crate::values), and its offset |
+//! | `e8:NAME@4` | a name of an enumeration, for a number of so many bits |
+//! | `{Point\|x=i32@4,y=i32@8}` | named fields |
+//! | `(Some\|i32@8)` | unnamed fields |
+//! | `[32@4\|0=(None\|),*=(Some\|i32@8)]` | variants, by a number of so many bits, in hexadecimal; `*` for all others |
+//! | `?` | unknown |
 //!
 //! Not here: the recording of these bytes (`composite`), and values as text (`items`).
 
@@ -26,38 +26,38 @@ const MAX_DEPTH: u32 = 8;
 /// The most parts of one.
 const MAX_PARTS: usize = 256;
 
-/// The meaning of the bytes of a value.
+/// The meaning of a value's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
-    /// Nothing is known.
+    /// The meaning is unknown.
     Unknown,
-    /// A value without fields: what it is, and where it is in the image.
+    /// A value without fields: its spec, and its offset in the image.
     Leaf(ValueSpec, u16),
-    /// Fields, with names or without.
+    /// A structure with named or unnamed fields.
     Structure {
-        /// The type, or variant; may be empty.
+        /// The name of the type or variant; may be empty.
         name: String,
-        /// True if fields have names.
+        /// True if the fields have names.
         is_named: bool,
-        /// Each with its name.
+        /// The fields with their names.
         fields: Vec<(String, Self)>,
     },
-    /// One of several, by a number.
+    /// One of several variants, chosen by a number.
     Variants {
-        /// Where the number is, and its size as doublings of a byte.
+        /// The offset of the deciding number in the image, and its size as a number of doublings of a byte.
         at: (u16, u8),
-        /// Each with its number; `None`: all others.
+        /// The variants with their numbers; `None` stands for all other numbers.
         variants: Vec<(Option<u64>, Self)>,
     },
 }
 
 impl Layout {
-    /// A value without fields, of `size` bytes: 1, 2, 4 or 8.
+    /// Creates the layout of a value without fields, of `size` bytes: 1, 2, 4 or 8.
     pub fn leaf(form: Form, size: u64, at: u16) -> Self {
         Self::Leaf(ValueSpec::new(Place::Argument(1), form, size), at)
     }
 
-    /// True if any of it would be shown.
+    /// Returns true if any part has a known meaning.
     pub fn is_known(&self) -> bool {
         match self {
             Self::Unknown => false,
@@ -66,7 +66,7 @@ impl Layout {
         }
     }
 
-    /// The text in a file. `enumeration` names those with a number.
+    /// Returns the text for a file. `enumeration` names enumerations by number.
     pub fn to_text(&self, enumeration: &mut impl FnMut(u16) -> String) -> String {
         let mut text = String::new();
         self.write(&mut text, enumeration);
@@ -117,7 +117,7 @@ impl Layout {
         }
     }
 
-    /// Reads such a text; `None` if it is none. `enumeration` numbers those with a name.
+    /// Parses such a text; `None` if it is malformed. `enumeration` numbers enumerations by name.
     pub fn parse(text: &str, enumeration: &mut impl FnMut(&str) -> u16) -> Option<Self> {
         let mut parser = Parser { rest: text, n_parts: 0, enumeration };
         let layout = parser.layout(MAX_DEPTH)?;

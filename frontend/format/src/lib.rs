@@ -1,26 +1,30 @@
 //! The format of a trace directory, as uftrace 0.13 to 0.19 and rftrace write and read it.
 //!
-//! Each part of the format is defined here once: what writes a trace and what reads one use the same type. There is no I/O but by
-//! `opener` and `store`, with the feature `std`: records become bytes and bytes records, lines are types with [`Display`](core::fmt::Display) and `parse`. The crate is
-//! `no_std` with `alloc` and has no dependencies; the feature `libc` adds one, for a conversion.
+//! Each part of the format is defined here once: the writer and the reader of a trace use the same type. Types convert
+//! between records and bytes, and between lines and text ([`Display`](core::fmt::Display) and `parse`). Only `opener`
+//! and `store`, with the feature `std`, do I/O. The crate is `no_std` with `alloc` and has no dependencies; the feature
+//! `libc` adds one, for a conversion.
 //!
 //! | file | contents | module |
 //! |---|---|---|
 //! | `info` | a header of 40 bytes, then sections of text | [`info`] |
 //! | `task.txt` | a line for each program, thread and fork | [`tasks`] |
-//! | `sid-<SID>.map` | a line for each module: where it was loaded | [`map`] |
+//! | `sid-<SID>.map` | a line for each module: its place in memory | [`map`] |
 //! | `<module>.sym` | the module's functions | [`symbols`] |
-//! | `<module>.dbg` | where these are in the source, and which values are recorded of them | [`symbols`], [`values`], [`layout`] |
+//! | `<module>.dbg` | their source lines, and the specs of their values | [`symbols`], [`values`], [`layout`] |
 //! | `<tid>.dat` | the task's records, 16 bytes each, and values behind them | [`record`], [`items`] |
 //! | `events.txt` | names of the events in the `.dat` files | [`events`] |
 //! | `extern.dat` | counters | [`events`] |
 //! | `perf-cpu<N>.dat` | names of threads and context switches, as records of `perf` | [`perf`] |
-//! | `clock.txt` | how ticks became nanoseconds, and what a recorded call costs; only rftrace writes it | [`clock`], [`cost`] |
-//! | `record.txt` | what was not recorded; only rftrace writes it | [`gaps`] |
-//! | `resources.dat` | who took memory and gave it back; only rftrace writes it | [`resources`] |
-//! | `.recording` | what `rftrace record` makes the trace of, until it is done | [`recording`] |
+//! | `clock.txt` | the conversion from ticks to nanoseconds, and the cost of a recorded call; only rftrace writes it | [`clock`], [`cost`] |
+//! | `record.txt` | the losses of the recording; only rftrace writes it | [`gaps`] |
+//! | `resources.dat` | allocated and released resources with their callers; only rftrace writes it | [`resources`] |
+//! | `.recording` | the working folder of `rftrace record` | [`recording`] |
 //!
-//! [`files`] has the names; [`branches`] is what a program that is attached to tells its recorder, [`interposed`] what one library in it tells the other, [`companion`] which files of a trace a receiver gets as they are, [`specification`] what a recorder tells a program of functions that take something. What an image that a kernel sends looks like is not here but in `rftrace-frontend`.
+//! [`files`] defines the names of these files. Further modules define data between processes: [`branches`] and
+//! [`interposed`] between the libraries in a traced program and its recorder, [`specification`] from the recorder to a
+//! traced program, [`companion`] the files that a receiver of a stream gets unchanged. The crate `rftrace-frontend`
+//! defines the image that a kernel sends.
 //!
 //! # Example
 //!
@@ -33,10 +37,10 @@
 //!
 //! # Errors
 //!
-//! Readers return [`Malformed`] with the place and the reason. Lines of unknown kinds are no errors: newer versions
+//! Parsers return [`Malformed`] with the place and the reason. Lines of unknown kinds are no errors, as newer versions
 //! may write some.
 //!
-//! Source: uftrace, `uftrace.h`, `utils/data-file.c`, `utils/symbol.c`; the tests compare with uftrace's own reading.
+//! Source: uftrace, `uftrace.h`, `utils/data-file.c`, `utils/symbol.c`. The tests compare with uftrace's own reading.
 
 #![no_std]
 #![warn(clippy::print_stdout, clippy::print_stderr)]

@@ -1,19 +1,19 @@
-//! Faults in files.
+//! The error of all parsers.
 
 use alloc::borrow::Cow;
 use core::fmt;
 
-/// A part of a file is not as the format wants it.
+/// An error: a part of a file violates the format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// Where in the file, in bytes.
+    /// The offset in the file, in bytes.
     pub offset: u64,
-    /// The fault, and the expected form.
+    /// The fault and the expected form.
     pub reason: Cow<'static, str>,
 }
 
 impl Malformed {
-    /// At `offset` in the file, for this reason.
+    /// Creates the error for a fault at `offset`.
     pub fn new(offset: u64, reason: impl Into<Cow<'static, str>>) -> Self {
         Self { offset, reason: reason.into() }
     }

@@ -1,43 +1,44 @@
-//! `sid-<SID>.map`: where each module of a program lies in memory.
+//! `sid-<SID>.map`: the place of each module of a program in memory.
 
 use core::fmt;
 
 use crate::symbols::short_build_id;
 
-/// Where a stack is that is on no map: uftrace needs a stack, or it takes every address for the kernel's.
+/// The line for a stack that is on no map. uftrace needs a line for a stack; without one it takes every address for the
+/// kernel's.
 pub const NO_STACK: MapLine<'static> = MapLine::new((0xffff_ffff_ffff, 0xffff_ffff_ffff), "rw-p", STACK, None);
 
-/// The path of the line of the main thread's stack.
+/// The path in the line of the main thread's stack.
 pub const STACK: &str = "[stack]";
 
-/// One line of a map: a module's place. Its symbols lie at `start` plus their own addresses.
+/// A line of a map: the place of a module. A symbol lies at `start` plus its own address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapLine<'a> {
-    /// The first address.
+    /// The module's first address.
     pub start: u64,
     /// The first address after the module.
     pub end: u64,
     /// The permissions of the memory, as in `/proc/<pid>/maps`: `r-xp`.
     pub permissions: &'a str,
-    /// Which part of which file that is: offset, device and inode, as in `/proc/<pid>/maps`; nobody reads it.
+    /// The part of the file: offset, device and inode, as in `/proc/<pid>/maps`. Readers ignore it.
     pub part: &'a str,
-    /// The file, [spelled](crate::text::spelled); empty or in brackets if there is none.
+    /// The file's path, [spelled](crate::text::spelled); empty or in brackets for memory without a file.
     pub path: &'a str,
-    /// In hexadecimal, of any length; the first 40 digits are written.
+    /// The build-id in hexadecimal, of any length. The first 40 digits are written.
     pub build_id: Option<&'a str>,
 }
 
 impl<'a> MapLine<'a> {
-    /// A line without what nobody reads.
+    /// Creates a line without `part`.
     pub const fn new((start, end): (u64, u64), permissions: &'a str, path: &'a str, build_id: Option<&'a str>) -> Self {
         Self { start, end, permissions, part: "00000000 00:00 0", path, build_id }
     }
 
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
     ///
-    /// Describes the expected line.
+    /// The expected form of a line.
     pub fn parse(line: &'a str) -> Result<Self, &'static str> {
         Self::fields(line)
             .ok_or("not a line of a memory map: `<start>-<end> <prot> <offset> <major:minor> <inode> <path>`")
@@ -66,7 +67,7 @@ impl<'a> MapLine<'a> {
         Some(Self { start: start?, end: end?, permissions, part, path: path.trim_end(), build_id })
     }
 
-    /// True if it names a file.
+    /// Returns true if the line names a file.
     pub fn is_file(&self) -> bool {
         !self.path.is_empty() && !self.path.starts_with('[')
     }

@@ -1,6 +1,6 @@
-//! Opens files that a directory, a peer or a user names: regular files alone, and reads no more of them than makes sense.
+//! Safe reading of files that a directory, a peer or a user names: only regular files, and only up to a limit.
 //!
-//! A pipe keeps a reader waiting, a device may never end, and a file may be much longer than what lies on the disk.
+//! A pipe can block a reader, a device may be endless, and a sparse file may be much longer than its data on the disk.
 
 extern crate std;
 
@@ -11,14 +11,15 @@ use std::fs::{self, File};
 use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;
 
-/// Bytes of a text of a trace, at the most. A million tasks and modules need less.
+/// The maximum size in bytes of a text file in a trace. A million tasks and modules need less.
 pub const MOST_TEXT: u64 = 256 << 20;
 
 /// Opens a regular file.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidInput`] for other things, [`ErrorKind::InvalidData`] for a file that is nearly all hole; and those of the system.
+/// [`ErrorKind::InvalidInput`] for other kinds of files, [`ErrorKind::InvalidData`] for a file that is nearly all hole;
+/// and those of the system.
 pub fn open(path: &Path) -> Result<File> {
     // Opening a pipe waits already.
     let metadata = fs::metadata(path)?;
@@ -55,7 +56,7 @@ fn is_hole(_: &fs::Metadata) -> bool {
 ///
 /// # Errors
 ///
-/// Those of [`open`], and [`ErrorKind::InvalidData`] where it has more than `most` bytes.
+/// Those of [`open`], and [`ErrorKind::InvalidData`] for a file of more than `most` bytes.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -66,11 +67,11 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a whole text.
+/// Reads a whole text file.
 ///
 /// # Errors
 ///
-/// Those of [`read`], and [`ErrorKind::InvalidData`] where it is no UTF-8.
+/// Those of [`read`], and [`ErrorKind::InvalidData`] for a file that is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> Result<String> {
     let invalid = |_| Error::new(ErrorKind::InvalidData, "not a text (UTF-8)");
     String::from_utf8(read(path, most)?).map_err(invalid)

@@ -1,9 +1,9 @@
-//! Files of a recorder that other processes open by its number and that of a descriptor.
+//! Files of a recorder that other processes open through its PID and descriptor number.
 //!
-//! The recorder may have ended, and another process have its number and a file at that descriptor. So the file is named by its device and inode
-//! too, and nobody reads or writes another one. Files in memory have inodes of their own as long as they are open.
+//! The recorder may have ended, and another process may have its PID and a file at that descriptor. So device and inode
+//! identify the file too, and no other file is read or written. A file in memory keeps its inode as long as it is open.
 //!
-//! Not here: what lies in such files.
+//! Not here: the content of such files.
 
 extern crate std;
 
@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Such a file.
+/// The identity of a file that one process has open and another one opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed {
     device: u64,
@@ -25,30 +25,30 @@ pub struct Passed {
 }
 
 impl Passed {
-    /// A file that this process has open.
+    /// Returns the identity of a file that this process has open.
     ///
     /// # Errors
     ///
-    /// The system tells nothing of it.
+    /// The system cannot report device and inode.
     pub fn of(file: &File) -> io::Result<Self> {
         Self::at(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into(), file)
     }
 
-    /// A file that was found at a path.
+    /// Returns the identity of a file that was opened at a path.
     ///
     /// # Errors
     ///
-    /// The system tells nothing of it.
+    /// The system cannot report device and inode.
     pub fn at(path: PathBuf, file: &File) -> io::Result<Self> {
         let meta = file.metadata()?;
         Ok(Self { device: meta.dev(), inode: meta.ino(), path })
     }
 
-    /// Opens it, in another process or in this one.
+    /// Opens the file, in another process or in this one.
     ///
     /// # Errors
     ///
-    /// It cannot be reached, or another file is there by now.
+    /// The file cannot be reached, or another file has its place.
     pub fn open(&self, options: &OpenOptions) -> io::Result<File> {
         let file = options.open(&self.path)?;
         if self.is(&file.metadata()?) {
@@ -57,7 +57,7 @@ impl Passed {
         Err(io::Error::new(io::ErrorKind::NotFound, "its recorder has ended: another process has its number"))
     }
 
-    /// True if it is still there. `None`: unknown.
+    /// Returns true if the file still exists, `None` if that is unknown.
     #[must_use]
     pub fn is_there(&self) -> Option<bool> {
         match fs::metadata(&self.path) {
@@ -66,7 +66,7 @@ impl Passed {
         }
     }
 
-    /// Where it is, as long as its recorder lives.
+    /// Returns the file's path, which is valid as long as its recorder lives.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -1,23 +1,23 @@
-//! `perf-cpu<N>.dat`: records of perf for one processor, as `perf_event_open(2)` describes them.
+//! `perf-cpu<N>.dat`: perf's records for one processor, as `perf_event_open(2)` describes them.
 //!
-//! A record begins with its [`Header`]. Those of the kernel end with a sample id of process, thread and time, 4, 4 and 8 bytes:
-//! a trace has context switches from the kernel, and names of threads that have names of their own, which uftrace has nowhere
-//! else.
+//! A record begins with a [`Header`]. Records of the kernel end with a sample id: process, thread and time, 4, 4 and 8
+//! bytes. A trace has context switches from the kernel here, and names of threads, for which uftrace has no other
+//! place.
 
-/// Size of a [`Header`].
+/// The size of a [`Header`] in bytes.
 pub const HEADER_BYTES: usize = 8;
-/// Size of a record with a thread's name: header, pid, tid and name; then the sample id.
+/// The size in bytes of a record with a thread's name: header, pid, tid and name; then the sample id.
 pub const THREAD_NAME_BYTES: usize = HEADER_BYTES + 4 + 4 + NAME_BYTES + SAMPLE_ID_BYTES;
-/// Bytes of a thread's name, with a NUL at its end.
+/// The size in bytes of a thread's name, with a NUL at its end.
 pub const NAME_BYTES: usize = 16;
 
 const SAMPLE_ID_BYTES: usize = 4 + 4 + 8;
 
-/// Type of a record: so many were lost.
+/// The type of a record with a number of lost records.
 pub const LOST: u32 = 2;
-/// Type of a record: a thread's name.
+/// The type of a record with a thread's name.
 pub const COMM: u32 = 3;
-/// Type of a record: a context switch.
+/// The type of a record of a context switch.
 pub const SWITCH: u32 = 14;
 
 /// Flag of a [`SWITCH`]: the task gave up its processor.
@@ -28,16 +28,16 @@ const SWITCH_OUT_PREEMPTED: u16 = 1 << 14;
 /// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its type: [`COMM`], [`SWITCH`], …
+    /// The type: [`COMM`], [`SWITCH`], …
     pub kind: u32,
     /// Flags, which depend on the type.
     pub flags: u16,
-    /// Bytes of the record, with this header.
+    /// The size of the record in bytes, with this header.
     pub size: u16,
 }
 
 impl Header {
-    /// Reads a header. The size is not checked.
+    /// Decodes a header. The size is not checked.
     pub fn decode(bytes: [u8; HEADER_BYTES]) -> Self {
         let [a, b, c, d, e, f, g, h] = bytes;
         Self {
@@ -47,34 +47,34 @@ impl Header {
         }
     }
 
-    /// Its bytes.
+    /// Encodes the header.
     pub fn encode(self) -> [u8; HEADER_BYTES] {
         let ([a, b, c, d], [e, f], [g, h]) =
             (self.kind.to_le_bytes(), self.flags.to_le_bytes(), self.size.to_le_bytes());
         [a, b, c, d, e, f, g, h]
     }
 
-    /// Bytes that follow this header; `None` if the size is less than that of a header, so that nobody knows.
+    /// Returns the number of bytes after this header; `None` if the size is smaller than a header.
     pub fn body_bytes(self) -> Option<usize> {
         usize::from(self.size).checked_sub(HEADER_BYTES)
     }
 }
 
-/// The name of a thread, since `time_ns`.
+/// A record with the name of a thread since `time_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadName<'a> {
-    /// Nanoseconds of the trace's clock.
+    /// The time in nanoseconds of the trace's clock.
     pub time_ns: u64,
-    /// The thread.
+    /// The thread's id.
     pub tid: u32,
-    /// Its process.
+    /// The process's id.
     pub pid: u32,
-    /// The name; what is behind the fifteenth byte is cut.
+    /// The name, which is cut after fifteen bytes.
     pub name: &'a str,
 }
 
 impl ThreadName<'_> {
-    /// The record.
+    /// Encodes the record.
     pub fn encode(&self) -> [u8; THREAD_NAME_BYTES] {
         let mut text = [0; NAME_BYTES];
         let bytes = self.name.as_bytes();
@@ -94,35 +94,35 @@ impl ThreadName<'_> {
     }
 }
 
-/// The time of a record with a sample id at its end; 0 if it is shorter than that.
+/// Returns the time of a record with a sample id at its end; 0 for a shorter record.
 pub fn time_ns(record: &[u8]) -> u64 {
     record.last_chunk().map_or(0, |time| u64::from_le_bytes(*time))
 }
 
-/// How a task got or lost its processor.
+/// The direction of a context switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchKind {
-    /// It got one.
+    /// The task got a processor.
     In,
-    /// It gave it up.
+    /// The task gave up its processor.
     Out,
-    /// It lost it to another task.
+    /// The task lost its processor to another task.
     OutPreempted,
 }
 
-/// The body of a [`SWITCH`], behind its header.
+/// The body of a [`SWITCH`] record, behind its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switch {
-    /// Nanoseconds of the trace's clock.
+    /// The time in nanoseconds of the trace's clock.
     pub time_ns: u64,
-    /// The task.
+    /// The task's id.
     pub tid: u32,
-    /// The direction of the switch.
+    /// The direction.
     pub kind: SwitchKind,
 }
 
 impl Switch {
-    /// Reads a record of type [`SWITCH`] by its flags and what follows its header; `None` if that is too short.
+    /// Decodes a record of type [`SWITCH`] from its flags and its body; `None` if the body is too short.
     pub fn decode(flags: u16, body: &[u8]) -> Option<Self> {
         let kind = match (flags & SWITCH_OUT != 0, flags & SWITCH_OUT_PREEMPTED != 0) {
             (false, _) => SwitchKind::In,
@@ -133,10 +133,10 @@ impl Switch {
     }
 }
 
-/// Bytes of a record of type [`LOST`].
+/// The size in bytes of a record of type [`LOST`].
 pub const LOST_BYTES: usize = HEADER_BYTES + 8 + 8;
 
-/// The record that says how many were lost.
+/// Encodes a record with the number of lost records.
 pub fn encode_lost(count: u64) -> [u8; LOST_BYTES] {
     let mut record = [0; LOST_BYTES];
     record[..HEADER_BYTES].copy_from_slice(&Header { kind: LOST, flags: 0, size: LOST_BYTES as u16 }.encode());
@@ -144,7 +144,7 @@ pub fn encode_lost(count: u64) -> [u8; LOST_BYTES] {
     record
 }
 
-/// How many records were lost, by what follows the header of a [`LOST`]; 1 if that is too short.
+/// Returns the number of lost records from the body of a [`LOST`] record; 1 if the body is too short.
 pub fn lost(body: &[u8]) -> u64 {
     long(body, 8).unwrap_or(1)
 }

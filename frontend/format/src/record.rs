@@ -1,11 +1,11 @@
-//! `<tid>.dat`: one record after the other, 16 bytes each, and the data of those that have some.
+//! `<tid>.dat`: a sequence of records, 16 bytes each, some followed by data.
 //!
-//! On disk a record is two little-endian 64-bit words: the time, and from the lowest bit up kind (2 bits), payload flag (1),
-//! magic (3), depth (10) and address (48).
+//! On disk a record is two little-endian 64-bit words: the time, and a word with, from the lowest bit up, kind (2
+//! bits), payload flag (1), magic (3), depth (10) and address (48).
 
-/// Size of a record in bytes, without the payload that may follow it.
+/// The size of a record in bytes, without a payload.
 pub const RECORD_BYTES: usize = 16;
-/// The deepest depth that a record can hold.
+/// The maximum depth in a record.
 pub const MAX_DEPTH: u16 = 1023;
 /// The bits of an address that a record holds.
 pub const ADDRESS_MASK: u64 = 0xffff_ffff_ffff;
@@ -24,26 +24,27 @@ pub enum Kind {
     Entry,
     /// A function returned.
     Exit,
-    /// Records were lost; the address is how many.
+    /// Records were lost; the address is their number.
     Lost,
-    /// Something else happened; the address is the event's number.
+    /// Another event happened; the address is the event's number.
     Event,
 }
 
-/// One record.
+/// A record of `<tid>.dat`: an entry, an exit, a loss or another event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// When, in nanoseconds of the trace's clock.
+    /// The time in nanoseconds of the trace's clock.
     pub time_ns: u64,
-    /// Its kind.
+    /// The kind.
     pub kind: Kind,
-    /// True if data of an unstated length follows the record: arguments, a return value or event data.
+    /// True if data follows the record: arguments, a return value or event data. The record does not give its length.
     pub has_payload: bool,
-    /// Where that data begins in the file, if its reader has noted it; 0 otherwise. It is not among the bytes of a record.
+    /// The offset of that data in the file, if the reader has set it; 0 otherwise. It is not part of the encoded
+    /// record.
     pub payload_at: u64,
-    /// How many functions were open around this one, at most 1023. Some tracers always write 0.
+    /// The number of functions that were open around this one, at most 1023. Some tracers always write 0.
     pub depth: u16,
-    /// The low 48 bits of an address in the function; see [`Kind`] for the other meanings.
+    /// The low 48 bits of an address in the function; see [`Kind`] for other meanings.
     pub addr: u64,
 }
 
@@ -73,7 +74,7 @@ impl Record {
         })
     }
 
-    /// Encodes the record. Depths and addresses that do not fit are cut: depths to 1023, addresses to their low 48 bits.
+    /// Encodes the record. Depths are limited to 1023, addresses to their low 48 bits.
     // The writer of traces may be compiled with the program's flags: each function that is not inlined then costs two hooks.
     #[inline(always)]
     pub const fn encode(&self) -> [u8; RECORD_BYTES] {

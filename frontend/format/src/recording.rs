@@ -1,7 +1,8 @@
-//! `.recording`: the folder in a trace directory that `rftrace record` and the processes it records write to until the trace is
-//! made of what is there.
+//! `.recording`: the working folder in a trace directory. `rftrace record` and the recorded processes write to it until
+//! the trace is made of its files.
 //!
-//! Each save of a process is a directory of its own, a [part](Entry::Part): a trace, and [`PART_FILE`], which is written last.
+//! Each save of a process is a directory of its own, a [part](Entry::Part): a trace, and [`PART_FILE`], which is
+//! written last.
 
 use alloc::format;
 use alloc::string::String;
@@ -11,56 +12,57 @@ use core::ops::AddAssign;
 
 use crate::text;
 
-/// The folder.
+/// The name of the working folder.
 pub const FOLDER: &str = ".recording";
-/// The folder that has the same name later where what was recorded is kept as it is.
+/// The later name of that folder, if the records are kept as they were recorded.
 pub const STREAM: &str = "stream";
-/// The folder in it in which the trace is put together.
+/// The name of the folder in it in which the trace is put together.
 pub const JOINED: &str = "joined";
-/// The file with what processes have written: a number of bytes on each line.
+/// The name of the file with the amounts that processes have written: a number of bytes on each line.
 pub const WRITTEN: &str = "written";
-/// The file with what the tracer takes of a call, if it was measured: lines of `clock.txt`. See [`cost`](crate::cost).
+/// The name of the file with the measured overhead per call: lines of `clock.txt`. See [`cost`](crate::cost).
 pub const COST: &str = "cost.txt";
-/// The file of a part, or of a snapshot, that tells what was saved. See [`Part`].
+/// The name of the file with the outcome of a part or snapshot. See [`Part`].
 pub const PART_FILE: &str = "part.txt";
 
-/// The socket at which a recorder answers what the values of functions are: asked by lines of [modules](TypesLine::Module).
+/// The name of the socket at which a recorder answers questions about functions' values. A question has lines of
+/// [modules](TypesLine::Module).
 pub const TYPES: &str = "types";
-/// The end of an answer: what is without it is not whole.
+/// The end of an answer. An answer without it is incomplete.
 pub const TYPES_END: &str = "end\n";
 
-/// The beginning of names of files with the records of a process, as they came.
+/// The beginning of the names of files with the raw records of a process.
 pub const SPOOL: &str = "spool-";
-/// The end of the name of the file with all that is known of the process of a spool.
+/// The end of the name of the file with all facts about a spool's process.
 pub const WHOLE: &str = "whole";
-/// The beginning of names of files with the symbols of a module of another machine.
+/// The beginning of the names of files with the symbols of a module of another machine.
 pub const SYMBOLS: &str = "symbols-";
-/// A file that is there if all of it comes from another machine.
+/// The name of a file that exists if all data comes from another machine.
 pub const RECEIVED: &str = "received";
 
-/// The file name of the library that `rftrace record` has programs load: the tracer.
+/// The file name of the library that `rftrace record` preloads into programs: the tracer.
 pub const TRACER: &str = "rftrace-preload";
-/// That of the library that records who takes memory.
+/// The file name of the library that records resources.
 pub const RESOURCES: &str = "rftrace-preload-resources";
-/// That of the library that leads calls of specified functions to it.
+/// The file name of the library that redirects calls of specified functions to it.
 pub const SPECIFIED: &str = "rftrace-specified-functions";
 
 /// A part of the path of musl's dynamic linker.
 pub const MUSL: &[u8] = b"/ld-musl-";
 
-/// True if a library that the dynamic linker is told to preload is one of ours: by its name, or by that of a folder made for it.
+/// Returns true if a preloaded library belongs to rftrace, by its name or by that of a folder made for it.
 #[must_use]
 pub fn is_own_library(path: &[u8]) -> bool {
     path.split(|&byte| byte == b'/').any(|name| name.starts_with(TRACER.as_bytes()))
 }
 
-/// The libraries that `LD_PRELOAD` names (ld.so(8)).
+/// Returns the libraries in the value of `LD_PRELOAD` (ld.so(8)).
 pub fn preloaded(variable: &[u8]) -> impl Iterator<Item = &[u8]> {
     variable.split(|byte| b" :".contains(byte)).filter(|path| !path.is_empty())
 }
 
-/// The folder of a snapshot in a trace directory, by its number from 1 on and by what it was made for, if that was not a signal:
-/// `snapshot-3-slow-app.handle-5ms`.
+/// Returns the folder name of a snapshot in a trace directory: its number, from 1, and its reason unless that was a
+/// signal: `snapshot-3-slow-app.handle-5ms`.
 pub fn snapshot(number: u64, reason: Option<&str>) -> String {
     const MAX_CHARS: usize = 60;
 
@@ -77,38 +79,38 @@ pub fn snapshot(number: u64, reason: Option<&str>) -> String {
     name
 }
 
-/// The number of a snapshot, by the name of its folder; `None` for other names.
+/// Returns the number of a snapshot from its folder name; `None` for other names.
 pub fn snapshot_number(name: &str) -> Option<u64> {
     let rest = name.strip_prefix("snapshot-")?;
     let number = rest.split_once('-').map_or(rest, |(number, _)| number);
     number.parse().ok().filter(|&number| number > 0)
 }
 
-/// An entry of [`FOLDER`], by its name.
+/// An entry of [`FOLDER`], parsed from its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// A file for as long as `rftrace record` is there.
+    /// A file that exists while `rftrace record` runs.
     Recorder {
-        /// Its process.
+        /// The recorder's process.
         pid: u32,
-        /// When that was started, as `/proc/<pid>/stat` tells it.
+        /// The start time of that process, as `/proc/<pid>/stat` reports it.
         started: &'a str,
     },
-    /// A file for a process that is recorded.
+    /// A file for a recorded process.
     Process {
         /// The process.
         pid: u32,
-        /// When it was started, as `/proc/<pid>/stat` tells it.
+        /// The start time of the process, as `/proc/<pid>/stat` reports it.
         started: &'a str,
     },
     /// A file for a process that is about to be forked.
     Fork {
-        /// Its parent.
+        /// The parent.
         parent: u32,
-        /// Which of the forks of that.
+        /// The number of the parent's fork.
         number: u64,
     },
-    /// A file that says why a process is not recorded.
+    /// A file with the reason why a process is not recorded.
     Error {
         /// The process.
         pid: u32,
@@ -117,20 +119,20 @@ pub enum Entry<'a> {
     Part {
         /// The process.
         pid: u32,
-        /// When, by `CLOCK_MONOTONIC`.
+        /// The time of the save by `CLOCK_MONOTONIC`, in nanoseconds.
         nanos: u64,
     },
     /// The directory of a snapshot.
     Snapshot {
         /// The process.
         pid: u32,
-        /// When, by `CLOCK_MONOTONIC`.
+        /// The time of the snapshot by `CLOCK_MONOTONIC`, in nanoseconds.
         nanos: u64,
     },
 }
 
 impl<'a> Entry<'a> {
-    /// The entry with this name; `None` for anything else.
+    /// Parses the name of an entry; `None` for other names.
     pub fn of(name: &'a str) -> Option<Self> {
         let (kind, rest) = name.split_once('-')?;
         let (pid, detail) = rest.split_once('-').map_or((rest, None), |(pid, detail)| (pid, Some(detail)));
@@ -165,58 +167,58 @@ impl fmt::Display for Entry<'_> {
 pub struct Part {
     /// The process.
     pub pid: u32,
-    /// When the program began that the process ran, which tells it from others that this process has run.
+    /// The start time of the program. It tells the program from others that the same process has run.
     pub program: u64,
-    /// How the process began, if a recorded one forked it.
+    /// The fork that created the process, if a recorded process forked it.
     pub fork: Option<Fork>,
     /// The saved part.
     pub saved: Saved,
-    /// The problem, and the remedy: a line.
+    /// The problem and the remedy, in one line.
     pub problem: Option<String>,
     /// The status of `wait` that the process ended with, if it is known.
     pub status: Option<i32>,
 }
 
-/// The fork that a process began with.
+/// The fork that created a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fork {
-    /// The process that forked.
+    /// The parent.
     pub parent: u32,
-    /// When, by `CLOCK_MONOTONIC`.
+    /// The time of the fork by `CLOCK_MONOTONIC`, in nanoseconds.
     pub nanos: u64,
 }
 
 /// The outcome of a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saved {
-    /// A trace; where nothing was recorded there is none, and all is 0.
+    /// A trace with these counts. All are 0, and there is no trace, if nothing was recorded.
     Trace(Counts),
-    /// Nothing: enough was written already.
+    /// No trace, as the limit of written data was reached.
     TooMuch,
-    /// Nothing: it failed.
+    /// No trace, as the save failed.
     Failed,
 }
 
-/// Counts of records and losses in a trace.
+/// The counts of records and losses in a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Entries and exits.
+    /// The number of entries and exits.
     pub events: u64,
-    /// Threads that have records.
+    /// The number of threads with records.
     pub threads: u64,
-    /// Calls that were nested too deeply.
+    /// The number of calls beyond the deepest recorded level.
     pub lost: u64,
     /// True if the buffer was full.
     pub full: bool,
-    /// Pieces of the buffer that were overwritten.
+    /// The number of overwritten chunks of the buffer.
     pub chunks_overwritten: u64,
-    /// Threads that were too many at a time.
+    /// The number of threads beyond the maximum at one time.
     pub untraced_threads: u64,
-    /// Calls and returns that found no room.
+    /// The number of calls and returns that found no room.
     pub dropped: u64,
-    /// True if its recorder ended before it, or the line to that.
+    /// True if the recorder, or the connection to it, ended before the process.
     pub cut: bool,
-    /// Pieces of what was recorded that could not be read.
+    /// The number of unreadable chunks.
     pub damaged: u64,
 }
 
@@ -224,7 +226,7 @@ pub struct Counts {
 const COMPLETE: &str = "complete=1\n";
 
 impl Part {
-    /// Reads the file; `None` if it is not whole.
+    /// Parses the file; `None` if it is incomplete.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         if !bytes.ends_with(COMPLETE.as_bytes()) {
             return None;
@@ -301,12 +303,12 @@ impl fmt::Display for Part {
     }
 }
 
-/// How many of something were done.
+/// A part of a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// So many were.
+    /// The number of those that succeeded.
     pub done: u64,
-    /// So many were to be.
+    /// The number of all.
     pub of: u64,
 }
 
@@ -323,26 +325,26 @@ impl AddAssign for Share {
     }
 }
 
-/// A line of what processes tell of functions that do not call the tracer.
+/// A line of a process's report on functions that do not call the tracer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntriesLine<'a> {
-    /// A program, whose lines follow.
+    /// A program. Its lines follow.
     Program {
-        /// Its path.
+        /// The program's path.
         name: &'a str,
-        /// Functions that have got a branch at their beginning.
+        /// The functions that got a branch at their beginning.
         functions: Share,
-        /// Functions of other modules whose calls are recorded.
+        /// The functions of other modules whose calls are recorded.
         library_calls: Share,
     },
-    /// A function that is not recorded: module, address, name and why, with tabs between them.
+    /// A function that is not recorded: module, address, name and reason, separated by tabs.
     LeftOut(&'a str),
-    /// Return addresses stay in this program, as its runtime reads them.
+    /// The program with this path, in which return addresses stay in place, as its runtime reads them.
     ReadsReturns(&'a str),
 }
 
 impl<'a> EntriesLine<'a> {
-    /// Reads a line, without its end.
+    /// Parses a line without its end; `None` for other lines.
     #[must_use]
     pub fn parse(line: &'a str) -> Option<Self> {
         match line.split_once(' ')? {
@@ -372,21 +374,21 @@ impl fmt::Display for EntriesLine<'_> {
     }
 }
 
-/// A line of which specified functions are to have a branch at their beginning: `number address path<TAB>name`.
+/// A line of the list of specified functions with a branch at their beginning: `number address path<TAB>name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Led<'a> {
-    /// Its number in the table of specified functions.
+    /// The function's number in the table of specified functions.
     pub number: usize,
-    /// Where it begins, as in the file.
+    /// The function's address in the file.
     pub address: u64,
-    /// How it is told of.
+    /// The function's name for messages.
     pub name: &'a str,
-    /// The file of its module.
+    /// The path of its module.
     pub path: &'a str,
 }
 
 impl<'a> Led<'a> {
-    /// Reads a line, without its end.
+    /// Parses a line without its end; `None` for other lines.
     #[must_use]
     pub fn parse(line: &'a str) -> Option<Self> {
         let (first, name) = line.rsplit_once('\t')?;
@@ -405,29 +407,29 @@ impl fmt::Display for Led<'_> {
     }
 }
 
-/// A line of what the recorder knows of functions' values by their debug information.
+/// A line of the recorder's answer about functions' values from debug information.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TypesLine<'a> {
-    /// A module, whose functions follow.
+    /// A module. Its functions follow.
     Module {
-        /// Its build-id in hexadecimal, if it has one.
+        /// The module's build-id in hexadecimal, if it has one.
         build_id: Option<&'a str>,
-        /// Its file.
+        /// The module's file.
         path: &'a str,
     },
     /// A function.
     Function {
-        /// Its address, from where the module's lowest segment begins.
+        /// The function's address, relative to the beginning of the module's lowest segment.
         address: u64,
         /// The [codes](crate::values::ValueSpec::code) of its arguments.
         arguments: Vec<u16>,
-        /// Those of its result.
+        /// The codes of its result.
         result: Vec<u16>,
     },
 }
 
 impl<'a> TypesLine<'a> {
-    /// Reads a line, without its end.
+    /// Parses a line without its end; `None` for other lines.
     #[must_use]
     pub fn parse(line: &'a str) -> Option<Self> {
         let codes = |text: &str| -> Option<Vec<u16>> {

@@ -1,107 +1,109 @@
-//! `resources.dat`: who took memory, files, threads and libraries, and gave them back. The file, and the memory that recorded processes write the same
-//! units to.
+//! `resources.dat`: allocations and releases of memory, files, threads and libraries, with their callers. The same
+//! units are in the memory to which recorded processes write.
 //!
-//! The file is [`MAGIC`] and blocks, each of a [head](BlockHead) and units of 16 bytes. One or two blocks are what one thread has written to
-//! one chunk of the memory, in which [`pool`] says where things lie, [`short`] what takes less room there, and [`chunk`] what of one goes into the file.
+//! The file consists of [`MAGIC`] and blocks, each with a [head](BlockHead) and units of 16 bytes. A thread's chunk of
+//! the memory becomes one or two blocks. [`pool`] defines the layout of the memory, [`short`] the shorter units in it,
+//! and [`chunk`] converts a chunk to units of the file.
 //!
-//! A unit is two words of 64 bits. The first one has the unit's [kind](Kind) in its highest byte, and below it the time, in ticks since the
-//! recording began. Units of the kind [`Kind::More`] belong to the one before them.
+//! A unit is two words of 64 bits. The first word has the unit's [kind](Kind) in its highest byte, and below it the
+//! time in ticks since the beginning of the recording. Units of the kind [`Kind::More`] continue the unit before them.
 //!
 //! | kind | first unit, second word | further units |
 //! |---|---|---|
-//! | an allocation | address, descriptor, thread or handle | size, 1 for what has none; number of its stack, or 0. But for memory: when the call began; bytes of a text. Then that: the path |
+//! | an allocation | address, descriptor, thread or handle | size, 1 for a resource without a size; number of its stack, or 0. Except for memory: the time of the call; the length of a text. Then the text: the path |
 //! | a release | the same | |
 //! | a failure | the same | 0; number of its stack |
-//! | [`DETAILED`]: an allocation of a descriptor | as above | as above, and behind the text: bytes of another one; what the function returned. Then that: its arguments |
-//! | [`DETAILED`]: a release, a failure, a note | as above | last, or 0; number of its stack. Bytes of a text; what the function got or returned, a `FILE*`. Then the text |
-//! | [`Kind::CloseRange`] | first descriptor | last; 0 |
-//! | one of a specification: [`Kind::SpecifiedAllocation`] and the two behind it | what | size; number of its stack, and above its 32 bits that of the function. When the call began; bytes of a text. Then that: arguments |
-//! | [`Kind::Definition`] | function; from bit 16 on the resource's number, 255: memory; bit 24: it has sizes; 25: it is counted | 0; bytes of a text. Then that: resource, description and function with a NUL between them |
-//! | [`Kind::Stack`] | number; how many frames, in the highest 16 bits | two return addresses each, the innermost first |
-//! | [`Kind::Process`] | process; in the highest half the number of its parent, or 0 | `CLOCK_MONOTONIC` in nanoseconds, or 0; bytes of the text. Then the program's path; nothing: that of its parent |
-//! | [`Kind::Module`] | base address: what is added to the file's addresses | begin, end. Bytes of build-id and path; bytes of the build-id. Then both |
-//! | [`Kind::Thread`] | its `pthread_t` | bytes of its name, 0 where it is not known; 0. Then that |
+//! | [`DETAILED`]: an allocation of a descriptor | as above | as above; after the text: the length of a second text; the function's result. Then the second text: the arguments |
+//! | [`DETAILED`]: a release, a failure, a note | as above | the last descriptor, or 0; number of its stack. The length of a text; the function's argument or result, a `FILE*`. Then the text |
+//! | [`Kind::CloseRange`] | first descriptor | last descriptor; 0 |
+//! | [`Kind::SpecifiedAllocation`] and the next two kinds, for a specification | the resource's id | size; number of its stack, and above its 32 bits that of the function. The time of the call; the length of a text. Then the text: the arguments |
+//! | [`Kind::Definition`] | function; from bit 16 the resource's number, 255 for memory; bit 24: it has sizes; bit 25: it is counted | 0; the length of a text. Then the text: resource, description and function, separated by NULs |
+//! | [`Kind::Stack`] | number; the number of frames in the highest 16 bits | two return addresses each, the innermost first |
+//! | [`Kind::Process`] | process; in the highest half the number of its parent, or 0 | `CLOCK_MONOTONIC` in nanoseconds, or 0; the length of a text. Then the text: the program's path, empty for that of the parent |
+//! | [`Kind::Module`] | base address, the difference to the file's addresses | begin, end. The length of build-id and path; the length of the build-id. Then both |
+//! | [`Kind::Thread`] | its `pthread_t` | the length of its name, 0 if unknown; 0. Then the name |
 //! | [`Kind::Clock`] | `CLOCK_MONOTONIC` in nanoseconds | 0; `CLOCK_REALTIME` in nanoseconds |
-//! | [`Kind::Wanted`] | what is recorded: a bit for each [`Resource`]; [`ATTACHED`], [`DETAILED`] | |
-//! | [`Kind::End`] | events that were lost | 1 if a limit was reached; 0 |
+//! | [`Kind::Wanted`] | the recorded resources: a bit for each [`Resource`]; [`ATTACHED`], [`DETAILED`] | |
+//! | [`Kind::End`] | number of lost events | 1 if a limit was reached; 0 |
 //!
-//! Text lies in second words, eight bytes in each.
+//! Texts lie in second words, eight bytes in each. Lengths are in bytes.
 
 use alloc::vec::Vec;
 
 pub mod chunk;
 pub mod short;
 
-/// The file's first bytes: what it is, and the version of its form.
+/// The first bytes of the file: its kind, and the version of its form.
 pub const MAGIC: &[u8; 16] = b"rftrace res. 02\n";
 
-/// Bytes of a unit.
+/// The size of a unit in bytes.
 pub const UNIT_BYTES: usize = 16;
 
-/// The most frames of a stack.
+/// The maximum number of frames in a stack.
 pub const MAX_FRAMES: usize = 64;
 
-/// The most bytes of a path, or a build-id with a path.
+/// The maximum size in bytes of a path, or of a build-id with a path.
 pub const MAX_TEXT_BYTES: usize = 4096;
 
-/// The most bytes of what is told of an allocation.
+/// The maximum size in bytes of the text that describes an allocation.
 pub const MAX_DETAIL_BYTES: usize = 256;
 
-/// The most bytes of the arguments of a call.
+/// The maximum size in bytes of a call's recorded arguments.
 pub const MAX_ARGUMENTS_BYTES: usize = 512;
 
-/// Among the bits of what is recorded: releases have stacks too, and calls of functions for files have their arguments.
+/// A bit of [`Kind::Wanted`]: releases have stacks too, and calls of functions for files have their arguments.
 pub const DETAILED: u32 = 1 << 31;
 
-/// Among the same bits: what is recorded ran before, so it may give back what nobody has seen it take.
+/// A bit of [`Kind::Wanted`]: the process ran before the recording, so it may release resources whose allocation was
+/// not recorded.
 pub const ATTACHED: u32 = 1 << 30;
 
-/// Bits of a unit's first word that are not its kind.
+/// The bits of a unit's first word below its kind.
 pub const LOW: u64 = (1 << 56) - 1;
 
-/// Two words.
+/// A unit: two words.
 pub type Unit = [u64; 2];
 
-/// The most resources of specifications that are recorded at a time.
+/// The maximum number of specified resources in a recording.
 pub const MAX_SPECIFIED: usize = 24;
 
 /// A kind of resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Resource {
-    /// Memory of the allocator: blocks by their addresses.
+    /// Memory blocks of the allocator, by address.
     Memory,
-    /// Files, sockets and all else that has a descriptor, by its number.
+    /// Files, sockets and everything else with a descriptor, by number.
     File,
-    /// Threads that somebody has to join, by their `pthread_t`.
+    /// Threads that must be joined, by their `pthread_t`.
     Thread,
-    /// Libraries that were loaded by `dlopen`, by its handles: as often as they were opened.
+    /// Libraries opened with `dlopen`, by handle, counted for each opening.
     Library,
     /// A resource of a specification.
     Specified(Specified),
 }
 
-/// A resource of a specification. Its texts stay as long as the process: a recording has [`MAX_SPECIFIED`] at the most.
+/// A resource of a specification. Its texts live as long as the process; a recording has [`MAX_SPECIFIED`] at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Specified {
-    /// Which one of the recording's, from 0 on.
+    /// The number of the resource in the recording, from 0.
     pub number: u8,
-    /// Its name.
+    /// The resource's name.
     pub name: &'static str,
     /// A description in words.
     pub description: &'static str,
-    /// True if each has a size of its own, in bytes.
+    /// True if each allocation has a size in bytes.
     pub has_bytes: bool,
-    /// True if the same one may be taken several times, and stays until it was given back as often.
+    /// True if one resource may be taken several times, and stays until it is released as often.
     pub is_counted: bool,
-    /// True if its release functions give back other things too.
+    /// True if its release functions also release other things.
     pub has_others: bool,
 }
 
 impl Resource {
-    /// All that need no specification.
+    /// All kinds that need no specification.
     pub const ALL: [Self; 4] = [Self::Memory, Self::File, Self::Thread, Self::Library];
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -113,7 +115,7 @@ impl Resource {
         }
     }
 
-    /// The number of its bit, where several are told.
+    /// Returns the number of the kind's bit in a set of kinds.
     #[must_use]
     pub const fn number(self) -> u32 {
         match self {
@@ -125,13 +127,13 @@ impl Resource {
         }
     }
 
-    /// Its bit, where several are told.
+    /// Returns the kind's bit in a set of kinds.
     #[must_use]
     pub const fn bit(self) -> u32 {
         1 << self.number()
     }
 
-    /// True if each has a size in bytes; else they are counted.
+    /// Returns true if each allocation has a size in bytes; otherwise reports count allocations.
     #[must_use]
     pub const fn has_bytes(self) -> bool {
         match self {
@@ -141,7 +143,7 @@ impl Resource {
         }
     }
 
-    /// True if the same one may be taken several times, and stays until it was given back as often.
+    /// Returns true if one resource may be taken several times, and stays until it is released as often.
     #[must_use]
     pub const fn is_counted(self) -> bool {
         match self {
@@ -151,35 +153,35 @@ impl Resource {
         }
     }
 
-    /// True if its release functions give back other things too, which are not reported.
+    /// Returns true if its release functions also release other things, which are not reported.
     #[must_use]
     pub const fn has_others(self) -> bool {
         matches!(self, Self::Specified(Specified { has_others: true, .. }))
     }
 }
 
-/// A function of a specification, as [`Kind::Definition`] tells of it.
+/// A function of a specification, as a unit [`Kind::Definition`] describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Definition<'a> {
-    /// Which one, from 0 on.
+    /// The number of the function, from 0.
     pub function: u16,
-    /// Of which of the specified resources; [`OF_MEMORY`](Self::OF_MEMORY): of [`Resource::Memory`].
+    /// The number of the specified resource; [`OF_MEMORY`](Self::OF_MEMORY) stands for [`Resource::Memory`].
     pub resource: u8,
-    /// True if they have sizes, and are counted.
+    /// True if allocations have sizes in bytes.
     pub has_bytes: bool,
-    /// The same may be taken several times.
+    /// True if one resource may be taken several times.
     pub is_counted: bool,
-    /// Its release functions give back other things too.
+    /// True if its release functions also release other things.
     pub has_others: bool,
-    /// The resource, what it is, the function.
+    /// The name of the resource, its description, the name of the function.
     pub texts: [&'a str; 3],
 }
 
 impl<'a> Definition<'a> {
-    /// The resource of functions of an allocator that the program has in it.
+    /// The resource number for functions of an allocator inside the program.
     pub const OF_MEMORY: u8 = u8::MAX;
 
-    /// The second word of its unit.
+    /// Returns the second word of the unit.
     #[must_use]
     pub fn word(&self) -> u64 {
         u64::from(self.function)
@@ -189,13 +191,13 @@ impl<'a> Definition<'a> {
             | u64::from(self.has_others) << 26
     }
 
-    /// Its text.
+    /// Returns the text of the unit.
     #[must_use]
     pub fn text(&self) -> Vec<u8> {
         self.texts.join("\0").into_bytes()
     }
 
-    /// Takes both; `None` for what is none.
+    /// Decodes word and text; `None` if they are malformed.
     #[must_use]
     pub fn of(word: u64, text: &'a str) -> Option<Self> {
         let mut texts = text.split('\0');
@@ -210,13 +212,13 @@ impl<'a> Definition<'a> {
 /// The effect of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Something is taken.
+    /// It takes a resource.
     Allocation,
-    /// Something is given back.
+    /// It releases a resource.
     Release,
-    /// Something was to be given back that is not there.
+    /// It tries to release a resource that is not there.
     Failure,
-    /// Nothing is taken or given back. It is told where functions themselves are of interest.
+    /// It does neither. Recordings with all calls of functions have such records.
     Note,
 }
 
@@ -237,7 +239,8 @@ macro_rules! kinds {
         impl Kind {
             const ALL: &[Self] = &[$(Self::$name,)* $(Self::$other,)*];
 
-            /// The function's resource and effect; `None` for anything but a function, and for functions of specifications.
+            /// Returns the function's resource and effect; `None` for kinds that are no function, and for functions of
+            /// specifications.
             #[must_use]
             pub const fn role(self) -> Option<(Resource, Action)> {
                 match self {
@@ -246,7 +249,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The function that was called.
+            /// Returns the name of the called function.
             #[must_use]
             pub fn function(self) -> &'static str {
                 match self {
@@ -358,11 +361,11 @@ kinds! {
         Closedir = 147 "closedir" File Release,
         /// The release of a `freopen`.
         FreopenClose = 148 "freopen" File Release,
-        /// `close_range` and `closefrom`: all that are open in a range.
+        /// A call of `close_range` or `closefrom`, which close all open descriptors in a range.
         CloseRange = 149 "close_range" File Release,
-        /// A descriptor was closed that was not open.
+        /// A call of `close` for a descriptor that was not open.
         NotOpen = 150 "close" File Failure,
-        /// The descriptor that `fdopen` makes a stream of.
+        /// The descriptor of which `fdopen` makes a stream.
         FdopenClose = 151 "fdopen" File Note,
         /// `fcloseall`, which flushes.
         Fcloseall = 152 "fcloseall" File Note,
@@ -386,31 +389,31 @@ kinds! {
         Dlclose = 200 "dlclose" Library Release,
     }
     others {
-        /// A function of a specification has taken something.
+        /// A function of a specification took a resource.
         SpecifiedAllocation = 176,
-        /// One has given something back.
+        /// A function of a specification released a resource.
         SpecifiedRelease = 177,
-        /// One was called that does neither.
+        /// A function of a specification was called that does neither.
         SpecifiedNote = 178,
-        /// A function of a specification.
+        /// The definition of a function of a specification.
         Definition = 71,
         /// A stack.
         Stack = 64,
-        /// A process has begun to be recorded.
+        /// The beginning of a process's recording.
         Process = 65,
-        /// A program or library that is in a process.
+        /// A program or library in a process.
         Module = 66,
-        /// A time of day.
+        /// The time of day.
         Clock = 67,
-        /// The recording has ended.
+        /// The end of the recording.
         End = 68,
-        /// The recorded resources.
+        /// The set of recorded resources.
         Wanted = 69,
-        /// A thread has begun to be recorded.
+        /// The beginning of a thread's recording.
         Thread = 70,
-        /// Nothing: what a chunk has no more room for an event in. Not in files.
+        /// An empty unit: the room at the end of a chunk that is too small for an event. Files have none.
         Nothing = 72,
-        /// Goes on with the unit before.
+        /// The continuation of the unit before.
         More = 255,
     }
 }
@@ -427,14 +430,14 @@ impl Kind {
         table
     };
 
-    /// Of a unit's first word.
+    /// Returns the kind in a unit's first word, `None` for an unknown one.
     #[must_use]
     #[inline]
     pub const fn of(word: u64) -> Option<Self> {
         Self::BY_NUMBER[(word >> 56) as usize]
     }
 
-    /// The effect of a function; `None` for other kinds.
+    /// Returns the effect of a function; `None` for other kinds.
     #[must_use]
     pub const fn action(self) -> Option<Action> {
         match self {
@@ -448,7 +451,7 @@ impl Kind {
         }
     }
 
-    /// The first word of a unit of this kind.
+    /// Returns the first word of a unit of this kind, with `low` in its other bits.
     #[must_use]
     #[inline(always)]
     pub const fn word(self, low: u64) -> u64 {
@@ -459,22 +462,23 @@ impl Kind {
 /// The head of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHead {
-    /// Units that follow.
+    /// The number of units in the block.
     pub units: u32,
-    /// The number of the process, from 1 on: one that runs another program gets another number. 0 for the recorder's own.
+    /// The number of the process, from 1. A process that runs another program gets another number. 0 stands for the
+    /// recorder's own units.
     pub process: u32,
     /// The thread.
     pub tid: u32,
-    /// When the thread got the chunk, or the time of the oldest unit: no unit is older.
+    /// The time at which the thread got the chunk, or that of the oldest unit. No unit is older.
     pub taken: u64,
 }
 
 impl BlockHead {
-    /// Its bytes in the file.
+    /// The size of a head in the file, in bytes.
     pub const BYTES: usize = 32;
     const MAGIC: &[u8; 4] = b"blk\n";
 
-    /// Its bytes.
+    /// Encodes the head.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -486,7 +490,7 @@ impl BlockHead {
         bytes
     }
 
-    /// Reads it; `None` for anything else.
+    /// Decodes a head; `None` if it is malformed.
     #[must_use]
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let (words, _) = bytes.as_chunks::<4>();
@@ -501,55 +505,57 @@ impl BlockHead {
     }
 }
 
-/// The memory that a recorder shares with the processes that it records: places in it, in bytes, and what is said there.
+/// The memory that a recorder shares with the recorded processes: offsets in bytes, sizes and states.
 ///
-/// Numbers of 32 or 64 bits, all of which are changed atomically. A chunk is a thread's from [`TAKEN`](pool::TAKEN) on, until that makes it [`LEFT`](pool::LEFT)
-/// or is gone; when all of it is written it is the recorder's, who makes it [`FREE`](pool::FREE).
+/// It holds numbers of 32 or 64 bits, which all change atomically. A chunk belongs to a thread in the state
+/// [`TAKEN`](pool::TAKEN), until the thread sets it [`LEFT`](pool::LEFT) or ends. A completely written chunk belongs to
+/// the recorder, which sets it [`FREE`](pool::FREE).
 pub mod pool {
-    /// The first word.
+    /// The first word of the memory.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"rftpool2");
-    /// 64 bits: [`MAGIC`].
+    /// The offset of [`MAGIC`], 64 bits.
     pub const MAGIC_AT: usize = 0;
-    /// 64 bits: the ticks from which all times are counted.
+    /// The offset of the base of all times in ticks, 64 bits.
     pub const BASE_AT: usize = 8;
-    /// 32 bits: the recorder changes it all the time while it is at work.
+    /// The offset of a counter that the recorder changes all the time while it works, 32 bits.
     pub const BEATS_AT: usize = 16;
-    /// 32 bits: the number of the last process.
+    /// The offset of the number of the last process, 32 bits.
     pub const PROCESSES_AT: usize = 20;
-    /// 64 bits: events for which there was no chunk.
+    /// The offset of the number of events that found no chunk, 64 bits.
     pub const LOST_AT: usize = 24;
-    /// 32 bits: not 0 when nothing more is to be recorded.
+    /// The offset of a flag, 32 bits: not 0 at the end of the recording.
     pub const OVER_AT: usize = 32;
-    /// 32 bits: what is recorded, a bit for each [`Resource`](super::Resource).
+    /// The offset of the set of recorded resources, 32 bits: a bit for each [`Resource`](super::Resource).
     pub const WANTED_AT: usize = 36;
-    /// The chunks' states, of 32 bits each.
+    /// The offset of the chunks' states, 32 bits each.
     pub const STATES_AT: usize = 4096;
-    /// The heads of the chunks, [`HEAD_BYTES`] each.
+    /// The offset of the chunks' heads, [`HEAD_BYTES`] each.
     pub const HEADS_AT: usize = STATES_AT + 4 * CHUNKS;
-    /// Bytes of what is known of a chunk: when it was taken (64 bits), by which process' number and thread (32 each).
+    /// The size of a chunk's head in bytes: the time of its taking (64 bits), the process's number and the thread (32
+    /// bits each).
     pub const HEAD_BYTES: usize = 16;
-    /// The chunks.
+    /// The offset of the chunks.
     pub const CHUNKS_AT: usize = (HEADS_AT + HEAD_BYTES * CHUNKS).next_multiple_of(4096);
-    /// How many there are.
+    /// The number of chunks.
     pub const CHUNKS: usize = 4096;
-    /// Bytes of each.
+    /// The size of a chunk in bytes.
     pub const CHUNK_BYTES: usize = 16 << 10;
-    /// Units of each.
+    /// The number of units in a chunk.
     pub const CHUNK_UNITS: usize = CHUNK_BYTES / super::UNIT_BYTES;
-    /// All of it.
+    /// The size of the memory in bytes.
     pub const BYTES: usize = CHUNKS_AT + CHUNKS * CHUNK_BYTES;
 
-    /// Nobody's chunk.
+    /// The state of a chunk without an owner.
     pub const FREE: u32 = 0;
-    /// A thread's.
+    /// The state of a chunk that belongs to a thread.
     pub const TAKEN: u32 = 1;
-    /// Nobody writes to it any more.
+    /// The state of a chunk that no thread writes to any more.
     pub const FULL: u32 = 2;
-    /// The thread has let it go, and may still be about to write what it has begun there: a signal handler has come between.
+    /// The state of a chunk that its thread has released, but may still write to: a signal handler interrupted a write.
     pub const LEFT: u32 = 3;
-    /// The recorder has seen that this is so.
+    /// The state of such a chunk once the recorder has noticed it.
     pub const HELD: u32 = 4;
-    /// A chunk that is nobody's was taken at no time.
+    /// The time of taking in the head of a chunk without an owner.
     pub const NEVER: u64 = u64::MAX;
 }
 

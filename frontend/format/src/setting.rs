@@ -1,4 +1,4 @@
-//! The recorder's settings for the library in a program: several kinds as one text, the value of one environment variable.
+//! The recorder's settings for the library in a program: one text, the value of an environment variable.
 //!
 //! ```text
 //! folder=/home/a/trace/.recording
@@ -7,9 +7,10 @@
 //! branch=*@libz
 //! ```
 //!
-//! A line for each value; none for an unset one. A backslash is before one, and before an `n` that stands for a line's end.
+//! Each value has a line; an unset one has none. A backslash precedes a backslash, and an `n` that stands for a line's
+//! end.
 //!
-//! Not here: their effects (`rftrace-preload`).
+//! Not here: the effects of the settings (`rftrace-preload`).
 
 extern crate std;
 
@@ -23,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 use super::passed::Passed;
 
-/// The variable.
+/// The name of the environment variable.
 pub const VARIABLE: &str = "RFTRACE_RECORD";
 
 /// A kind of values.
@@ -37,7 +38,7 @@ trait Setting {
 
 macro_rules! settings {
     ($($(#[$doc:meta])* $name:ident: $kind:ty = $key:literal,)*) => {
-        /// All of them.
+        /// The settings of a recording.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Settings {
             $($(#[$doc])* pub $name: $kind,)*
@@ -60,62 +61,63 @@ macro_rules! settings {
 }
 
 settings! {
-    /// The folder that saves go to, each into a folder of its own; an absolute path.
+    /// The folder for saves, each in a folder of its own; an absolute path.
     folder: PathBuf = "folder",
-    /// Bytes of the buffer.
+    /// The size of the buffer in bytes.
     buffer_bytes: usize = "buffer",
-    /// The buffer is a ring.
+    /// True if the buffer is a ring.
     is_ring: bool = "ring",
-    /// Bytes that all processes may write together.
+    /// The maximum number of bytes that all processes may write together.
     most_bytes: u64 = "most",
-    /// The process that runs `rftrace record`.
+    /// The process of `rftrace record`.
     recorder: u32 = "recorder",
-    /// Where processes tell what cannot be written.
+    /// The file to which processes report data that cannot be written.
     notes: Option<Passed> = "notes",
-    /// The recorder's banks, if what is recorded goes there.
+    /// The file of the recorder's banks, if records go there.
     bank: Option<Passed> = "bank",
-    /// Where the recorder only asks, if each process keeps what is recorded.
+    /// The file for the recorder's requests, if each process keeps its own records.
     requests: Option<Passed> = "requests",
-    /// The folder of the socket at which the recorder answers what the values of functions are.
+    /// The folder of the socket at which the recorder answers questions about functions' values.
     types: Option<Passed> = "types",
-    /// Where processes say which rules of the filter match anything.
+    /// The file to which processes report the filter rules that match anything.
     rules: Option<Passed> = "rules",
-    /// Specified functions that are led to the library for resources.
+    /// The list of specified functions that get a branch to the library for resources.
     led: Option<Passed> = "led",
-    /// Recording is off at first.
+    /// True if recording is off at first.
     is_off: bool = "off",
     /// The function at which recording begins; empty for none.
     trigger: String = "trigger",
-    /// The recorder is told of panics and exceptions.
+    /// True if processes report panics and exceptions to the recorder.
     tells_of_raised: bool = "raised",
-    /// Also programs are recorded that call no hook yet.
+    /// True if programs that call no hook are recorded too.
     is_forced: bool = "force",
-    /// The signal for a snapshot; 0 for none.
+    /// The signal that takes a snapshot; 0 for none.
     snapshot: i32 = "snapshot",
-    /// The signal that switches recording on and off; 0 for none.
+    /// The signal that starts and stops recording; 0 for none.
     toggle: i32 = "toggle",
-    /// The signal by which the recorder asks for something; 0 for none.
+    /// The signal of the recorder's requests; 0 for none.
     control: i32 = "control",
     /// The signal that ends recording; 0 for none.
     finish: i32 = "finish",
-    /// Patterns of functions that get a branch.
+    /// The patterns of functions that get a branch.
     branches: Vec<String> = "branch",
-    /// How their ends are seen: by branches at their `exits`, so return addresses stay, or by `returns`; else as the program needs it.
+    /// The way to notice their ends: `exits` (branches; return addresses stay) or `returns`; otherwise the program
+    /// decides.
     ends: String = "ends",
-    /// The folder of the programs that have branches; empty for all.
+    /// The folder of the programs that get branches; empty for all programs.
     branches_within: PathBuf = "within",
-    /// A file with symbols of functions that get none, one a line; empty for none.
+    /// A file with the symbols of functions that get no branch, one a line; empty for none.
     branch_exceptions: PathBuf = "except",
-    /// Where processes say what became of branches.
+    /// The file to which processes report the result for branches.
     branches_told: Option<Passed> = "told",
-    /// The functions are recorded that compilers have left room in.
+    /// True if functions with room for a branch are recorded.
     is_patchable: bool = "patchable",
-    /// Calls of libraries' functions are recorded.
+    /// True if calls of library functions are recorded.
     has_library_calls: bool = "libcalls",
 }
 
 impl Settings {
-    /// As the variable's value.
+    /// Returns the value of the variable.
     #[must_use]
     pub fn value(&self) -> OsString {
         let line = |(key, text): (&str, Vec<u8>)| {
@@ -129,7 +131,7 @@ impl Settings {
         OsString::from_vec(self.texts().flat_map(line).collect())
     }
 
-    /// Those of a variable's value. What is not known, as of another version, is not there.
+    /// Parses the value of the variable. It skips unknown keys of other versions.
     #[must_use]
     pub fn of_value(value: &OsStr) -> Self {
         let mut settings = Self::default();
@@ -145,7 +147,8 @@ impl Settings {
         settings
     }
 
-    /// Those that the process of this environment (`/proc/PID/environ`) was started with, if it was started to be recorded.
+    /// Returns the settings in the environment of a process (`/proc/PID/environ`); `None` if it was not started to be
+    /// recorded.
     #[must_use]
     pub fn of_environment(environment: &[u8]) -> Option<Self> {
         let value = |variable: &'_ [u8]| {

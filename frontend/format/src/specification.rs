@@ -1,47 +1,48 @@
-//! Specifications of what is taken and given back by which functions, as the recorder has compiled them for the library that it puts into
-//! programs: a table of functions, and steps of a small machine that find out how much and what.
+//! Specifications: the functions that take and release a resource. The recorder compiles them for the library that it
+//! puts into programs: to a table of functions, and to steps of a small machine that compute sizes and ids.
 //!
-//! The table is words of 32 bits and bytes, little-endian. The recorder has checked it; who reads it takes nothing outside of it anyway.
+//! The table consists of words of 32 bits and of bytes, little-endian. The recorder has checked it; a reader stays
+//! within the table in any case.
 //!
-//! | at | |
+//! | offset | contents |
 //! |---|---|
 //! | 0 | [`MAGIC`], 64 bits |
-//! | 8 | bytes of all of it; functions |
-//! | [`HEAD_BYTES`] | of each function [`FUNCTION_WORDS`] words |
-//! | behind | steps and names, to which functions refer by place and length |
+//! | 8 | the size of the table in bytes; the number of functions |
+//! | [`HEAD_BYTES`] | [`FUNCTION_WORDS`] words for each function |
+//! | after that | steps and names, to which functions refer by offset and length |
 //!
-//! Not here: how a user writes a specification, and how it is checked (`rftrace-record`).
+//! Not here: the user's form of a specification and its checks (`rftrace-record`).
 
 use alloc::vec::Vec;
 
-/// The first word.
+/// The first word of a table.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rftspec1");
-/// Bytes before the functions.
+/// The number of bytes before the functions.
 pub const HEAD_BYTES: usize = 16;
-/// Words of a function.
+/// The number of words of a function.
 pub const FUNCTION_WORDS: usize = 20;
-/// The most functions.
+/// The maximum number of functions.
 pub const MAX_FUNCTIONS: usize = 4096;
-/// The most that one call takes or gives back.
+/// The maximum number of resources that one call takes or releases.
 pub const MAX_IDS: usize = 4;
-/// The most arguments that are told of a call.
+/// The maximum number of recorded arguments of a call.
 pub const MAX_ARGUMENTS: usize = 8;
-/// The most values that the machine has at a time.
+/// The maximum number of values on the machine's stack.
 pub const MAX_DEPTH: usize = 16;
-/// The arguments that steps can name.
+/// The number of arguments that steps can name.
 pub const MAX_PARAMETERS: u8 = 16;
 
 /// The effect of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Does {
-    /// Takes something.
+    /// It takes a resource.
     Allocate = 0,
-    /// Gives something back.
+    /// It releases a resource.
     Release = 1,
-    /// Gives something back and takes something.
+    /// It releases a resource and takes another one.
     Reallocate = 2,
-    /// Neither: the call is told.
+    /// It does neither; its calls are recorded.
     Note = 3,
 }
 
@@ -51,33 +52,33 @@ impl Does {
     }
 }
 
-/// Recorded when it is called, not when it returns.
+/// A flag: the function is recorded at its call, not at its return.
 pub const BEFORE: u32 = 1;
-/// A call counts, also where a function that it has called has taken the same.
+/// A flag: a call counts even if a function called by it has taken the same resource.
 pub const NESTED: u32 = 2;
 
-/// How memory is read, and numbers cut.
+/// The width and sign of a number in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Width {
     /// 64 bits.
     Word = 0,
-    /// 8 bits.
+    /// 8 bits, unsigned.
     U8 = 1,
-    /// 16 bits.
+    /// 16 bits, unsigned.
     U16 = 2,
-    /// 32 bits.
+    /// 32 bits, unsigned.
     U32 = 3,
-    /// 8 bits with a sign.
+    /// 8 bits, signed.
     I8 = 4,
-    /// 16 bits with a sign.
+    /// 16 bits, signed.
     I16 = 5,
-    /// 32 bits with a sign.
+    /// 32 bits, signed.
     I32 = 6,
 }
 
 impl Width {
-    /// All of them, and what they are called in specifications.
+    /// All widths with their names in specifications.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::Word, "i64"),
         (Self::U8, "u8"),
@@ -92,7 +93,7 @@ impl Width {
         Self::ALL.into_iter().map(|(width, _)| width).find(|&width| width as u8 == byte)
     }
 
-    /// How many bytes are read.
+    /// Returns the number of bytes in memory.
     #[must_use]
     pub fn bytes(self) -> usize {
         match self {
@@ -103,7 +104,7 @@ impl Width {
         }
     }
 
-    /// Cuts a value to this width.
+    /// Reduces a value to this width, and extends it to 64 bits again.
     #[must_use]
     pub fn cut(self, value: u64) -> u64 {
         match self {
@@ -118,15 +119,15 @@ impl Width {
     }
 }
 
-/// An operation on two values with one result. Comparisons are of signed numbers, and result in 1 or 0.
+/// An operation on two values with one result. Comparisons are signed, and result in 1 or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Operation {
-    /// Their sum.
+    /// The sum.
     Add = 0,
-    /// The first one less the second.
+    /// The first value minus the second.
     Subtract = 1,
-    /// Their product.
+    /// The product.
     Multiply = 2,
     /// 1 if both are equal.
     Equal = 3,
@@ -134,7 +135,7 @@ pub enum Operation {
     Unequal = 4,
     /// 1 if the first one is less.
     Less = 5,
-    /// 1 if the first one is not more.
+    /// 1 if the first one is less or equal.
     AtMost = 6,
     /// 1 if both are not 0.
     And = 7,
@@ -173,29 +174,29 @@ impl Operation {
     }
 }
 
-/// A step of the machine: values lie on each other, the newest on top.
+/// A step of the stack machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Adds a number.
+    /// Pushes a number.
     Number(u64),
-    /// Adds an argument, from 0 on.
+    /// Pushes an argument, numbered from 0.
     Argument(u8),
-    /// Adds what the function has returned.
+    /// Pushes the function's result.
     Result,
-    /// Takes an address, adds what is there.
+    /// Pops an address, pushes the number at that address.
     Load(Width),
-    /// Cuts the newest value.
+    /// Reduces the top value to a width.
     Cut(Width),
-    /// Takes two, adds one.
+    /// Pops two values, pushes the result.
     Operate(Operation),
-    /// Takes an address, adds how many bytes are there before a 0.
+    /// Pops an address, pushes the number of bytes before a 0 there.
     TextLength,
-    /// Takes an address, adds how many numbers of 32 bits are there before a 0.
+    /// Pops an address, pushes the number of 32-bit numbers before a 0 there.
     WideLength,
 }
 
 impl Step {
-    /// Adds its bytes.
+    /// Appends the step's bytes to `out`.
     pub fn encode(self, out: &mut Vec<u8>) {
         match self {
             Self::Number(number) => {
@@ -212,7 +213,7 @@ impl Step {
         }
     }
 
-    /// Takes the first step off some bytes; `None` where there is none.
+    /// Decodes the first step of `code`, and returns it with the rest; `None` at the end, and for a malformed step.
     #[must_use]
     #[inline]
     pub fn decode(code: &[u8]) -> Option<(Self, &[u8])> {
@@ -235,7 +236,7 @@ impl Step {
         })
     }
 
-    /// How many values it takes.
+    /// Returns the number of values that the step pops.
     #[must_use]
     pub fn takes(self) -> usize {
         match self {
@@ -246,39 +247,39 @@ impl Step {
     }
 }
 
-/// An argument that is told of a call.
+/// A recorded argument of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Argument<T> {
-    /// Its name.
+    /// The argument's name.
     pub name: T,
-    /// Its steps.
+    /// The steps that compute it.
     pub steps: T,
-    /// True if the steps lead to the address of a text.
+    /// True if the steps compute the address of a text.
     pub is_text: bool,
 }
 
-/// A function. `T` is bytes: owned by whoever writes it, borrowed from the table by whoever reads it.
+/// A function of a specification. `T` is a sequence of bytes: owned by the writer, borrowed from the table by a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function<T> {
-    /// Of what, by the number of its bit.
+    /// The resource, as the number of its bit.
     pub resource: u32,
-    /// Its effect.
+    /// The effect.
     pub does: Does,
-    /// [`BEFORE`], [`NESTED`].
+    /// The flags [`BEFORE`] and [`NESTED`].
     pub flags: u32,
-    /// How much: steps.
+    /// The steps that compute the size.
     pub size: T,
-    /// Test for a failed call, which does not count: steps, or nothing.
+    /// The steps that test for a failed call, which does not count; empty for none.
     pub failed: T,
-    /// The id that [`Does::Reallocate`] gives back: steps.
+    /// The steps that compute the id that [`Does::Reallocate`] releases.
     pub old: T,
-    /// The ids taken or given back: steps of each.
+    /// The steps that compute each id taken or released.
     pub ids: Vec<T>,
-    /// Further arguments to record.
+    /// The further arguments to record.
     pub arguments: Vec<Argument<T>>,
 }
 
-/// The bytes of a table.
+/// Encodes a table.
 #[must_use]
 pub fn encode(functions: &[Function<Vec<u8>>]) -> Vec<u8> {
     let mut words: Vec<u32> = Vec::new();
@@ -316,7 +317,7 @@ pub fn encode(functions: &[Function<Vec<u8>>]) -> Vec<u8> {
     out
 }
 
-/// A table that is read. Nothing is allocated for that.
+/// A table for reading. Reading allocates nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
     bytes: &'a [u8],
@@ -331,7 +332,7 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// How many bytes a table has that begins so; `None` if none does.
+    /// Returns the size in bytes of the table with this head; `None` if it is no table.
     #[must_use]
     pub fn bytes(head: &[u8; HEAD_BYTES]) -> Option<usize> {
         let (words, _) = head.as_chunks::<4>();
@@ -340,7 +341,7 @@ impl<'a> Table<'a> {
         (magic == MAGIC).then(|| number(2) as usize)
     }
 
-    /// Takes the bytes of a table; `None` if they are none.
+    /// Creates the reader of a table's bytes; `None` if they are no table.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         let head = bytes.first_chunk::<HEAD_BYTES>()?;
@@ -350,7 +351,7 @@ impl<'a> Table<'a> {
         is_whole.then_some(Self { bytes, n_functions })
     }
 
-    /// A function.
+    /// Returns a function by its number; `None` for too large numbers.
     #[must_use]
     pub fn function(self, number: usize) -> Option<Entry<'a>> {
         let at = HEAD_BYTES + number * FUNCTION_WORDS * 4;
@@ -358,7 +359,7 @@ impl<'a> Table<'a> {
         Some(Entry { table: self, words })
     }
 
-    /// How many functions there are.
+    /// Returns the number of functions.
     #[must_use]
     pub fn n_functions(self) -> usize {
         self.n_functions
@@ -375,49 +376,49 @@ fn word(words: &[u8], place: usize) -> u32 {
 }
 
 impl<'a> Entry<'a> {
-    /// Of what, by the number of its bit.
+    /// Returns the resource, as the number of its bit.
     #[must_use]
     pub fn resource(self) -> u32 {
         word(self.words, 0)
     }
 
-    /// Its effect.
+    /// Returns the effect.
     #[must_use]
     pub fn does(self) -> Does {
         Does::of(word(self.words, 1)).unwrap_or(Does::Note)
     }
 
-    /// True if it has one of the flags.
+    /// Returns true if the function has any of these flags.
     #[must_use]
     pub fn has(self, flag: u32) -> bool {
         word(self.words, 2) & flag != 0
     }
 
-    /// How much: steps.
+    /// Returns the steps that compute the size.
     #[must_use]
     pub fn size(self) -> &'a [u8] {
         self.table.part(self.words, 3)
     }
 
-    /// Test for a failed call, which does not count: steps, or nothing.
+    /// Returns the steps that test for a failed call, which does not count; empty for none.
     #[must_use]
     pub fn failed(self) -> &'a [u8] {
         self.table.part(self.words, 5)
     }
 
-    /// The id given back besides: steps, or nothing.
+    /// Returns the steps that compute the id that is released besides; empty for none.
     #[must_use]
     pub fn old(self) -> &'a [u8] {
         self.table.part(self.words, 7)
     }
 
-    /// The ids taken or given back: steps of each.
+    /// Returns the steps that compute each id taken or released.
     pub fn ids(self) -> impl Iterator<Item = &'a [u8]> {
         let n_ids = (word(self.words, 9) as usize).min(MAX_IDS);
         (0..n_ids).map(move |number| self.table.part(self.words, 10 + 2 * number))
     }
 
-    /// Further arguments to record.
+    /// Returns the further arguments to record.
     pub fn arguments(self) -> impl Iterator<Item = Argument<&'a [u8]>> {
         let (all, _) = self.table.part(self.words, 18).as_chunks::<20>();
         all.iter().take(MAX_ARGUMENTS).map(move |words| Argument {

@@ -1,9 +1,10 @@
-//! Owns directories of traces: which one may be written to, by whom at a time, and which of the files in it are ours. All who write a trace open
-//! their files by an [`Owned`] directory.
+//! Ownership of trace directories: the check whether a directory may be written to, a lock against other writers, and
+//! the list of files that belong to a trace. All writers of traces open their files through an [`Owned`] directory.
 //!
-//! A directory is locked by `flock` on itself: that leaves no file, follows a directory that is moved, and ends with who has it.
+//! The lock is `flock` on the directory itself. It leaves no file, follows a moved directory, and ends with its
+//! process.
 //!
-//! Not here: what the files hold, and in which order they come.
+//! Not here: the content of the files, and their order.
 
 extern crate std;
 
@@ -19,11 +20,11 @@ use crate::files::{File as TraceFile, INFO, MAGIC, RESOURCES};
 use crate::recording::{Entry, FOLDER, PART_FILE, SPOOL, STREAM, snapshot_number};
 use crate::resources;
 
-/// The list of functions that are not recorded though they were to be. It is there alone where nothing was recorded.
+/// The name of the list of chosen functions that are not recorded. It exists only if nothing was recorded.
 pub const BRANCHES: &str = "entry-branches.txt";
-/// The beginning of names of unfinished dumps.
+/// The beginning of the names of unfinished dumps.
 pub const DUMP: &str = ".dump-";
-/// `info` of a trace whose end has not come by the network.
+/// The name of `info` in a trace whose end has not arrived over the network.
 pub const INCOMPLETE_INFO: &str = "info.incomplete";
 
 /// The beginning of names of folders about to be removed.
@@ -36,20 +37,20 @@ const OTHERS: [&str; 5] = [BRANCHES, INCOMPLETE_INFO, PART_FILE, "room", "defaul
 /// The contents of a directory, for a writer of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// Nothing, or it is not there.
+    /// The directory is empty or absent.
     Nothing,
-    /// A trace, a recording, or a part of one. There may be other files beside.
+    /// The directory holds a trace, a recording, or a part of one, maybe with other files.
     Trace,
-    /// Something else, such as this file.
+    /// The directory holds other files, such as this one.
     Other(String),
 }
 
 impl Contents {
-    /// Those of a directory.
+    /// Returns the contents of the directory `dir`.
     ///
     /// # Errors
     ///
-    /// It cannot be read.
+    /// The directory cannot be read.
     pub fn of(dir: &Path) -> Result<Self> {
         let names = match names_in(dir) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::Nothing),
@@ -64,7 +65,7 @@ impl Contents {
     }
 }
 
-/// A directory that this process may write a trace to. Nobody else who asks for it gets it meanwhile.
+/// A directory to which this process may write a trace. No other process can take it meanwhile.
 #[derive(Debug)]
 pub struct Owned {
     path: PathBuf,
@@ -74,22 +75,23 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// Takes a directory, which is made if it is not there.
+    /// Takes a directory, and makes it if it is absent.
     ///
     /// # Errors
     ///
-    /// It holds something else than a trace, somebody else writes to it, or it cannot be made.
+    /// The directory holds something other than a trace, another process writes to it, or it cannot be made.
     pub fn take(path: &Path) -> Result<Self> {
         make(path)?;
         let owned = Self::lock(path)?;
         admit(path).map(|()| owned)
     }
 
-    /// Takes a directory for a new trace: an older one goes to `PATH.old`, and the one there is removed. What is not ours stays in its directory.
+    /// Takes a directory for a new trace. An older trace moves to `PATH.old`, and replaces the one there. Other files
+    /// stay.
     ///
     /// # Errors
     ///
-    /// As of [`take`](Self::take); or the older trace cannot be moved.
+    /// Those of [`take`](Self::take); or the older trace cannot be moved.
     pub fn take_anew(path: &Path) -> Result<Self> {
         let owned = Self::take(path)?;
         if Contents::of(path)? == Contents::Nothing {
@@ -112,11 +114,11 @@ impl Owned {
         Ok(owned)
     }
 
-    /// A folder in a directory that is owned: a part, a dump, facts. It is made if it is not there.
+    /// Takes a folder in an owned directory, for a part, a dump or facts. It makes the folder if it is absent.
     ///
     /// # Errors
     ///
-    /// It cannot be made.
+    /// The folder cannot be made.
     pub fn within(path: &Path) -> Result<Self> {
         make_last(path)?;
         Ok(Self {
@@ -126,13 +128,13 @@ impl Owned {
         })
     }
 
-    /// Where it was when it was taken.
+    /// Returns the directory's path at the time when it was taken.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens a file for who owns the directory, in place of one that is there.
+    /// Creates the file `name` for the directory's owner, and replaces an existing one.
     ///
     /// # Errors
     ///
@@ -141,7 +143,7 @@ impl Owned {
         create(&self.path.join(name))
     }
 
-    /// Writes a file, which takes another one's place when it is whole.
+    /// Writes a file, which replaces an existing one when it is complete.
     ///
     /// # Errors
     ///
@@ -160,7 +162,7 @@ impl Owned {
         })
     }
 
-    /// Removes the files of the trace that is there, if there is one, `info` first. Folders stay, and what is not ours.
+    /// Removes the files of the trace in the directory, `info` first. Folders and other files stay.
     ///
     /// # Errors
     ///
@@ -212,7 +214,7 @@ impl Owned {
         Err(Error::new(ErrorKind::ResourceBusy, "it is moved again and again; choose another directory"))
     }
 
-    /// Follows the directory to where it is by now. Returns that if it is another place.
+    /// Follows a moved directory. Returns its new path, or `None` if it was not moved.
     ///
     /// # Errors
     ///
@@ -250,11 +252,11 @@ impl Drop for Owned {
     }
 }
 
-/// Makes a directory to which several processes may add traces, if it is not there.
+/// Makes a directory to which several processes may add traces, if it is absent.
 ///
 /// # Errors
 ///
-/// It holds something else than traces, or cannot be made.
+/// The directory holds something other than traces, or cannot be made.
 pub fn admit(path: &Path) -> Result<()> {
     make(path)?;
     match Contents::of(path)? {
@@ -266,7 +268,7 @@ pub fn admit(path: &Path) -> Result<()> {
     }
 }
 
-/// Makes a file with room for a short text that is to be written when the disk may be full.
+/// Makes a file with room for a short text, which can then be written while the disk is full.
 ///
 /// # Errors
 ///
@@ -294,7 +296,7 @@ pub fn moved(path: &mut PathBuf, from: &Path, to: &Path) {
     }
 }
 
-/// Where an older trace goes.
+/// Returns the path to which an older trace in `dir` is moved.
 #[must_use]
 pub fn older(dir: &Path) -> PathBuf {
     let mut old = dir.as_os_str().to_owned();
@@ -302,7 +304,7 @@ pub fn older(dir: &Path) -> PathBuf {
     PathBuf::from(old)
 }
 
-/// Creates a file for this user alone. One that is there is emptied, and stays whose it is.
+/// Creates a file with access for this user alone. An existing file is emptied and keeps its owner.
 ///
 /// # Errors
 ///
@@ -311,7 +313,7 @@ pub fn create(path: &Path) -> Result<File> {
     for_this_user().create(true).truncate(true).open(path)
 }
 
-/// As [`create`], where there is none.
+/// Creates a new file with access for this user alone.
 ///
 /// # Errors
 ///
@@ -320,7 +322,7 @@ pub fn create_new(path: &Path) -> Result<File> {
     for_this_user().create_new(true).open(path)
 }
 
-/// Opens a file for this user alone to add to it, and makes it if there is none.
+/// Opens a file for appending, and creates it with access for this user alone if it is absent.
 ///
 /// # Errors
 ///
@@ -337,7 +339,7 @@ fn for_this_user() -> OpenOptions {
     options
 }
 
-/// Writes a file for this user alone.
+/// Writes a file with access for this user alone.
 ///
 /// # Errors
 ///
@@ -346,11 +348,12 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     create(path).and_then(|mut file| io::Write::write_all(&mut file, bytes.as_ref()))
 }
 
-/// Creates a file that a user names. It may be any but a file of a trace, or a link to a file of these source directories.
+/// Creates an output file that a user names. It refuses files of a trace, and links to files in the directories
+/// `sources`.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidInput`] for a file of a trace; and those of the system.
+/// [`ErrorKind::InvalidInput`] for a refused file, and those of the system.
 pub fn create_output(path: &Path, sources: &[&Path]) -> Result<File> {
     // A link may lead into a trace.
     let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -367,8 +370,8 @@ pub fn create_output(path: &Path, sources: &[&Path]) -> Result<File> {
     File::create(path)
 }
 
-/// Removes a folder under another name. Who is killed meanwhile leaves the whole folder, or none of that name: half the sources of a
-/// trace would count as all. The next removal takes what is left.
+/// Removes a folder after renaming it. So a killed process leaves the whole folder or none of this name: half of a
+/// trace's sources would pass for all of them. The next removal deletes the rest.
 ///
 /// # Errors
 ///
@@ -383,7 +386,8 @@ pub fn remove_at_once(folder: &Path) -> Result<()> {
     fs::rename(folder, &removed).and_then(|()| fs::remove_dir_all(&removed))
 }
 
-/// When a process was started, as the system tells it, if it has not ended: as long as one of its threads lives, the main one or another.
+/// Returns the start time of a process, as the system reports it; `None` if the process has ended. A process lives as
+/// long as any of its threads.
 #[must_use]
 pub fn start_time(pid: u32) -> Option<String> {
     // A thread's: emulators make up what a process reads of itself.
@@ -397,7 +401,7 @@ pub fn start_time(pid: u32) -> Option<String> {
     (!is_over).then(|| started.to_owned())
 }
 
-/// The living recorder that has its entry in a folder.
+/// Returns the PID of the living recorder that has its entry in the folder `work`.
 #[must_use]
 pub fn living_recorder(work: &Path) -> Option<u32> {
     names_in(work).ok()?.iter().find_map(|name| match Entry::of(name)? {

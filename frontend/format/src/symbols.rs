@@ -1,4 +1,4 @@
-//! `<module>.sym`: the functions of one module; `<module>.dbg`: where they are in the source.
+//! `<module>.sym`: the functions of one module; `<module>.dbg`: their source lines.
 //!
 //! ```text
 //! # symbols: 2
@@ -11,11 +11,11 @@
 //! 0000000000001280 ? __func_end
 //! ```
 //!
-//! Addresses are relative to the start of the module's map line. A symbol ends where the next line starts, so a line of
-//! type `?` ends it earlier; such lines are not counted in the first line, which only tells the reader how much to allocate.
-//! uftrace 0.14 and later have a column with the size; older versions drop every line that has one, so none is written.
-//! A mangled name follows the readable one, behind a tab: uftrace reads no further, as that is where a kernel's symbol has its
-//! module.
+//! Addresses are relative to the start of the module's map line. A symbol ends at the next line's address, so a line of
+//! type `?` ends it earlier. The count in the first line leaves such lines out; it only tells the reader how much to
+//! allocate. uftrace 0.14 and later have a column with the size. Older versions drop every line with that column, so
+//! none is written. A mangled name follows the readable one behind a tab. uftrace reads no further, as a kernel's
+//! symbol has its module there.
 
 use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
@@ -26,7 +26,7 @@ use core::fmt;
 
 use crate::text::{self, base_name};
 
-/// The longest build-id that uftrace reads, in hexadecimal digits.
+/// The maximum length of a build-id that uftrace reads, in hexadecimal digits.
 pub const BUILD_ID_DIGITS: usize = 40;
 
 /// The beginning of the comment with the module's path.
@@ -35,26 +35,26 @@ const PATH: &str = "# path name: ";
 /// Names that end the symbol before them.
 const END_MARKS: [&str; 3] = ["__func_end", "__sym_end", "__dynsym_end"];
 
-/// The form of `build_id` in symbol files and maps: its first 40 digits.
+/// Returns the form of `build_id` in symbol files and maps: its first 40 digits.
 ///
 /// uftrace keeps no more, and a longer one in a map line overruns a buffer of its reader.
 pub fn short_build_id(build_id: &str) -> &str {
     build_id.get(..BUILD_ID_DIGITS).unwrap_or(build_id)
 }
 
-/// The first lines of a symbol file, or of one of source lines.
+/// The first lines of a symbol file or of a file of source lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// How many symbols there are; not in files of source lines.
+    /// The number of symbols; `None` in files of source lines.
     pub n_symbols: Option<usize>,
-    /// The module that the file says it is for.
+    /// The path of the file's module.
     pub path: Option<String>,
-    /// Its build-id in hexadecimal, of any length; the first 40 digits are written.
+    /// The module's build-id in hexadecimal, of any length. The first 40 digits are written.
     pub build_id: Option<String>,
 }
 
 impl Head {
-    /// Reads the comments that a file begins with. `bytes` may be a part of the file: a path and a build-id take less than
+    /// Parses the comments at the beginning of a file. `bytes` may be a part of the file: the comments take less than
     /// [`Head::MAX_BYTES`].
     pub fn parse(bytes: &[u8]) -> Self {
         let mut head = Self::default();
@@ -67,10 +67,10 @@ impl Head {
         head
     }
 
-    /// More than the first lines take.
+    /// An upper limit for the size of the first lines, in bytes.
     pub const MAX_BYTES: usize = 16 * 1024;
 
-    /// Takes what a comment says. Returns whether the line is one.
+    /// Adds the content of a comment line. Returns false if the line is no comment.
     pub fn add(&mut self, line: &str) -> bool {
         let Some(comment) = line.strip_prefix("# ") else { return false };
         if let Some(path) = line.strip_prefix(PATH) {
@@ -83,7 +83,7 @@ impl Head {
         true
     }
 
-    /// True if uftrace takes the file for that of `module`.
+    /// Returns true if uftrace takes the file for that of `module`.
     pub fn is_of(&self, module: ModuleId<'_>) -> bool {
         let is_other_build = match (&self.build_id, module.build_id) {
             (Some(own), Some(other)) => short_build_id(own) != short_build_id(other),
@@ -108,8 +108,8 @@ impl fmt::Display for Head {
     }
 }
 
-/// A line of a file of symbols or of source lines, for a module whose path is what `change` makes of its own. The line has its
-/// end, and so has what is returned.
+/// Returns a line of a file of symbols or source lines with the module's path replaced by the result of `change`. Both
+/// lines include their end.
 pub fn with_path(line: &[u8], change: impl FnOnce(&str) -> String) -> Cow<'_, [u8]> {
     match line.strip_prefix(PATH.as_bytes()) {
         Some(path) => format!("{PATH}{}\n", change(&text::line(path))).into_bytes().into(),
@@ -120,33 +120,33 @@ pub fn with_path(line: &[u8], change: impl FnOnce(&str) -> String) -> Cow<'_, [u
 /// A line with a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SymbolLine<'a> {
-    /// Where it starts, relative to its module.
+    /// The symbol's address relative to its module.
     pub addr: u64,
-    /// Its size in bytes; 0 if the line has none. It is not written.
+    /// The symbol's size in bytes; 0 if the line has none. It is not written.
     pub size: u64,
-    /// Its type, as of `nm`: `T` for a global function, `t` for a local one, `w` for a weak one.
+    /// The type, as in `nm`: `T` for a global function, `t` for a local one, `w` for a weak one.
     pub kind: char,
-    /// Its name as it is shown.
+    /// The readable name.
     pub name: &'a str,
-    /// Its mangled name, which tells overloads apart.
+    /// The mangled name, which tells overloads apart.
     pub mangled: Option<&'a str>,
 }
 
 impl<'a> SymbolLine<'a> {
-    /// The types of symbols that count; lines of other types are ignored.
+    /// The types of symbols that count. Readers skip lines of other types.
     pub const KINDS: &'static str = "?TtwPKDdvu";
 
-    /// A mark at `addr` that ends the symbol before it.
+    /// Creates a line at `addr` that ends the symbol before it.
     pub fn end(addr: u64) -> Self {
         Self { addr, size: 0, kind: '?', name: END_MARKS[0], mangled: None }
     }
 
-    /// True if it only ends the symbol before it.
+    /// Returns true if the line only ends the symbol before it.
     pub fn is_end(&self) -> bool {
         self.kind == '?' || END_MARKS.contains(&self.name)
     }
 
-    /// Reads a line, with or without the size; `None` if it is another one.
+    /// Parses a line, with or without a size; `None` for other lines.
     pub fn parse(line: &'a str) -> Option<Self> {
         let (addr, rest) = line.split_once(' ')?;
         let addr = u64::from_str_radix(addr, 16).ok()?;
@@ -176,18 +176,18 @@ impl fmt::Display for SymbolLine<'_> {
     }
 }
 
-/// Lines of a file of source lines: where a function begins, and what was inlined into it.
+/// The lines of a file of source lines for one function: its place, and the functions inlined into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceLine<'a> {
     /// The function's address, as in the symbol file.
     pub addr: u64,
-    /// Its name.
+    /// The function's name.
     pub name: &'a str,
-    /// The number of the line, from 1 on.
+    /// The line number, from 1.
     pub line: u32,
-    /// The source file.
+    /// The path of the source file.
     pub path: &'a str,
-    /// The names of functions that were inlined into it.
+    /// The names of functions inlined into it.
     pub inlined: &'a [String],
 }
 
@@ -199,23 +199,23 @@ impl fmt::Display for SourceLine<'_> {
     }
 }
 
-/// Which values are recorded of a function, as lists of specs with an `@`.
+/// The recorded values of a function, as lists of specs with an `@`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValuesOf {
     /// The function's name.
     pub name: String,
-    /// Those of a call.
+    /// The specs of its arguments.
     pub arguments: Option<String>,
-    /// That of a return.
+    /// The spec of its result.
     pub result: Option<String>,
 }
 
-/// The lines of a file of source lines that tell of it.
+/// The lines of a file of source lines with the recorded values of a function.
 #[derive(Clone, Copy, Debug)]
 pub struct ValueLines<'a> {
     /// The function's address, as in the symbol file.
     pub addr: u64,
-    /// Their content.
+    /// The values.
     pub function: &'a ValuesOf,
 }
 
@@ -232,42 +232,42 @@ impl fmt::Display for ValueLines<'_> {
     }
 }
 
-/// The content of a line of a file of source lines.
+/// A parsed line of a file of source lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePart<'a> {
-    /// The function that the next lines are about.
+    /// The beginning of a function's lines.
     Function {
-        /// Its address, as in the symbol file.
+        /// The function's address, as in the symbol file.
         addr: u64,
     },
-    /// Where it begins.
+    /// The source line at which the function begins.
     Place {
-        /// The number of the line, from 1 on.
+        /// The line number, from 1.
         line: u32,
-        /// The source file.
+        /// The path of the source file.
         path: &'a str,
     },
-    /// A function that was inlined into it.
+    /// The name of a function that was inlined into it.
     Inlined(&'a str),
-    /// The values that are recorded of a call, as specs with an `@`; see [`values`](crate::values).
+    /// The recorded values of a call, as specs with an `@`; see [`values`](crate::values).
     Arguments(&'a str),
-    /// The same of its return.
+    /// The recorded value of a return, in the same form.
     Result(&'a str),
-    /// An enumeration that specs name: `/e:NAME`.
+    /// An enumeration for specs `/e:NAME`.
     Enumeration {
-        /// Its name.
+        /// The name of the enumeration.
         name: &'a str,
-        /// Its names and their numbers; see [`enumerators`].
+        /// Its enumerators and their numbers; see [`enumerators`].
         names: &'a str,
     },
-    /// The layout of a value with fields, as specs name it: `/t16:NAME`.
+    /// The layout of a value with fields, for specs `/t16:NAME`.
     Layout {
-        /// Its name.
+        /// The layout's name.
         name: &'a str,
-        /// See [`Layout::parse`](crate::layout::Layout::parse).
+        /// Its text, see [`Layout::parse`](crate::layout::Layout::parse).
         text: &'a str,
     },
-    /// Something else, as uftrace has it.
+    /// Another line of uftrace's.
     Other,
 }
 
@@ -277,11 +277,11 @@ const LAYOUT: &str = "# layout ";
 /// How a line begins that tells of an [inlined function](SourcePart::Inlined): the same.
 const INLINED: &str = "# inlined ";
 
-/// The most inlined functions that are told of one function.
+/// The maximum number of inlined functions listed for one function.
 pub const MAX_INLINED: usize = 64;
 
 impl<'a> SourcePart<'a> {
-    /// Reads a line; `None` if it is no such.
+    /// Parses a line; `None` for other lines.
     pub fn parse(line: &'a str) -> Option<Self> {
         if let Some(name) = line.strip_prefix(INLINED) {
             return Some(Self::Inlined(name));
@@ -312,13 +312,13 @@ impl<'a> SourcePart<'a> {
     }
 }
 
-/// A line that tells of a layout.
+/// Returns the line with a layout.
 pub fn layout_line(name: &str, text: &str) -> String {
     format!("{LAYOUT}{name} {text}\n")
 }
 
-/// The names of an enumeration and their numbers, from `A=1,B`: one without a number has the next one after that before it. What is none is
-/// left out.
+/// Parses the enumerators of an enumeration, such as `A=1,B`. One without a number has the previous number plus 1.
+/// Malformed parts are left out.
 pub fn enumerators(names: &str) -> impl Iterator<Item = (&str, i32)> {
     let mut next = 0_i32;
     names.split(',').filter_map(move |text| {
@@ -336,20 +336,20 @@ pub fn enumerators(names: &str) -> impl Iterator<Item = (&str, i32)> {
 /// The parts of a module's identity that determine the name of its symbol file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleId<'a> {
-    /// Path as in the map.
+    /// The path as in the map.
     pub path: &'a str,
-    /// Build-id in hexadecimal, of any length.
+    /// The build-id in hexadecimal, of any length.
     pub build_id: Option<&'a str>,
 }
 
 impl ModuleId<'_> {
-    /// The file that uftrace looks for, `<name>.sym`.
+    /// Returns the name of the file for which uftrace looks first, `<name>.sym`.
     pub fn plain_name(self) -> String {
         format!("{}.sym", base_name(self.path))
     }
 
-    /// The file that uftrace looks for when the plain one is of another module: `<name>-XXXX.sym` with the first four digits
-    /// of the build-id or, without one, with a checksum of the path.
+    /// Returns the name of the file for which uftrace looks if the plain one belongs to another module:
+    /// `<name>-XXXX.sym`, with the first four digits of the build-id or, without one, of a checksum of the path.
     pub fn marked_name(self) -> String {
         let base = base_name(self.path);
         match self.build_id {
@@ -367,23 +367,24 @@ impl ModuleId<'_> {
     }
 }
 
-/// The names of symbol files for modules, as they come.
+/// The names of symbol files for modules, given in sequence.
 ///
-/// The first module with a name gets `<name>.sym`, a different one `<name>-XXXX.sym`. Several loads of one module share a
-/// name, so write a name once. Leave out modules that get no file: if the first of a name had none, uftrace would look only
-/// for the plain name.
+/// The first module with a name gets `<name>.sym`, a different one `<name>-XXXX.sym`. Several loads of one module share
+/// a name, so write a name once. Leave out modules without a file: if the first module of a name had none, uftrace
+/// would look only for the plain name.
 #[derive(Clone, Debug, Default)]
 pub struct SymbolFileNames {
     owners: BTreeMap<String, Head>,
 }
 
 impl SymbolFileNames {
-    /// Tells that there is a file already, and how it begins.
+    /// Registers an existing file with its first lines.
     pub fn take(&mut self, name: String, head: Head) {
         self.owners.insert(name, head);
     }
 
-    /// The name for `module`. `None`: what uftrace would look for is taken by another one, so it cannot tell them apart.
+    /// Returns the name for `module`. `None` if another module has the name for which uftrace would look, so that
+    /// uftrace could not tell them apart.
     pub fn name(&mut self, module: ModuleId<'_>) -> Option<String> {
         [module.plain_name(), module.marked_name()].into_iter().find(|name| {
             let owner = self.owners.entry(name.clone()).or_insert_with(|| module.head());
@@ -391,7 +392,7 @@ impl SymbolFileNames {
         })
     }
 
-    /// The names for several modules, in their order.
+    /// Returns the names for several modules, in their order.
     pub fn of<'a>(modules: impl IntoIterator<Item = ModuleId<'a>>) -> Vec<Option<String>> {
         let mut names = Self::default();
         modules.into_iter().map(|module| names.name(module)).collect()

@@ -1,20 +1,20 @@
-//! `task.txt`: which programs, threads and forks there were, and when.
+//! `task.txt`: the programs, threads and forks of a recording, with their times.
 
 use core::fmt;
 
 use crate::text::Seconds;
 
-/// More tasks than a system can have at a time: `PID_MAX_LIMIT` of Linux.
+/// An upper limit for the number of tasks of a system at a time: `PID_MAX_LIMIT` of Linux.
 pub const MAX_TASKS: usize = 1 << 22;
 
-/// One line of `task.txt`. Times are in nanoseconds of the trace's clock.
+/// A line of `task.txt`. Times are in nanoseconds of the trace's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskLine<'a> {
-    /// A program was started, and its address space is described in the map of the session `sid`.
+    /// A program was started. The map of the session `sid` describes its address space.
     Session {
-        /// When.
+        /// The time in nanoseconds.
         time_ns: u64,
-        /// Its process.
+        /// The process.
         pid: u32,
         /// The session: 16 hexadecimal digits.
         sid: &'a str,
@@ -23,45 +23,45 @@ pub enum TaskLine<'a> {
     },
     /// A thread began.
     Task {
-        /// When.
+        /// The time in nanoseconds.
         time_ns: u64,
         /// The thread.
         tid: u32,
-        /// Its process.
+        /// The process.
         pid: u32,
-        /// Its name, which is rftrace's addition: uftrace reads the line up to the pid. Empty if it is unknown.
+        /// The thread's name, an addition of rftrace: uftrace reads the line up to the pid. Empty if it is unknown.
         name: &'a str,
     },
     /// A process was forked.
     Fork {
-        /// When.
+        /// The time in nanoseconds.
         time_ns: u64,
         /// The child.
         pid: u32,
-        /// Its parent.
+        /// The parent.
         ppid: u32,
     },
     /// A library was loaded at run time.
     Dlopen {
-        /// When.
+        /// The time in nanoseconds.
         time_ns: u64,
-        /// By whom.
+        /// The loading thread.
         tid: u32,
-        /// The session whose address space it is in.
+        /// The session with the library's address space.
         sid: &'a str,
-        /// Where.
+        /// The library's base address.
         base: u64,
-        /// Its path.
+        /// The library's path.
         path: &'a str,
     },
 }
 
 impl<'a> TaskLine<'a> {
-    /// Reads a line. `Ok(None)`: its kind is unknown.
+    /// Parses a line. `Ok(None)` stands for a line of an unknown kind.
     ///
     /// # Errors
     ///
-    /// Describes the fault in a line of a known kind.
+    /// The fault in a line of a known kind.
     pub fn parse(line: &'a str) -> Result<Option<Self>, &'static str> {
         let parsed = match line.get(..4) {
             Some("SESS") => session(line),
@@ -76,7 +76,7 @@ impl<'a> TaskLine<'a> {
         )
     }
 
-    /// When it was.
+    /// Returns the time in nanoseconds.
     pub fn time_ns(&self) -> u64 {
         let (Self::Session { time_ns, .. }
         | Self::Task { time_ns, .. }

@@ -1,13 +1,13 @@
-//! Lines of text, with where they start, and the parts that lines of several files have.
+//! Lines of text with their offsets, and common parts of lines of several files.
 
 use alloc::borrow::Cow;
 use alloc::string::{String, ToString};
 use core::fmt::{self, Write};
 
-/// Nanoseconds of a second.
+/// The number of nanoseconds in a second.
 pub const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// The lines of `bytes`, each with its byte offset, as [`line()`] has them.
+/// Returns the lines of `bytes`, each with its byte offset, in the form of [`line()`].
 pub fn lines(bytes: &[u8]) -> impl Iterator<Item = (u64, Cow<'_, str>)> {
     let mut offset = 0;
     bytes.split_inclusive(|&byte| byte == b'\n').map(move |line| {
@@ -17,9 +17,9 @@ pub fn lines(bytes: &[u8]) -> impl Iterator<Item = (u64, Cow<'_, str>)> {
     })
 }
 
-/// A line without its end.
+/// Returns a line without its end, safe for terminals.
 ///
-/// Replaces all that is not UTF-8, and [`Shown`] escapes the rest except tabs: lines end up on terminals.
+/// It replaces bytes that are not UTF-8, and [`Shown`] escapes unseen characters except tabs.
 pub fn line(bytes: &[u8]) -> Cow<'_, str> {
     let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line));
@@ -27,14 +27,16 @@ pub fn line(bytes: &[u8]) -> Cow<'_, str> {
     if shown.is_plain() { line } else { shown.to_string().into() }
 }
 
-/// True if a terminal does not simply show the character: controls, changes of the writing direction, invisible ones.
+/// Returns true for characters that a terminal does not simply show: controls, changes of the writing direction,
+/// invisible ones.
 pub fn is_unseen(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
         || matches!(c, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Text from elsewhere (names of functions, paths, command lines), as a terminal may show it: unseen characters are escaped. Shown again it is the same.
+/// Text from an untrusted source (names of functions, paths, command lines) for a terminal, with unseen characters
+/// escaped. Escaping it twice changes nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a> {
     text: &'a str,
@@ -42,17 +44,17 @@ pub struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    /// Of a part of a line.
+    /// Wraps a part of a line.
     pub fn new(text: &'a str) -> Self {
         Self { text, kept: &[] }
     }
 
-    /// Of several lines, which stay so, with their tabs.
+    /// Wraps several lines. Line ends and tabs stay.
     pub fn lines(text: &'a str) -> Self {
         Self { text, kept: &['\n', '\t'] }
     }
 
-    /// As a text, which is only made where there is something to escape.
+    /// Returns the escaped text. It allocates only if there is something to escape.
     pub fn text(self) -> Cow<'a, str> {
         if self.is_plain() { self.text.into() } else { self.to_string().into() }
     }
@@ -79,17 +81,17 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// The lines `key=value` of `bytes`, in their order; others are left out.
+/// Returns the lines `key=value` of `bytes` in order, and skips other lines.
 pub fn pairs(bytes: &[u8]) -> impl Iterator<Item = (String, String)> {
     lines(bytes).filter_map(|(_, line)| line.split_once('=').map(|(key, value)| (key.into(), value.into())))
 }
 
-/// A time in nanoseconds, as seconds with nine decimals.
+/// A time in nanoseconds, displayed as seconds with nine decimals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seconds(pub u64);
 
 impl Seconds {
-    /// Reads what [`Display`](fmt::Display) writes; `None` for anything else, and for what 64 bits do not hold.
+    /// Parses the [displayed](fmt::Display) form; `None` for other text, and for times beyond 64 bits.
     pub fn parse(text: &str) -> Option<Self> {
         let (seconds, nanos) = text.split_once('.')?;
         if nanos.len() != 9 || ![seconds, nanos].iter().all(|part| part.bytes().all(|byte| byte.is_ascii_digit())) {
@@ -106,13 +108,13 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// A character of a path as it may stand in a trace directory, where white space and quotes end a path: these and control
-/// characters become `_`.
+/// Returns the form of a path's character in a trace directory. White space and quotes would end a path there; these
+/// and control characters become `_`.
 pub fn spelled(c: char) -> char {
     if c.is_whitespace() || is_unseen(c) || c == '"' { '_' } else { c }
 }
 
-/// A file's name, without the folders before it.
+/// Returns the file name of a path, without the folders.
 pub fn base_name(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }

@@ -1,7 +1,7 @@
-//! Which arguments and results are recorded of functions, and how uftrace spells it: `arg1/i32,arg2/s`.
+//! Specs: the recorded arguments and results of functions, in uftrace's spelling: `arg1/i32,arg2/s`.
 //!
-//! They stand in `<module>.dbg` by the function's address (`A: @arg1/i32`, `R: @retval`). A value with fields is for uftrace a structure with the size
-//! of its [image](crate::composite): `arg1/t16:NAME`.
+//! `<module>.dbg` holds them by the function's address (`A: @arg1/i32`, `R: @retval`). For uftrace a value with fields
+//! is a structure with the size of its [image](crate::composite): `arg1/t16:NAME`.
 //!
 //! Not here: the values themselves (`items`).
 
@@ -10,7 +10,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// The most bytes of values behind a record.
+/// The maximum number of bytes of values behind a record.
 pub const MAX_PAYLOAD: usize = 1024;
 
 /// The length of what stands for a null pointer among items.
@@ -20,64 +20,67 @@ pub(crate) const STRING_BYTES: usize = 98;
 /// Codes: the bit of a [value with fields](crate::composite).
 pub(crate) const COMPOSITE: u16 = 1 << 15;
 
-/// Where a value is.
+/// The place of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
-    /// The argument with this number, from 1 on, among those that are integers or pointers.
+    /// The argument with this number, from 1, among integers and pointers.
     Argument(u8),
-    /// Among those that are floating-point numbers.
+    /// The argument with this number, from 1, among floating-point numbers.
     FloatArgument(u8),
-    /// The result, from 0 on by its registers: of integers rax and rdx, of floating-point numbers xmm0 and xmm1; on aarch64 x0 and x1, v0 to v3.
+    /// The result, from 0 by its registers: rax and rdx for integers, xmm0 and xmm1 for floating-point numbers; on
+    /// aarch64 x0 and x1, and v0 to v3.
     Result(u8),
-    /// The word with this number, from 0 on, of the block of the [value](crate::composite) that this is a part of.
+    /// The word with this number, from 0, in the block of the [value](crate::composite) that has this part.
     InBlock(u8),
 }
 
-/// How a value is shown.
+/// The form in which a value is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Form {
     /// Small numbers in decimal, others in hexadecimal.
     Auto,
     /// In decimal.
     Signed,
-    /// Without a sign; large numbers in hexadecimal.
+    /// Unsigned; large numbers in hexadecimal.
     Unsigned,
     /// In hexadecimal.
     Hex,
     /// A character.
     Char,
-    /// The bytes up to a NUL where it points to.
+    /// The bytes at the pointer, up to a NUL.
     String,
-    /// The name of the function, or the address.
+    /// The name of the function at the pointer, or the address.
     Pointer,
     /// A floating-point number.
     Float,
-    /// As many bytes as the next argument says, or the second word of a result; shown and written as [`Form::String`].
+    /// The bytes at the pointer; the next argument, or the second word of a result, is their number. Shown and written
+    /// as [`Form::String`].
     Counted,
-    /// The same, but the length is the word before.
+    /// The same, with the number of bytes in the word before.
     CountedBefore,
-    /// The bytes of a structure of three words that it points to, two of which are an address and a length: by
+    /// The bytes of a structure of three words at the pointer. Two of the words are an address and a length, see
     /// [`Form::owned`]. Shown and written as [`Form::String`].
     Owned(u8),
-    /// Nothing is known of it, and nothing recorded.
+    /// An unknown value, which is not recorded.
     Unknown,
-    /// One of the names of the enumeration with this number, in a list of the reader's; [`Form::NO_NAMES`] where they are not known.
-    /// On disk it takes eight bytes, of which the lower four are the number.
+    /// A name of the enumeration with this number in a list of the reader's; [`Form::NO_NAMES`] if the names are
+    /// unknown. On disk it takes eight bytes, and the lower four are the number.
     Enumeration(u16),
-    /// A [value with fields](crate::composite): so many bytes, that are what the layout with this number tells, in a list of the reader's;
-    /// [`Form::NO_NAMES`] where that is not known.
+    /// A [value with fields](crate::composite): the number of bytes, and the number of the layout in a list of the
+    /// reader's; [`Form::NO_NAMES`] if the layout is unknown.
     Composite(u16, u16),
 }
 
 impl Form {
-    /// The enumeration of which no names are known, and the layout that is not.
+    /// The number of an enumeration without known names, and of an unknown layout.
     pub const NO_NAMES: u16 = u16::MAX;
     /// The bit of a code that tells an [enumeration](Form::Enumeration) from other numbers, and one order of texts from the other.
     const ENUMERATION: u16 = 1 << 6;
     /// The first of the six codes of [`Form::Owned`].
     const OWNED: u16 = 10;
 
-    /// Where an [owned](Form::Owned) string has its address and its length, in words of its structure.
+    /// Returns the form of an [owned](Form::Owned) string, by the words of its structure with the address and the
+    /// length.
     #[must_use]
     pub fn owned(address: u8, length: u8) -> Option<Self> {
         (address < 3 && length < 3 && address != length).then(|| Self::Owned(2 * address + (length + 2 - address) % 3))
@@ -130,12 +133,12 @@ impl Form {
     }
 }
 
-/// A value that is recorded, and how.
+/// A recorded value: its place and its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueSpec {
-    /// Where it is.
+    /// The place.
     pub place: Place,
-    /// How it is shown.
+    /// The form.
     pub form: Form,
     /// Its size: so many doublings of a byte.
     size_log: u8,
@@ -149,7 +152,7 @@ impl ValueSpec {
     /// The form of an unknown value: uftrace shows `?{}`.
     const UNKNOWN: &str = "t0:?";
 
-    /// A value of `size` bytes, 1, 2, 4 or 8.
+    /// Creates the spec of a value of `size` bytes: 1, 2, 4 or 8.
     ///
     /// # Panics
     ///
@@ -160,7 +163,7 @@ impl ValueSpec {
         Self { place, form, size_log: size.trailing_zeros() as u8 }
     }
 
-    /// The same as one of the names of an [enumeration](Form::Enumeration).
+    /// Returns the same spec with the names of an [enumeration](Form::Enumeration).
     #[must_use]
     pub fn with_names(self, enumeration: u16) -> Self {
         Self { form: Form::Enumeration(enumeration), ..self }
@@ -171,11 +174,11 @@ impl ValueSpec {
         Self { place, form: Form::Composite(n_bytes, Form::NO_NAMES), size_log: 0 }
     }
 
-    /// Reads a spec as it stands in a `.dbg` file. `enumeration` and `layout` number what it names.
+    /// Parses a spec from a `.dbg` file. `enumeration` and `layout` return numbers for names.
     ///
     /// # Errors
     ///
-    /// As of [`ValueSpec::parse`].
+    /// Those of [`ValueSpec::parse`].
     pub fn parse_recorded(
         text: &str,
         enumeration: impl FnOnce(&str) -> u16,
@@ -195,11 +198,11 @@ impl ValueSpec {
         Self::parse(text)
     }
 
-    /// Reads a spec as uftrace has it.
+    /// Parses a spec in uftrace's spelling.
     ///
     /// # Errors
     ///
-    /// Describes the fault in the spec.
+    /// The fault in the spec.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (place, form) = text.split_once('/').map_or((text, None), |(place, form)| (place, Some(form)));
         if text.contains('%') {
@@ -268,11 +271,11 @@ impl ValueSpec {
         Ok(Self { place, form, size_log })
     }
 
-    /// Reads a list of specs, such as `arg1/i32,arg2/s`.
+    /// Parses a list of specs, such as `arg1/i32,arg2/s`.
     ///
     /// # Errors
     ///
-    /// As of [`ValueSpec::parse`]; or a call would have more values than fit behind a record.
+    /// Those of [`ValueSpec::parse`]; or a call would have more values than fit behind a record.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, String> {
         let specs = text.split(',').map(|spec| Self::parse(spec.trim())).collect::<Result<Vec<_>, _>>()?;
         if !fit(&specs) {
@@ -281,7 +284,7 @@ impl ValueSpec {
         Ok(specs)
     }
 
-    /// The code of this value among the items of a tracer.
+    /// Returns the code of this value among the items of a tracer.
     pub fn code(self) -> u16 {
         let (place, number) = match self.place {
             Place::Argument(number) => (0, number),
@@ -347,7 +350,7 @@ impl fmt::Display for ValueSpec {
     }
 }
 
-/// True if these values fit behind a call.
+/// Returns true if these values fit behind a call.
 pub fn fit(specs: &[ValueSpec]) -> bool {
     /// Bytes for the codes of a value with fields among items, and for rounding up its size.
     const COMPOSITE_CODES: usize = 24;
@@ -361,7 +364,7 @@ pub fn fit(specs: &[ValueSpec]) -> bool {
     specs.iter().map(bytes).sum::<usize>() <= MAX_PAYLOAD
 }
 
-/// Specs as they stand in a `.dbg` file and in filters.
+/// Returns the text of specs in a `.dbg` file and in filters.
 pub fn list(specs: &[ValueSpec]) -> String {
     let specs: Vec<String> = specs.iter().map(ToString::to_string).collect();
     format!("@{}", specs.join(","))

@@ -33,16 +33,16 @@ enum Test {
 }
 
 impl Pattern {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
-    /// - `/…/` is a regex, in the syntax of the crate [`regex-lite`](https://docs.rs/regex-lite/#syntax), which may match any part of a
-    ///   name.
-    /// - All else is a glob, which must match the whole name: `*` stands for any characters, `?` for one, `[a-z]` and `[!a-z]` for one
-    ///   of these or of all others; behind `\\` a character stands for itself.
+    /// - `/…/` is a regex, in the syntax of the crate [`regex-lite`](https://docs.rs/regex-lite/#syntax). It may match
+    ///   any part of a name.
+    /// - Other text is a glob, which must match the whole name: `*` matches any characters, `?` one, `[a-z]` and
+    ///   `[!a-z]` one of these or of all others; `\\` makes the next character literal.
     ///
     /// # Errors
     ///
-    /// There is no name, or the regex is none.
+    /// The text is empty, or its regex is malformed.
     pub fn new(text: &str) -> Result<Self, Error> {
         let text = text.trim();
         let test = if text.is_empty() {
@@ -61,7 +61,7 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), test })
     }
 
-    /// Returns true if it matches `name`. A name always matches itself, whatever characters are in it.
+    /// Returns true if the pattern matches `name`. A name always matches itself, even with special characters.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         match &self.test {
@@ -73,25 +73,25 @@ impl Pattern {
         }
     }
 
-    /// Returns true if it matches all names.
+    /// Returns true if the pattern matches all names.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         matches!(self.test, Test::Everything)
     }
 
-    /// Returns true if it is to be compared with the name of a C++ function with its parameters too.
+    /// Returns true if the pattern must also be compared with C++ names that include parameters.
     #[must_use]
     pub fn has_parameters(&self) -> bool {
         self.text.contains('(')
     }
 
-    /// As it was written.
+    /// Returns the text of the pattern.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The letters of it that stand for themselves, more or less: to look for similar names.
+    /// Returns the literal letters of the pattern, approximately, for a search of similar names.
     #[must_use]
     pub fn plain(&self) -> String {
         let text = as_regex(&self.text).unwrap_or(&self.text);
@@ -99,7 +99,7 @@ impl Pattern {
     }
 }
 
-/// A fault in a pattern.
+/// An error: the fault in a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(String);
 

@@ -35,12 +35,12 @@ const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFA\r\n\x1a\n");
 /// Words before the blobs.
 const N_WORDS: usize = 8;
 
-/// How far a spool is read.
+/// The part of a spool to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// As far as it goes: its recorder is not there any more.
+    /// All of it: its recorder has ended.
     All,
-    /// As far as it was when its recorder last said what belongs to it: that may be at work.
+    /// The part that its recorder has described: the recorder may be at work.
     Described,
 }
 
@@ -91,7 +91,8 @@ impl Banks {
         watched.described = written.is_ok().then_some(described);
     }
 
-    /// Returns the recording in `spool` of a recorder that is at work, or was gone before the end. `file` is empty memory.
+    /// Returns the recording in `spool` of a recorder that is at work, or that ended early. `file` is an empty file in
+    /// memory.
     ///
     /// # Errors
     ///
@@ -160,7 +161,7 @@ impl Banks {
     }
 }
 
-/// Bytes that a spool has had at the least, as is said beside it.
+/// Returns the described size of a spool in bytes, which it has at least; `None` if it cannot be read.
 #[must_use]
 pub fn told_bytes(spool: &Path) -> Option<u64> {
     let about = opener::read(&about_file(spool), MOST_TEXT).ok()?;

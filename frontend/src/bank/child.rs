@@ -1,6 +1,7 @@
-//! A fork of a recorded process: its child takes a slot of its own.
+//! The fork of a recorded process: its child takes a slot of its own.
 //!
-//! **Invariant**: the child of a fork reads no slot but its own: its parent may have ended, and the slot be another's.
+//! **Invariant**: the child of a fork reads only its own slot: its parent may have ended, and its slot may belong to
+//! another process.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -19,7 +20,8 @@ use crate::host::linux::threads;
 use crate::host::monotonic_nanos;
 
 impl Bank {
-    /// As [`listen`](Self::listen), in the child of a fork. It takes another slot; if there is none it is not asked.
+    /// Starts to answer requests like [`listen`](Self::listen), in the child of a fork. The child takes another slot;
+    /// if none is free, it answers none.
     pub fn listen_in_child(&self) {
         let before = self.slot.swap(NO_SLOT, Relaxed);
         let Some(kept) = Kept::take().filter(|_| self.take_slot(1, before)) else { return };
@@ -29,7 +31,7 @@ impl Bank {
         self.listen();
     }
 
-    /// Keeps what a child inherits of this process's slot. Without memory for that it is not recorded.
+    /// Keeps the data that a child inherits from this process's slot. Without memory for it the child is not recorded.
     pub fn keep_for_child(&self) {
         let Some((own, kept)) = self.own_place(0).zip(Kept::new()) else { return };
         // SAFETY: both are so large.

@@ -1,5 +1,5 @@
-//! The recorder's work on banks while programs run: it takes full chunks and writes them to one file per process, a *spool*. When a process is
-//! over it takes the rest, and gives the bank back. Nothing here waits for a traced program.
+//! The recorder's work on banks while programs run: it takes full chunks and writes them to a file per process, the
+//! *spool*. At the end of a process it takes the rest, and frees the bank. No traced program waits for this work.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -33,20 +33,20 @@ use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 use crate::host::program::Identity;
 use crate::image::packed::encode::Packer;
 
-/// How banks are made.
+/// The options for banks.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Bytes of each process's chunks.
+    /// The size of each process's chunks in bytes.
     pub buffer_bytes: usize,
-    /// Processes that can be recorded at the same time.
+    /// The maximum number of processes at the same time.
     pub n_slots: usize,
-    /// How long a thread that finds no free chunk waits when the recorder does nothing; zero: it does not wait at all.
+    /// The time that a thread without a free chunk waits while the recorder does nothing; zero: it does not wait.
     pub patience: Duration,
-    /// Bytes that all spools may take together. What comes after that is not written.
+    /// The maximum size of all spools in bytes. Later records are not written.
     pub most_bytes: u64,
-    /// They are rings: what is in one is written when its process is over, and when a dump is made.
+    /// True for rings, which are written at the end of a process, and for dumps.
     pub is_ring: bool,
-    /// Bytes of rings that all dumps may hold together.
+    /// The maximum size of all dumped rings in bytes.
     pub dumped_bytes: u64,
 }
 
@@ -166,7 +166,7 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Banks {
-    /// Makes banks in an empty file of memory (`memfd_create`). Spools are written to `folder`.
+    /// Makes the banks in an empty file in memory (`memfd_create`). Spools are written to `folder`.
     ///
     /// # Errors
     ///
@@ -219,11 +219,11 @@ impl Banks {
         Ok(banks)
     }
 
-    /// Seals the length of the file: cutting it short would end all processes that have mapped it.
+    /// Seals the length of the file: shortening it would kill all processes that map it.
     ///
     /// # Errors
     ///
-    /// Those of the system: the file was made without leave to seal it.
+    /// Those of the system: the file was made without permission to seal it.
     pub fn seal(&self) -> io::Result<()> {
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: takes no pointer.
@@ -301,12 +301,12 @@ impl Banks {
         Fill { n_taken, n_chunks: self.layout.n_chunks() }
     }
 
-    /// The processes that are over since the last call.
+    /// Returns the processes that have ended since the last call.
     pub fn ended(&mut self) -> Vec<Collected> {
         std::mem::take(&mut self.collected)
     }
 
-    /// Returns the amount written so far, of all processes.
+    /// Returns the amount written so far, for all processes.
     #[must_use]
     pub fn written(&self) -> Written {
         self.written
@@ -383,7 +383,7 @@ impl Banks {
         parent(pid).filter(|&here| is_it(here)).or_else(|| others.filter(|_| !is_it(own))).unwrap_or(own)
     }
 
-    /// The one process that records, which this one calls so, calls itself otherwise, as those in a container may.
+    /// Sets the PID that this process knows for the only recorded process, which may have another one in its container.
     pub fn set_pid_here(&mut self, pid: u32) {
         self.pid_here = Some(pid);
     }

@@ -1,4 +1,4 @@
-//! Data collected of a process: its spool, and all facts needed to make a directory of it (`save`).
+//! The collected data of a process: its spool, and all facts for a directory of it (`save`).
 
 use std::collections::HashMap;
 use std::io;
@@ -12,36 +12,37 @@ use crate::clock::ClockPair;
 use crate::host::linux::modules::Unloaded;
 use crate::host::program::Identity;
 
-/// Recording of a process that is over, or until a moment.
+/// The recording of a process that has ended, or up to a moment.
 #[derive(Debug)]
 pub struct Collected {
-    /// The process, as it is called here.
+    /// The PID by which this process knows it.
     pub pid: u32,
-    /// The same as it calls itself, which a trace has: another number in a container.
+    /// The PID by which it knows itself, which is another one in a container. The trace has this one.
     pub own_pid: u32,
-    /// When its program began to be recorded, by `CLOCK_MONOTONIC` in nanoseconds.
+    /// The beginning of its program's recording by `CLOCK_MONOTONIC`, in nanoseconds.
     pub program_nanos: u64,
-    /// The process that forked it, and when by `CLOCK_MONOTONIC`, if one did that is recorded too.
+    /// The recorded parent, and the time of the fork by `CLOCK_MONOTONIC` in nanoseconds, if a recorded process forked
+    /// it.
     pub fork: Option<(u32, u64)>,
-    /// Calls and returns that were not recorded because no chunk was free.
+    /// The number of calls and returns that were not recorded because no chunk was free.
     pub n_dropped: u64,
-    /// Threads had all chunks at a time, and others waited in vain.
+    /// True if threads had all chunks at one time, and others waited in vain.
     pub has_many_threads: bool,
-    /// Why not all was written, if it was not.
+    /// The error at which writing stopped.
     pub failed: Option<io::Error>,
-    /// As much was written as may be.
+    /// True if the limit of written data was reached.
     pub is_too_large: bool,
-    /// Purpose of this copy, if it is a dump that was [made](super::Banks::dump).
+    /// The purpose of this copy, if it is a dump that was [made](super::Banks::dump).
     pub dump: Option<Dump>,
-    /// Chunks of a ring whose records others have taken the place of.
+    /// The number of chunks of a ring whose records were overwritten.
     pub n_overwritten: u64,
-    /// How it came to its end, if that was not by itself.
+    /// The cause of its death, if it did not end regularly.
     pub death: Option<Death>,
     /// The status of `wait` that it ended with, if the system has told.
     pub status: Option<i32>,
-    /// Missing parts of the recording, as the keeper of the spool has said.
+    /// A message about missing parts, from the recorder that kept the spool.
     pub problem: Option<String>,
-    /// Calls and returns in the spool, some of which may belong to none.
+    /// The number of calls and returns in the spool, which may include incomplete ones.
     pub n_records: u64,
     pub(crate) spool: PathBuf,
     /// Keeps the path of the spool right; `None` for one that leads through no open folder.
@@ -77,7 +78,7 @@ pub struct Collected {
     pub(crate) unloaded: Vec<Unloaded>,
     /// Moments that were marked.
     pub(crate) marks: Vec<Marked>,
-    /// Marks and unloaded libraries that are not among them.
+    /// The number of marks and unloaded libraries that are missing in these lists.
     pub n_untold: u64,
     /// Functions that were hooked and do not call the tracer: an address and a size each.
     pub(crate) hooked: Vec<u8>,
@@ -88,12 +89,12 @@ pub struct Collected {
     pub(crate) world: Option<Box<World>>,
 }
 
-/// The end of a process that did not end by itself.
+/// The end of a process that did not end regularly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// By a signal that it could have handled.
+    /// A signal that it could have handled killed it.
     Signal(u32),
-    /// Without a word: by SIGKILL, the system's lack of memory, or a system call of its own.
+    /// It ended without a notice: by SIGKILL, for lack of memory, or by a system call of its own.
     WithoutWord,
 }
 
@@ -123,12 +124,12 @@ impl Life {
     }
 }
 
-/// Amount of data in spools.
+/// The amount of data in spools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Calls and returns.
+    /// The number of calls and returns.
     pub n_records: u64,
-    /// Bytes on the disk.
+    /// The number of bytes on the disk.
     pub n_bytes: u64,
 }
 
@@ -140,19 +141,19 @@ pub(crate) struct Rate {
     pub(crate) source: String,
 }
 
-/// Reason and extent of a dump.
+/// The reason and the extent of a dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dump {
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// When that was, in ticks; `None`: now.
+    /// The time of the reason in ticks; `None` for now.
     pub tsc: Option<u64>,
-    /// In which thread, by the tracer's numbers, if that is known.
+    /// The thread, by the tracer's number, if it is known.
     pub thread: Option<u32>,
-    /// So much of what comes after it is wanted too.
+    /// The time after the reason that the dump includes.
     pub after: Duration,
-    /// Only this thread is.
+    /// True to include only this thread.
     pub is_of_thread: bool,
-    /// Only so much before its end is.
+    /// The maximum time before the dump's end.
     pub last: Option<Duration>,
 }

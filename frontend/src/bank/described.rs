@@ -1,5 +1,4 @@
-//! The bank of a process that cannot describe itself, as nothing of this crate is in it: the tracer alone was put there from outside. The
-//! recorder describes it in its place.
+//! The bank of a process that contains only the tracer, and so cannot describe itself. The recorder describes it.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,7 +20,7 @@ use super::request::{answer_in, write_minimum, write_rules};
 use crate::clock::{ClockPair, tsc, utc_offset_nanos};
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 
-/// Such a bank, the first one of a file.
+/// The bank of such a process, the first one of a file.
 #[derive(Debug)]
 pub struct Described {
     memory: MmapRaw,
@@ -31,48 +30,48 @@ pub struct Described {
     first: ClockPair,
 }
 
-/// Places in the file, for mapping it as a whole.
+/// The layout of the file, for mapping it as a whole.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// Bytes of the file.
+    /// The size of the file in bytes.
     pub n_bytes: usize,
-    /// The memory for the tracer.
+    /// The range of the memory for the tracer's records.
     pub chunks: Range<usize>,
-    /// The [`Bank`](rftrace::abi::Bank).
+    /// The offset of the [`Bank`](rftrace::abi::Bank).
     pub bank: usize,
-    /// Place of the notices of calls.
+    /// The offset of the notices of calls.
     pub noticed: usize,
-    /// Place of the system's numbers of the tracer's threads.
+    /// The offset of the table with the system ids of the tracer's threads.
     pub threads: usize,
-    /// Bytes of an entry there; the first eight are the system's number.
+    /// The size of an entry in that table in bytes. The first eight are the id.
     pub thread_bytes: usize,
-    /// Entries.
+    /// The number of entries.
     pub n_threads: usize,
-    /// True for a ring, which nobody empties: the newest records replace the oldest.
+    /// True for a ring, which no recorder empties: new records replace the oldest.
     pub is_ring: bool,
 }
 
-/// Where things lie in the process.
+/// Addresses in the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Tracer {
-    /// The file of the bank.
+    /// The address of the bank's file.
     pub bank: u64,
-    /// The tracer's [`Control::threads`](rftrace::abi::Control::threads).
+    /// The address of the tracer's [`Control::threads`](rftrace::abi::Control::threads).
     pub threads: u64,
-    /// Its switch.
+    /// The address of its switch.
     pub switch: u64,
-    /// Calls that are over earlier, in ticks, are not recorded.
+    /// The minimum duration of recorded calls in ticks.
     pub min_ticks: u64,
-    /// Its [`ControlShared::first_index`](rftrace::abi::ControlShared::first_index).
+    /// The tracer's [`ControlShared::first_index`](rftrace::abi::ControlShared::first_index).
     pub first_index: u64,
 }
 
 impl Described {
-    /// The bank in the file that a recorder has made.
+    /// Opens the bank in the file that a recorder has made.
     ///
     /// # Errors
     ///
-    /// Those of the system; it is no such file.
+    /// Those of the system; the file is of another kind.
     pub fn open(file: &File) -> io::Result<Self> {
         let n_bytes = usize::try_from(file.metadata()?.len()).unwrap_or(0);
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "it holds no bank of this version of rftrace");
@@ -94,7 +93,7 @@ impl Described {
         Ok(Self { memory, layout, is_ring, first: ClockPair::now() })
     }
 
-    /// Where things lie in the file.
+    /// Returns the layout of the file.
     #[must_use]
     pub fn places(&self) -> Places {
         let slot = self.layout.slot_at(0);
@@ -120,11 +119,12 @@ impl Described {
         self.memory.as_mut_ptr().wrapping_add(self.layout.slot_at(0) + offset)
     }
 
-    /// The process whose folder in `/proc` this is records into it from now on what these rules say.
+    /// Describes the process with the folder `folder` in `/proc`, which records into the bank from now on, with these
+    /// rules.
     ///
     /// # Errors
     ///
-    /// It has ended.
+    /// The process has ended.
     pub fn begin(&self, folder: &Path, tracer: Tracer, rules: &str) -> io::Result<()> {
         let gone = || io::Error::new(io::ErrorKind::NotFound, "the process has ended");
         let root = fs::read_link(folder.join("root"))?.into_os_string().into_vec();
@@ -154,20 +154,20 @@ impl Described {
         Ok(())
     }
 
-    /// These rules are in force from now on, and calls that are over earlier, in ticks, are not recorded.
+    /// Stores the rules in force, and the minimum duration of recorded calls in ticks.
     pub fn tell_rules(&self, rules: &str, min_ticks: u64) {
         write_minimum(self.slot(), min_ticks);
         // SAFETY: the texts of the slot, which lies in the mapping.
         unsafe { write_rules(self.slot(), self.at(RULES_AT), rules) };
     }
 
-    /// Answers in its place what it is asked, if anything is. An error says why nothing was done.
+    /// Answers a pending request for the process. An error is the reason why nothing was done.
     pub fn answer(&self, answer: impl FnOnce(&str) -> Result<Vec<u8>, String>) {
         // SAFETY: the slot lies in the mapping; nothing in the process answers there.
         unsafe { answer_in(self.slot(), (self.at(ASKED_AT), self.at(ANSWER_AT)), answer) };
     }
 
-    /// Nothing is recorded any more; so many threads were not.
+    /// Marks the end of the recording, with the number of threads that were not recorded.
     pub fn end(&self, n_untraced_threads: u32) {
         let slot = self.slot();
         slot.n_untraced_threads.store(n_untraced_threads, Relaxed);

@@ -1,8 +1,8 @@
-//! Copies at a moment, from which traces are made while the program goes on: of a stream the chunks that threads are writing to (the rest is in
-//! the spool), of a ring all that it holds.
+//! Copies at a moment, from which traces are made while the program goes on: for a stream the chunks that threads are
+//! writing to (the rest is in the spool), for a ring all of its contents.
 //!
-//! Not here: which chunks of a ring can be copied while it is written to (`ring`), the reason of a dump (the recorder decides), and how it
-//! becomes a directory (`save`).
+//! Not here: the chunks of a ring that can be copied during writes (`ring`), the reason of a dump (the recorder
+//! decides), and writing it as a directory (`save`).
 
 use std::fs;
 use std::io;
@@ -19,31 +19,31 @@ use super::spool::Spool;
 use crate::clock::{ClockPair, ticks_in};
 use crate::ring::{self, Copied, Look, Taken};
 
-/// A call of a function that is watched: it was made, or took long.
+/// A notice of a watched function's call: it was made, or took long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The process.
     pub pid: u32,
     /// The number of the watch.
     pub number: u64,
-    /// When, in ticks.
+    /// The time in ticks.
     pub tsc: u64,
-    /// In which thread, by the tracer's numbers, if that is known.
+    /// The thread, by the tracer's number, if it is known.
     pub thread: Option<u32>,
-    /// How long the call lasted, in ticks; 0 if it has only begun.
+    /// The duration of the call in ticks; 0 for one that begins.
     pub lasted_ticks: u64,
-    /// How many such calls there were since that nobody is told of.
+    /// The number of later matches without a notice.
     pub n_more: u64,
 }
 
-/// Why there is no dump.
+/// The reason why there is no dump.
 #[derive(Debug)]
 pub enum NoDump {
     /// No such process is recorded.
     NoProcess,
     /// Records are [only passed on](Banks::keep_nothing).
     NothingKept,
-    /// Dumps hold as much as they may together.
+    /// The dumps have reached their maximum size.
     NoRoom,
     /// Nothing was recorded.
     Nothing,
@@ -52,19 +52,19 @@ pub enum NoDump {
 }
 
 impl Banks {
-    /// The snapshots that processes have asked for since the last call. They are to be [discarded](Collected::discard) before the
-    /// process's own end is.
+    /// Returns the snapshots that processes have requested since the last call. [Discard](Collected::discard) them
+    /// before the end of their process.
     pub fn snapshots(&mut self) -> Vec<Collected> {
         std::mem::take(&mut self.snapshots)
     }
 
-    /// Makes a dump of what is there of a process, which goes on meanwhile: of its ring what was recorded until now, or until the moment
-    /// that it is made for and what is wanted after that; of a stream all until now. It is among the [`snapshots`](Self::snapshots) then.
-    /// Returns how many bytes of a ring it holds.
+    /// Makes a dump of a process, which goes on meanwhile: of its ring up to now, or up to its moment plus the
+    /// requested time after it; of a stream up to now. It is then one of the [`snapshots`](Self::snapshots). Returns
+    /// the number of bytes of a ring in it.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// The reason why there is no dump.
     pub fn dump(&mut self, pid: u32, dump: Dump) -> Result<u64, NoDump> {
         if self.keeps_nothing {
             return Err(NoDump::NothingKept);
@@ -91,7 +91,7 @@ impl Banks {
         made
     }
 
-    /// Has all that is in full pieces of a process's bank on the disk, as far as it goes there. Returns whether there is such a process.
+    /// Writes all full chunks of a process's bank to the disk, if records go there. Returns whether the process exists.
     ///
     /// # Errors
     ///
@@ -109,17 +109,18 @@ impl Banks {
         problem.map_or(Ok(true), Err)
     }
 
-    /// A dump is not there any more that held so many bytes of a ring.
+    /// Forgets a removed dump with this number of bytes of a ring.
     pub fn forget_dump(&mut self, n_bytes: u64) {
         self.dumped_bytes = self.dumped_bytes.saturating_sub(n_bytes);
     }
 
-    /// Processes that are not given up when they have ended, until this says otherwise: dumps are to be made of them.
+    /// Sets the processes that are kept after their end, as dumps of them are to be made. The next call replaces the
+    /// list.
     pub fn hold(&mut self, pids: Vec<u32>) {
         self.held = pids;
     }
 
-    /// Returns the calls noticed since the last query, one per process. A process that has ended is kept until then.
+    /// Returns the notices of calls since the last query, one per process. A process that has ended is kept until then.
     pub fn notices(&mut self) -> Vec<Notice> {
         let mut notices = Vec::new();
         for number in (0..self.n_seen()).filter(|&number| self.is_noticed(number)) {
@@ -138,7 +139,7 @@ impl Banks {
         notices
     }
 
-    /// How many calls were noticed since this was asked before that nobody is told of, and come with no [notice](Self::notices).
+    /// Returns the number of matches since the last query that have no [notice](Self::notices).
     pub fn n_more_noticed(&self) -> u64 {
         let rest = |number| {
             let slot = self.slot(number);
@@ -161,7 +162,7 @@ impl Banks {
         self.is_noticed(number) || n_more() || self.held.contains(&pid)
     }
 
-    /// For how long nothing was recorded in each process that has begun, by what was seen when this was asked before.
+    /// Returns for how long nothing was recorded in each process that has begun, as seen by these queries.
     pub fn quiet_for(&mut self) -> Vec<(u32, Duration)> {
         let mut quiet = Vec::new();
         for number in 0..self.n_seen() {

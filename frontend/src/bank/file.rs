@@ -48,8 +48,9 @@ pub(crate) struct Head {
     pub(crate) next_slot: AtomicU64,
 }
 
-/// The process that records another one, `recorded` as that calls itself, by the first bank of the file that this has mapped: `read` reads a word there, at
-/// an offset. `None`: that process has ended, the bank is another one's (as a child has what its parent had), or it is none.
+/// Returns the process that records `recorded` (a process's own PID), from the first bank of the file that it maps.
+/// `read` reads a word at an offset. `None` if the recorder has ended, the bank belongs to another process (a child has
+/// its parent's), or there is no bank.
 pub fn owner_of(recorded: u32, read: impl Fn(usize) -> Option<u64>) -> Option<u32> {
     let is_bank = read(offset_of!(Head, magic))? == MAGIC && read(offset_of!(Head, version))? == VERSION;
     let is_its = || Some(read(HEAD_BYTES + offset_of!(Slot, pid))? as u32 == recorded);
@@ -150,7 +151,7 @@ pub(crate) struct Slot {
 const _: () = assert!(size_of::<Slot>() <= OPEN_AT);
 const _: () = assert!(OPEN_AT + 8 * abi::RETURN_STACK_ENTRIES <= TEXT_AT);
 
-/// The numbers by which a process tells that a panic of Rust, or an exception of C++, was raised. No [watch](abi::Watch) has them.
+/// The numbers of notices about a panic of Rust and an exception of C++. No [watch](abi::Watch) has them.
 pub const RAISED: [u64; 2] = [u64::MAX - 1, u64::MAX - 2];
 
 /// How large everything is.

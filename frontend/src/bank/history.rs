@@ -1,5 +1,5 @@
-//! Modules that a process has had, by its maps at different times. The kept lines grow with the places that had modules, not with the number of
-//! looks.
+//! The modules of a process over time, from its maps at different times. The kept lines grow with the number of places
+//! that had modules, not with the number of looks.
 //!
 //! Not here: the use of the lines (`host/linux/modules.rs`).
 

@@ -1,10 +1,10 @@
-//! Libraries that a process has unloaded, and when. The process tells this in its slot, as maps that are looked at now and then miss libraries
-//! that come and go. And the moments that it has [marked](Marked).
+//! The libraries that a process has unloaded, with times, and the moments that it has [marked](Marked). The process
+//! writes them to its slot, as occasional looks at its maps miss short-lived libraries.
 //!
-//! The journal is a ring of bytes that the process writes and the recorder reads: for each library 8 bytes each of ticks, its first and its last address, 4 bytes for the
-//! length of its path, and the path, little-endian.
+//! The journal is a ring of bytes. For each library it has 8 bytes each of ticks, first address and last address, 4
+//! bytes for the length of its path, and the path, little-endian.
 //!
-//! Not here: the names that come of it (`host/linux/modules.rs`).
+//! Not here: the names of their functions (`host/linux/modules.rs`).
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fs;
@@ -30,7 +30,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Those that there are now.
+    /// Returns the present libraries.
     #[must_use]
     pub fn now() -> Self {
         /// Adds a module.
@@ -73,7 +73,8 @@ impl Loaded {
 }
 
 impl Bank {
-    /// Tells what of `before` has been unloaded. Other threads do not do so meanwhile. What there is no room for is counted.
+    /// Records the libraries of `before` that have been unloaded. No other thread may do so meanwhile. Libraries
+    /// without room in the journal are counted.
     pub fn tell_unloaded(&self, before: Loaded) {
         for unloaded in before.unloaded_since() {
             // As maps name it.
@@ -118,14 +119,15 @@ impl Banks {
 }
 
 impl Bank {
-    /// Tells a mark of now. Other threads do not do so meanwhile, nor tell of libraries. What there is no room for is counted.
+    /// Records a mark at the present moment. No other thread may write to the journal meanwhile. A mark without room is
+    /// counted.
     pub fn tell_mark(&self, thread: Option<u32>, text: &str) {
         self.tell_journal(&Marked::now(thread, text).encode());
     }
 }
 
 impl Banks {
-    /// Marks the present moment in a process. Returns whether that is recorded, and has room for it.
+    /// Marks the present moment in a process. Returns true if the process is recorded, and has room for the mark.
     pub fn mark(&mut self, pid: u32, text: &str) -> bool {
         let Some(number) = self.slot_of(pid) else { return false };
         // One that has just begun.

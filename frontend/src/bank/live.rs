@@ -1,11 +1,12 @@
-//! Records of one process, read while it runs, for a live display. Nothing is written, and nothing kept but how far each chunk was read.
+//! The records of one process, read while it runs, for a live display. Nothing is written to the disk; only the
+//! position in each chunk is kept.
 //!
-//! Chunks that are full are read and given back, as `collect` does. At a [look](Live::look) chunks in use are read too, as far as they are
-//! written: only their reader gives them back, so no other records come into them meanwhile.
+//! Full chunks are read and given back, like in `collect`. A [look](Live::look) also reads the written part of chunks
+//! in use: only their reader gives them back, so no other records come into them meanwhile.
 //!
-//! **Invariant**: the records of a thread are passed on in their order, each once. A thread takes a chunk only when the one before is full.
-//! So a pass first finds the latest index there is, and then reads chunks up to that alone, in the order of their indices: what a thread
-//! wrote before is among them. What comes behind a chunk that could not be read to its end waits.
+//! **Invariant**: the records of a thread are passed on in order, each once. A thread takes a chunk only when the
+//! previous one is full. So a pass first finds the latest index, then reads chunks up to that index in order: all
+//! earlier records of a thread are among them. Chunks behind one that could not be read to its end wait.
 //!
 //! Not here: the meaning of the records (the crate `rftrace-top`).
 
@@ -30,17 +31,17 @@ use crate::clock::ClockPair;
 use crate::decode::order_times;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 
-/// Takes records.
+/// A receiver of records.
 pub trait Take {
-    /// Records of a thread, by the tracer's number: a time in ticks and a word each, those behind what came before. `n_open`: something is
-    /// missing before them, and so many functions were open then.
+    /// Receives the next records of a thread (the tracer's number), each a time in ticks and a word. With `n_open`,
+    /// records are missing before them, and this number of functions was open then.
     fn take(&mut self, thread: u32, n_open: Option<usize>, records: &[(u64, u64)]);
 
-    /// A thread has ended.
+    /// Reports the end of a thread.
     fn ended(&mut self, thread: u32);
 }
 
-/// A moment, by both clocks.
+/// A moment by both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// The time stamp counter.
@@ -49,7 +50,7 @@ pub struct Moment {
     pub nanos: u64,
 }
 
-/// The bank of one process, emptied by its reader.
+/// The bank of one process and its reader.
 #[derive(Debug)]
 pub struct Live {
     banks: Banks,
@@ -111,8 +112,8 @@ const MOST_INTERRUPTED: usize = 64;
 const MOST_THREADS: usize = 1 << 16;
 
 impl Live {
-    /// Makes the bank in an empty file of memory. A thread that finds no room waits so long for who does nothing; zero: it does not wait at
-    /// all.
+    /// Makes the bank in an empty file in memory. A thread without room waits for `patience` while the reader does
+    /// nothing; zero: it does not wait.
     ///
     /// # Errors
     ///
@@ -124,43 +125,44 @@ impl Live {
         Ok(Self { banks, reader: Reader::default(), occupied: Occupied::default() })
     }
 
-    /// As [`Banks::set_pid_here`].
+    /// Sets the PID of the process, like [`Banks::set_pid_here`].
     pub fn set_pid_here(&mut self, pid: u32) {
         self.banks.set_pid_here(pid);
     }
 
-    /// Takes what is in chunks that are full. Returns how many they were.
+    /// Takes the records of full chunks. Returns the number of these chunks.
     pub fn poll(&mut self, to: &mut impl Take) -> Fill {
         self.read(What::Full, to)
     }
 
-    /// Takes all that is written, and tells until when.
+    /// Takes all written records. Returns the moment up to which they are complete.
     pub fn look(&mut self, to: &mut impl Take) -> Moment {
         let ClockPair { tsc, nanos } = ClockPair::now();
         self.read(What::Written, to);
         Moment { ticks: tsc, nanos }
     }
 
-    /// Takes the rest: the process does not record any more.
+    /// Takes the remaining records, as the process does not record any more.
     pub fn finish(&mut self, to: &mut impl Take) -> Moment {
         self.read(What::Rest, to);
         let ClockPair { tsc, nanos } = ClockPair::now();
         Moment { ticks: tsc, nanos }
     }
 
-    /// Calls and returns that were not recorded because no chunk was free.
+    /// Returns the number of calls and returns that were not recorded because no chunk was free.
     #[must_use]
     pub fn n_dropped(&self) -> u64 {
         self.banks.slot(SLOT).bank.n_lost.load(Relaxed)
     }
 
-    /// Returns the system's TID of the thread with a number of the tracer, if known.
+    /// Returns the system id of the thread with a number of the tracer, if it is known.
     #[must_use]
     pub fn system_tid(&self, thread: u32) -> Option<u32> {
         self.banks.system_tid(SLOT, thread)
     }
 
-    /// The addresses of the functions that are open in each thread of a process now, outermost first, by its return stacks.
+    /// Returns the addresses of the open functions in each thread of a process, outermost first, from its return
+    /// stacks.
     #[must_use]
     pub fn open_functions(&self) -> HashMap<u32, Vec<u64>> {
         let slot = self.banks.slot(SLOT);
@@ -171,7 +173,7 @@ impl Live {
         open.into_iter().map(|(thread, words)| (thread, addresses(words))).collect()
     }
 
-    /// True if a thread has a chunk to write into: then everything it does is recorded.
+    /// Returns true if a thread has a chunk to write to: then all of its calls are recorded.
     #[must_use]
     pub fn has_chunk(&self, thread: u32) -> bool {
         self.reader.begun.values().any(|begun| begun.thread == thread && begun.n_read < self.n_records())

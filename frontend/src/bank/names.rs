@@ -1,4 +1,4 @@
-//! The names of functions of a process that runs.
+//! The names of functions in a running process.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +10,8 @@ use crate::elf::file::map_file;
 use crate::elf::table::{self, SymbolTable};
 use crate::host::linux::modules::{self, Module};
 
-/// The functions of a process, and where they lie, as its maps tell. What was unloaded keeps its names until something else has its place.
+/// The functions of a process with their addresses, from its maps. An unloaded module keeps its names until another one
+/// takes its place.
 #[derive(Debug)]
 pub struct Names {
     process: PathBuf,
@@ -30,7 +31,7 @@ struct Named {
 const MOST_MAPS: usize = 16;
 
 impl Names {
-    /// Those of a process.
+    /// Reads the functions of a process.
     #[must_use]
     pub fn of_process(pid: u32) -> Self {
         let mut names = Self { process: folder_of(pid), maps: Vec::new(), modules: Vec::new() };
@@ -38,7 +39,8 @@ impl Names {
         names
     }
 
-    /// Those of a process that may have ended, by the path of its program and lines of its maps, the latest last.
+    /// Reads the functions of a process that may have ended, from the path of its program and lines of its maps, the
+    /// latest last.
     #[must_use]
     pub fn of_maps(pid: u32, exe: &[u8], maps: &[Vec<u8>]) -> Self {
         let mut names = Self { process: folder_of(pid), maps: Vec::new(), modules: Vec::new() };
@@ -56,7 +58,7 @@ impl Names {
         self.find_modules(Path::new(OsStr::from_bytes(exe)));
     }
 
-    /// Looks which modules there are now. Returns whether others have come.
+    /// Reads the present maps. Returns whether there are new modules.
     pub fn look(&mut self) -> bool {
         let maps = fs::read(self.process.join("maps")).unwrap_or_default();
         let files = files_of_maps(&maps);
@@ -81,7 +83,7 @@ impl Names {
         self.modules = modules::modules_of(&self.maps, exe, &root(&self.process)).into_iter().map(named).collect();
     }
 
-    /// The file name of the module that an address lies in.
+    /// Returns the file name of the module that contains an address.
     #[must_use]
     pub fn module(&self, address: u64) -> Option<String> {
         let is_it = |named: &&Named| (named.module.start..named.module.end).contains(&address);
@@ -89,7 +91,7 @@ impl Names {
         Some(path.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The name of the function that an address lies in, as `rftrace report` shows it.
+    /// Returns the name of the function that contains an address, in the form of `rftrace report`.
     pub fn name(&mut self, address: u64) -> Option<String> {
         let named = self.modules.iter_mut().find(|named| (named.module.start..named.module.end).contains(&address))?;
         let Named { module, table } = named;

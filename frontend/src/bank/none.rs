@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::clock::ClockPair;
 
-/// There is none.
+/// A bank, which does not exist on this system.
 #[derive(Debug)]
 pub enum Bank {}
 

@@ -68,7 +68,8 @@ pub(super) fn parent(pid: u32) -> Option<u32> {
     String::from_utf8_lossy(&status).lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
-/// Returns the own PID or TID of a process or a thread, by its folder in `/proc`. `None`: it is not there.
+/// Returns the PID or TID of a process or thread in its own namespace, by its folder in `/proc`; `None` if it does not
+/// exist.
 #[must_use]
 pub fn own_number(folder: &Path) -> Option<u32> {
     let status = fs::read(folder.join("status")).ok()?;
@@ -78,7 +79,8 @@ pub fn own_number(folder: &Path) -> Option<u32> {
     numbers.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
-/// The folder in `/proc` that has memory, files and program of a process: that of its main thread or, when that has ended, of another one.
+/// Returns the folder in `/proc` with the memory, files and program of a process: that of its main thread or, after
+/// that thread's end, of another one.
 #[must_use]
 pub fn folder_of(pid: u32) -> PathBuf {
     living_thread(pid).map_or_else(|| folder(pid), folder)
@@ -88,7 +90,7 @@ fn folder(id: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{id}"))
 }
 
-/// A thread of a process that has not ended: the main one, if it is that. `None`: all have.
+/// Returns a living thread of a process, preferably the main one; `None` if all have ended.
 #[must_use]
 pub fn living_thread(pid: u32) -> Option<u32> {
     let lives = |thread: &u32| behind_name(*thread).is_some_and(|stat| !has_ended(&stat));

@@ -1,5 +1,5 @@
-//! Which functions are open in a process that records into a ring. Those that were called before the oldest record that is left, and
-//! have not returned since, have no record at all: their names are known from the threads' return stacks alone.
+//! The open functions of a process that records into a ring. Functions that were called before the oldest remaining
+//! record, and have not returned since, have no record: only the threads' return stacks name them.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -38,7 +38,7 @@ use crate::host::linux::{modules, threads};
 use crate::host::monotonic_nanos;
 use crate::patch;
 
-/// The banks of a recorder, one of which is this process's. It stays mapped.
+/// The banks of a recorder with a slot for this process. They stay mapped.
 #[derive(Debug)]
 pub struct Bank {
     pub(super) start: *mut u8,
@@ -116,25 +116,26 @@ pub(crate) struct Given {
 }
 
 impl Bank {
-    /// A recorder's banks, with a free slot for this process.
+    /// Opens a recorder's banks, and takes a free slot for this process.
     ///
     /// # Errors
     ///
-    /// The recorder is gone, or of another version; there is too little address space; all slots are taken.
+    /// The recorder has ended or has another version; the address space is too small; all slots are taken.
     pub fn open(banks: &Passed) -> io::Result<&'static Self> {
         Self::of_file(&banks.open(&writable())?, banks.clone(), true, TRIES)
     }
 
-    /// As [`open`](Self::open), where the recorder only asks, as this process keeps what is recorded itself. Nobody waits for a slot there.
+    /// Opens banks like [`open`](Self::open), only for the recorder's requests, as this process keeps its own records.
+    /// It does not wait for a slot.
     ///
     /// # Errors
     ///
-    /// As of that.
+    /// Those of [`open`](Self::open).
     pub fn open_for_requests(banks: &Passed) -> io::Result<&'static Self> {
         Self::of_file(&banks.open(&writable())?, banks.clone(), true, 1)
     }
 
-    /// The recorder may ask from now on, where that is all that the bank is for.
+    /// Accepts the recorder's requests from now on, for banks that serve only requests.
     pub fn listen(&self) {
         let Some(slot) = self.own_slot() else { return };
         slot.program_nanos.store(monotonic_nanos(), Relaxed);
@@ -142,11 +143,12 @@ impl Bank {
         slot.state.store(slot_state::IN_USE, Release);
     }
 
-    /// As [`open`](Self::open), by the path of a file, for this process alone: in a child that is forked recording is off.
+    /// Opens banks like [`open`](Self::open), by the path of a file, for this process alone: in a forked child
+    /// recording is off.
     ///
     /// # Errors
     ///
-    /// As of that.
+    /// Those of [`open`](Self::open).
     pub fn open_alone(path: &Path) -> io::Result<&'static Self> {
         let file = writable().open(path)?;
         Self::of_file(&file, Passed::at(path.to_owned(), &file)?, false, TRIES)
@@ -201,7 +203,7 @@ impl Bank {
         Ok(Box::leak(Box::new(bank)))
     }
 
-    /// Says what this process is and how to find its functions, once more: it is about to end, or to become another program.
+    /// Describes this process, and where its functions are, once more, as it is about to end or to run another program.
     pub fn describe(&self) {
         let Some(slot) = self.own_slot() else { return };
         self.write_texts();
@@ -209,15 +211,15 @@ impl Bank {
         slot.n_untraced_threads.store(backend::control().n_untraced_threads.load(Relaxed), Relaxed);
     }
 
-    /// Says which functions were hooked that do not call the tracer, now and whenever this process is [described](Self::describe): their files may
-    /// have no names for them.
+    /// Describes the hooked functions that do not call the tracer, now and whenever this process is
+    /// [described](Self::describe): their files may have no names for them.
     pub fn describe_hooked(&self) {
         self.has_hooked.store(true, Relaxed);
         self.write_texts();
     }
 
-    /// Asks the recorder for a trace of what was recorded so far, and waits until it has copied what is there, but for a ring: that is
-    /// copied while it is written to. Recording goes on.
+    /// Requests a trace of the recording so far, and waits until the recorder has made the copy; a ring is copied
+    /// without a wait. Recording goes on.
     pub fn snapshot(&self) {
         const PAUSE: Duration = Duration::from_millis(1);
         /// For a recorder that does nothing.
@@ -239,8 +241,8 @@ impl Bank {
         }
     }
 
-    /// Tells the recorder that this thread is about to raise something, by its place in [`RAISED`]. As a hook does that finds what it looks for:
-    /// the first until the recorder has seen it.
+    /// Reports that this thread is about to raise a panic or exception, by its index in [`RAISED`]. Like a watch, it
+    /// keeps the first notice until the recorder has read it.
     pub fn tell_raised(&self, kind: usize) {
         const WRITING: u64 = 1;
 
@@ -269,12 +271,12 @@ impl Bank {
         }
     }
 
-    /// This process has [ended](Self::end) recording into the bank for good. What hooks still write there is private memory, and the
-    /// addresses stay taken.
+    /// Detaches this process, which has [ended](Self::end) its recording, from the bank for good. Hooks that still
+    /// write get private memory; the addresses stay reserved.
     ///
     /// # Errors
     ///
-    /// There is no such memory; the bank stays mapped.
+    /// The system has no such memory; the bank stays mapped.
     pub fn leave(&self) -> io::Result<()> {
         threads::copy_back();
         OWN.store(ptr::null_mut(), Release);
@@ -284,7 +286,7 @@ impl Bank {
         Ok(())
     }
 
-    /// The addresses that it takes in this process.
+    /// Returns the range of addresses that the banks take in this process.
     #[must_use]
     pub fn addresses(&self) -> Range<usize> {
         self.start as usize..self.start as usize + self.room
@@ -320,8 +322,8 @@ impl Bank {
         Ok(())
     }
 
-    /// True for a ring that nobody will save, as the recorder was killed: its file is not there any more, and nobody looks at the slot. The
-    /// process itself can save the records.
+    /// Returns true for a ring that no recorder will save, as the recorder was killed: its file is gone, and the slot
+    /// is unread. The process itself can save the records.
     pub fn is_abandoned(&self) -> bool {
         /// A recorder looks every few milliseconds; it may have to wait for a processor.
         const PATIENCE: Duration = Duration::from_millis(200);
@@ -333,7 +335,7 @@ impl Bank {
         slot.bank.beat.load(Relaxed) == beat
     }
 
-    /// True if this process has a slot: a forked child may have found none.
+    /// Returns true if this process has a slot. A forked child may have found none.
     pub fn has_slot(&self) -> bool {
         self.own_slot().is_some()
     }
@@ -476,7 +478,8 @@ fn open_functions() -> Vec<u8> {
     [now].into_iter().chain(words).flat_map(u64::to_le_bytes).collect()
 }
 
-/// Where the tracer's memory is but for banks: what it knows of threads, of frames that were left, and of the functions that are chosen.
+/// Returns the ranges of the tracer's memory other than banks: the data of threads, of left frames, and of chosen
+/// functions.
 #[must_use]
 pub fn memory_of_tracer() -> Vec<Range<usize>> {
     let control = backend::control();

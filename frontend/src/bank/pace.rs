@@ -1,17 +1,17 @@
-//! How often a recorder looks at banks: more often the more there is to be taken.
+//! The pauses of a recorder between two rounds over the banks: the more records, the shorter.
 
 use std::time::Duration;
 
-/// How much there was to be taken of the fullest bank.
+/// The amount of records in the fullest bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// Chunks that were full.
+    /// The number of full chunks.
     pub n_taken: usize,
-    /// All of a bank.
+    /// The number of all chunks of a bank.
     pub n_chunks: usize,
 }
 
-/// Between two looks at banks, while there is much to be taken, something, and nothing.
+/// The shortest pause between two rounds, for many records.
 pub const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(8);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
@@ -20,7 +20,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 const MANY_CHUNKS: usize = 16;
 
 impl Fill {
-    /// How long to wait after the last `pause`: each look costs something, but no thread is to find its bank full.
+    /// Returns the next pause after a pause of length `pause`. Each round costs time, but no thread should find its
+    /// bank full.
     #[must_use]
     pub fn next_pause(self, pause: Duration) -> Duration {
         let longest = if self.n_taken > 0 { LONGEST_BUSY_PAUSE } else { LONGEST_PAUSE };

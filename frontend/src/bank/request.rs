@@ -27,7 +27,7 @@ use crate::backend;
 use crate::clock::tsc;
 use crate::host::monotonic_nanos;
 
-/// The longest answer.
+/// The maximum length of an answer in bytes.
 pub const MOST_ANSWER_BYTES: usize = ANSWER_BYTES;
 
 /// A process that looks for an other program may need so long until it is that.
@@ -64,12 +64,12 @@ pub(super) fn write_minimum(slot: &Slot, ticks: u64) {
     }
 }
 
-/// Answers a request for the functions above an address in hexadecimal: as many as there is room for, each as its address, with the highest bit
-/// set if it is recorded.
+/// Answers a request for the functions above an address in hexadecimal: as many as fit, each as its address, with the
+/// highest bit set if it is recorded.
 ///
 /// # Errors
 ///
-/// It is no address.
+/// The request is no address.
 pub fn functions_above(
     above: &str,
     functions: impl IntoIterator<Item = crate::filter::Function>,
@@ -111,13 +111,13 @@ pub(super) unsafe fn answer_in(
 
 /// This process's side.
 impl Bank {
-    /// Requests come with this signal from now on; 0: none do.
+    /// Sets the signal of requests; 0 stops them.
     pub fn set_request_signal(&self, signal: u32) {
         let Some(slot) = self.own_slot() else { return };
         slot.requests.signal.store(signal, SeqCst);
     }
 
-    /// Says which rules are in force from now on. Those that are too long are not told.
+    /// Stores the rules in force for the recorder. Rules that are too long are not stored.
     pub fn tell_rules(&self, rules: &str) {
         self.tell_minimum();
         let Some((slot, place)) = self.own_slot().zip(self.own_place(RULES_AT)) else { return };
@@ -132,7 +132,7 @@ impl Bank {
         }
     }
 
-    /// Answers a request, if there is one. An error says why nothing was done.
+    /// Answers a pending request. An error is the reason why nothing was done.
     pub fn answer(&self, answer: impl FnOnce(&str) -> Result<Vec<u8>, String>) {
         let Some((slot, asked_at)) = self.own_slot().zip(self.own_place(ASKED_AT)) else { return };
         let Some(answer_at) = self.own_place(ANSWER_AT) else { return };
@@ -140,8 +140,9 @@ impl Bank {
         unsafe { answer_in(slot, (asked_at, answer_at), answer) };
     }
 
-    /// The signal is about to mean something else: to another program that is about to take this process over, if it can, so that nobody
-    /// sends it for a while; or to this one (`for_good`). Returns the signal, of which one may have come.
+    /// Refuses requests, as the signal is about to get another meaning: with `for_good` in this program, otherwise in
+    /// another program that may take over this process, so that no recorder sends it for a while. Returns the signal,
+    /// which may have come once more.
     pub fn refuse_requests(&self, for_good: bool) -> u32 {
         /// A recorder that was killed does not send any more.
         const PATIENCE: Duration = Duration::from_millis(100);
@@ -169,58 +170,58 @@ pub struct Asked {
     number: u64,
 }
 
-/// Why a request was not made.
+/// The reason why a request was not made.
 #[derive(Debug)]
 pub enum NotAsked {
     /// No such process is recorded.
     NoProcess,
-    /// It has no handler for the signal: it has just begun, has set one of its own, or wants none.
+    /// The process has no handler for the signal: it has just begun, has set its own, or wants none.
     NoHandler,
-    /// Another program is about to take the process over.
+    /// Another program is about to take over the process.
     Exec,
-    /// The request is longer than there is room for.
+    /// The request is too long.
     TooLong,
-    /// A request before is not answered.
+    /// A previous request is unanswered.
     Busy,
     /// The signal could not be sent.
     Signal(io::Error),
 }
 
-/// Outcome of a request so far.
+/// The state of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing yet.
+    /// The process has not begun.
     Waiting,
-    /// The process is at it.
+    /// The process has begun.
     Begun,
-    /// It is done; this was answered.
+    /// The process has done it, with this answer.
     Done(Vec<u8>),
-    /// Nothing was done, and why.
+    /// The process has done nothing, for this reason.
     Refused(String),
     /// The process has ended.
     Ended,
 }
 
-/// How far the bank of a process is filled.
+/// The fill state of a process's bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Bytes of all chunks.
+    /// The size of all chunks in bytes.
     pub buffer_bytes: usize,
     /// True for a ring.
     pub is_ring: bool,
-    /// Chunks.
+    /// The number of chunks.
     pub n_chunks: usize,
-    /// Those that hold something.
+    /// The number of chunks with records.
     pub n_used: usize,
-    /// Those of a ring whose records others have taken the place of.
+    /// In a ring, the number of chunks whose records were overwritten.
     pub n_overwritten: u64,
-    /// Calls and returns that found no room.
+    /// The number of calls and returns that found no room.
     pub n_dropped: u64,
 }
 
 /// The recorder's side.
 impl Banks {
-    /// How far the bank of a process is filled.
+    /// Returns the fill state of a process's bank.
     #[must_use]
     pub fn state(&self, pid: u32) -> Option<State> {
         let number = self.slot_of(pid)?;
@@ -249,13 +250,13 @@ impl Banks {
         })
     }
 
-    /// True if the banks are rings.
+    /// Returns true if the banks are rings.
     #[must_use]
     pub fn is_ring(&self) -> bool {
         self.is_ring
     }
 
-    /// The processes that record now.
+    /// Returns the processes that record now.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         let is_in_use = |&number: &usize| self.slot(number).state.load(Acquire) == slot_state::IN_USE;
@@ -269,11 +270,11 @@ impl Banks {
         (0..self.n_seen()).filter(is_it).max_by_key(|&number| self.slot(number).program_nanos.load(Relaxed))
     }
 
-    /// Asks something of a process; `send` is to send it a signal.
+    /// Sends a process a request; `send` sends it the signal.
     ///
     /// # Errors
     ///
-    /// Nothing was asked.
+    /// The reason why the request was not made.
     pub fn ask(&self, pid: u32, request: &str, send: impl FnOnce(u32) -> io::Result<()>) -> Result<Asked, NotAsked> {
         let number = self.slot_to_ask(pid, request)?;
         let is_exec = |exec_nanos| monotonic_nanos().saturating_sub(exec_nanos) < EXEC.as_nanos() as u64;
@@ -292,11 +293,12 @@ impl Banks {
         })
     }
 
-    /// As [`ask`](Self::ask), without a signal: the caller has a thread of the process [answer](Bank::answer) then.
+    /// Makes a request like [`ask`](Self::ask), without a signal: the caller has a thread of the process
+    /// [answer](Bank::answer).
     ///
     /// # Errors
     ///
-    /// Nothing was asked.
+    /// The reason why the request was not made.
     pub fn ask_of_thread(&self, pid: u32, request: &str) -> Result<Asked, NotAsked> {
         let number = self.slot_to_ask(pid, request)?;
         Ok(Asked { pid, signal: 0, slot: number, number: self.write_request(number, request) })
@@ -319,7 +321,7 @@ impl Banks {
         requests.ask(request.len())
     }
 
-    /// Returns the outcome of a request so far.
+    /// Returns the state of a request.
     #[must_use]
     pub fn answer(&self, asked: &Asked) -> Answer {
         let slot = self.slot(asked.slot);
@@ -339,12 +341,12 @@ impl Banks {
         }
     }
 
-    /// Takes a request back that is not begun. Returns whether it was not.
+    /// Takes back a request that the process has not begun. Returns true if that was possible.
     pub fn take_back(&self, asked: &Asked) -> bool {
         self.slot(asked.slot).requests.take_back(asked.number)
     }
 
-    /// The rules in force in a process.
+    /// Returns the rules in force in a process.
     #[must_use]
     pub fn rules(&self, pid: u32) -> Option<String> {
         let number = self.slot_of(pid)?;
@@ -352,7 +354,7 @@ impl Banks {
         Some(String::from_utf8_lossy(&self.read(number, RULES_AT, n_bytes, ASKED_BYTES)).into_owned())
     }
 
-    /// True if a process records at this moment, read from its memory; `None` if that may not be read.
+    /// Returns true if a process records at this moment, from its memory; `None` if that may not be read.
     #[must_use]
     pub fn is_on(&self, pid: u32) -> Option<bool> {
         let at = self.slot(self.slot_of(pid)?).requests.switch_at.load(Relaxed);

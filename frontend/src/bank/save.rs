@@ -1,7 +1,7 @@
-//! Saves the data collected of a process as a directory.
+//! Saves the collected data of a process as a directory.
 //!
-//! A process may have written anything into its bank: chunks are untrusted until checked, as an image is (`image/stored.rs`). Chunks are
-//! unpacked one at a time, so memory use does not depend on how much was recorded.
+//! A process may have written anything into its bank: chunks are untrusted until checked, like an image
+//! (`image/stored.rs`). They are unpacked one at a time, so memory use does not depend on the length of the recording.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -34,28 +34,28 @@ use crate::image::stored::StoredChunks;
 use crate::uftrace::directory::{self, Mark, Recording};
 use crate::uftrace::symfile::write_symbols;
 
-/// Summary of the trace written for a process.
+/// The summary of the trace written for a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedBank {
-    /// Entries and exits.
+    /// The number of entries and exits.
     pub events: u64,
-    /// Threads that have records.
+    /// The number of threads with records.
     pub threads: usize,
-    /// Calls that were nested too deeply.
+    /// The number of calls beyond the deepest recorded level.
     pub lost: u64,
-    /// Threads that were too many at a time, as far as that is known.
+    /// The number of threads beyond the maximum at one time, as far as it is known.
     pub untraced_threads: u32,
-    /// Why not all was written, and what to do about it.
+    /// The reason why a part is missing, and the remedy.
     pub left_out: Option<String>,
-    /// Chunks that hold what no tracer writes, and were left out.
+    /// The number of malformed chunks, which were left out.
     pub damaged_chunks: usize,
 }
 
-/// Modules whose symbols were told.
+/// The modules whose symbols were passed on.
 #[derive(Debug, Default)]
 pub struct ToldModules(HashSet<Key>);
 
-/// The functions of the programs whose directories were written: many processes run the same ones.
+/// A cache of programs' functions for several directories, as many processes run the same program.
 #[derive(Clone, Debug, Default)]
 pub struct Symbols {
     tables: HashMap<Key, Option<Arc<SymbolTable>>>,
@@ -68,7 +68,8 @@ pub struct Symbols {
 type Key = (PathBuf, Option<String>);
 
 impl Symbols {
-    /// Those of programs of another machine, which their recorder has told: files of symbols in a folder.
+    /// Creates the cache with symbols of programs from another machine: files in a folder, which their recorder has
+    /// sent.
     ///
     /// # Errors
     ///
@@ -136,11 +137,12 @@ pub(crate) struct Writing<'a> {
 }
 
 impl Collected {
-    /// Writes the directory that uftrace reads. `symbols` keeps the functions of modules for the next one.
+    /// Writes the trace as a directory for `rftrace replay` and uftrace. `symbols` keeps the functions of modules for
+    /// the next one.
     ///
     /// # Errors
     ///
-    /// [`Error::Read`] for what was collected, [`Error::NoEvents`], [`Error::Write`].
+    /// [`Error::Read`] for the collected data, [`Error::NoEvents`], [`Error::Write`].
     pub fn write_directory(&self, directory: &Path, symbols: &mut Symbols) -> Result<SavedBank, Error> {
         let writing = Writing { minima: None, what_fits: true, n_writers: directory::most_writers() };
         self.write_as(directory, symbols, writing)
@@ -240,8 +242,8 @@ impl Collected {
         Error::Read { path: self.spool.clone(), source }
     }
 
-    /// Keeps the records as they are, and beside them what a directory is made of too: later the program's files may be others. `problem`
-    /// says what was not recorded.
+    /// Keeps the records unconverted, with the facts for a directory beside them, as the program's files may change.
+    /// `problem` is a message about missing parts.
     ///
     /// # Errors
     ///
@@ -253,7 +255,8 @@ impl Collected {
         about::keep_end(&self.spool, problem, self.status).map_err(write_error)
     }
 
-    /// Files of symbols for the modules of the process, but for those that `told` has by now: for a machine that has no such modules.
+    /// Passes files of symbols for the process's modules to `tell`, except those in `told`: for a machine without these
+    /// modules.
     ///
     /// # Errors
     ///
@@ -284,7 +287,7 @@ impl Collected {
         hooked.iter().map(|&[address, size]| (u64::from_le_bytes(address), u64::from_le_bytes(size)))
     }
 
-    /// Removes what the directory was made of and nothing else is to be.
+    /// Removes the sources of the directory, which nothing else needs.
     ///
     /// # Errors
     ///
@@ -301,25 +304,25 @@ impl Collected {
         self.facts.map_or(Ok(()), fs::remove_dir_all)
     }
 
-    /// True if nothing more was to come of it.
+    /// Returns true if the process has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// When it was over, by `CLOCK_MONOTONIC` in nanoseconds.
+    /// Returns the time of its end by `CLOCK_MONOTONIC`, in nanoseconds.
     #[must_use]
     pub fn ended_nanos(&self) -> u64 {
         self.last.nanos
     }
 
-    /// Where the records lie that are in no directory yet.
+    /// Returns the path of the records that are in no directory yet.
     #[must_use]
     pub fn spool(&self) -> &Path {
         &self.spool
     }
 
-    /// The same for users, as far as it can be found out.
+    /// Returns that path for messages, as far as it can be found.
     #[must_use]
     pub fn shown_spool(&self) -> PathBuf {
         let folder = self.spool.parent().and_then(|folder| fs::canonicalize(folder).ok());
@@ -381,7 +384,7 @@ impl Collected {
         }
     }
 
-    /// Has the files of its modules be looked for in another root directory: that of a process in a container.
+    /// Sets the root directory in which the files of the process's modules are: that of a container.
     pub fn set_root(&mut self, root: PathBuf) {
         self.root = Some(root);
     }

@@ -1,6 +1,7 @@
-//! The file with the chunks of a process: packed, one behind the other, in no order (`image/stored.rs` reads it), and where it lies.
+//! The spool, a file with the chunks of a process: packed, one behind the other, in any order (`image/stored.rs` reads
+//! it); and its path.
 //!
-//! Not here: which chunks are written when, and the other files beside the spool (`collect`).
+//! Not here: the times of writing chunks, and the other files beside the spool (`collect`).
 
 use std::convert::Infallible;
 use std::fs::{self, File};
@@ -19,7 +20,7 @@ use crate::image;
 use crate::image::packed::encode::Packer;
 use crate::image::write::Writer;
 
-/// The versions that a spool begins with, behind the magic number.
+/// The versions at the beginning of a spool, behind the magic number.
 pub const SPOOL_VERSIONS: u64 = image::VERSION as u64 | (abi::VERSION as u64) << 32;
 
 /// Packed bytes that are collected before they are written.
@@ -168,7 +169,7 @@ pub(crate) fn whole_file(spool: &Path) -> PathBuf {
     spool.with_extension(recording::WHOLE)
 }
 
-/// The spools in a folder.
+/// Returns the spools in a folder.
 ///
 /// # Errors
 ///

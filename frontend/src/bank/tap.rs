@@ -1,9 +1,9 @@
-//! Live records of processes, passed on to a display beside the written spools: full chunks before they are taken, and now and then chunks in
-//! use.
+//! Live records of processes for a display, beside the written spools: full chunks before they are taken, and from time
+//! to time chunks in use.
 //!
-//! A chunk is taken only after each reader has read it to its end. Readers never wait for the display, nor do the programs.
+//! A chunk is taken only after each reader has read it to its end. Neither readers nor programs wait for the display.
 //!
-//! Not here: how chunks are read (`live`), and the use of the records.
+//! Not here: reading chunks (`live`), and the use of the records.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,60 +17,60 @@ use super::live::{Moment, Reader, Take, What};
 use crate::backend::Chunk;
 use crate::clock::ClockPair;
 
-/// An event that is passed on.
+/// An event for the display.
 #[derive(Clone, Debug)]
 pub enum Seen {
-    /// A process: where its modules lie, each time others have come, and a moment by both clocks.
+    /// A process with its modules, whenever there are new ones, and the moment of its beginning.
     Process {
-        /// The process, as it calls itself, as in all that is passed on.
+        /// The process's own PID, which all events use.
         pid: u32,
-        /// The same as this process calls it.
+        /// The PID by which this process knows it.
         pid_here: u32,
         /// The path of its program.
         exe: Vec<u8>,
-        /// Lines of its maps, the latest last.
+        /// The lines of its maps, the latest last.
         maps: Vec<Vec<u8>>,
-        /// When it began.
+        /// The moment of its beginning.
         began: Moment,
     },
-    /// Records of a thread, as of [`Take::take`].
+    /// Records of a thread, see [`Take::take`].
     Records {
         /// The process.
         pid: u32,
-        /// The thread, as the system calls it or, if that is not known, by the tracer's number.
+        /// The thread's system id or, if it is unknown, the tracer's number.
         tid: u32,
-        /// Something is missing before them, and so many functions were open then.
+        /// The number of functions that were open before them, if records are missing there.
         n_open: Option<usize>,
-        /// A time in ticks and a word each.
+        /// The records, each a time in ticks and a word.
         records: Vec<(u64, u64)>,
     },
-    /// A moment was marked.
+    /// A mark.
     Mark {
         /// The process.
         pid: u32,
-        /// The thread, as in [`Records`](Self::Records); the main one, if it was marked from outside.
+        /// The thread, as in [`Records`](Self::Records); the main one for a mark from outside.
         tid: u32,
-        /// When, in ticks.
+        /// The time in ticks.
         tsc: u64,
-        /// The name of its event in traces.
+        /// The name of the mark's event in traces.
         name: String,
     },
-    /// A thread has ended.
+    /// The end of a thread.
     ThreadEnded {
         /// The process.
         pid: u32,
         /// The thread.
         tid: u32,
     },
-    /// All that was written until then was passed on.
+    /// The moment up to which all records were passed on.
     Until(Moment),
-    /// A process has ended.
+    /// The end of a process.
     Ended {
         /// The process.
         pid: u32,
-        /// Until then it was looked at.
+        /// The moment of the last look at it.
         at: Moment,
-        /// Calls and returns that it could not record.
+        /// The number of calls and returns that it could not record.
         n_dropped: u64,
     },
 }
@@ -200,7 +200,7 @@ impl Tap for Told {
 }
 
 impl Banks {
-    /// Passes on what a process calls, or all do, until `to` returns that there need be no more.
+    /// Passes on the calls of a process, or of all, until `to` returns false.
     pub fn tap(&mut self, pid: Option<u32>, to: impl FnMut(Seen) -> bool + Send + 'static) {
         self.taps.push(Box::new(Told {
             pid,
@@ -214,12 +214,12 @@ impl Banks {
         }));
     }
 
-    /// Nothing is written: what is recorded is only passed on.
+    /// Writes no records to the disk: they are only passed on.
     pub fn keep_nothing(&mut self) {
         self.keeps_nothing = true;
     }
 
-    /// True if nothing is written.
+    /// Returns true if no records are written.
     #[must_use]
     pub fn is_nothing_kept(&self) -> bool {
         self.keeps_nothing

@@ -1,7 +1,7 @@
-//! Events told by a process, or by others about it: libraries that it has unloaded, and marks. These are texts at moments of a recording, from
-//! the program or from outside, and events in the trace.
+//! Events that a process reports, or that others report about it: unloaded libraries, and marks. They are texts at
+//! moments of a recording, from the program or from outside, and events in the trace.
 //!
-//! Not here: how a process tells it (`journal`), and marks of programs without a bank (`tracer/marks.rs`).
+//! Not here: how a process reports them (`journal`), and marks of programs without a bank (`tracer/marks.rs`).
 
 use crate::clock::ClockPair;
 use crate::host::linux::modules::Unloaded;

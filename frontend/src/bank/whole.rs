@@ -1,5 +1,5 @@
-//! All facts about a process, as a text that is kept beside its spool, so that both become a trace on another machine: lines `key=value`, in
-//! values `\n` for the end of a line and `\\` for a backslash. The last line is `complete`.
+//! All facts about a process, as a text beside its spool, so that both become a trace on another machine. It has lines
+//! `key=value`; in values `\n` is the end of a line and `\\` a backslash. The last line is `complete`.
 //!
 //! Not here: the source of the facts (`collect`, `world`). The texts are untrusted.
 
@@ -38,18 +38,18 @@ const LAST: &[u8] = b"complete";
 const MAX_MODULES: usize = 1 << 16;
 
 impl Banks {
-    /// Has the files of its processes' modules be looked for in another root directory: that of a process in a container.
+    /// Sets the root directory in which the files of the processes' modules are: that of a container.
     pub fn set_root(&mut self, root: PathBuf) {
         self.root = Some(root);
     }
 
-    /// That directory, if it is another one.
+    /// Returns that directory, if it was set.
     #[must_use]
     pub fn root(&self) -> Option<&Path> {
         self.root.as_deref()
     }
 
-    /// Keeps all that is known of processes beside their spools from now on.
+    /// Keeps all facts about processes beside their spools from now on.
     pub fn keep_all_that_is_known(&mut self) {
         self.is_whole = true;
     }
@@ -83,7 +83,7 @@ impl Banks {
         let _ = store::write(&new, text).and_then(|()| fs::rename(&new, file));
     }
 
-    /// Returns the recording in `spool` from another machine, as far as it goes.
+    /// Returns the recording in `spool` from another machine, as far as it was received.
     ///
     /// # Errors
     ///

@@ -1,37 +1,37 @@
-//! Meaning of a record's word, for live displays.
+//! The meaning of a record's word, for live displays.
 
 use rftrace::abi::{self, ADDRESS_SHIFT, state};
 
-/// Kind of a record.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A function was entered, again if it was left before.
+    /// A function was entered, or runs again after its stack was left.
     Entry {
-        /// An address in it, by which it is known.
+        /// An address in the function, which identifies it.
         address: u64,
         /// True if its return is recorded.
         returns: bool,
     },
     /// A function was left.
     Exit {
-        /// That of its entry.
+        /// The address of its entry.
         address: u64,
     },
     /// Calls were nested too deeply.
     Lost {
-        /// So many.
+        /// The number of these calls.
         n_calls: u64,
     },
     /// Functions were left while recording was off.
     Open {
-        /// So many are open still.
+        /// The number of functions that are still open.
         n_open: u64,
     },
-    /// Nothing that a call is.
+    /// Another record, which is no call.
     Other,
 }
 
-/// Returns the kind of record of a word.
+/// Returns the kind of the record with this word.
 #[must_use]
 pub fn kind(word: u64) -> Kind {
     use abi::kind;

@@ -1,7 +1,7 @@
-//! Environment of a process in a trace: its modules, the machine and its clock. It is kept beside the spool, as a trace may be made of that when
-//! all of it is gone, or on another machine.
+//! The environment of a process in a trace: its modules, the machine and its clock. It is stored beside the spool, as a
+//! trace may be made when the process and its files are gone, or on another machine.
 //!
-//! Not here: the text that it becomes (`about`).
+//! Not here: its text form (`about`).
 
 use std::path::Path;
 

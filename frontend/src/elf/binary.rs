@@ -17,7 +17,7 @@ use crate::Error;
 use crate::uftrace::symfile;
 use rftrace_format::symbols::{ModuleId, short_build_id};
 
-/// An ELF file, and the functions in it.
+/// An ELF file and its functions, for a trace that was recorded by a kernel or on another machine.
 #[derive(Clone, Debug)]
 pub struct Binary {
     path: PathBuf,
@@ -31,7 +31,7 @@ impl Binary {
     ///
     /// # Errors
     ///
-    /// [`Error::Read`].
+    /// [`Error::Read`] if the file cannot be read or is no ELF file.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let read = || -> io::Result<Self> {
             let file = map_file(path)?;
@@ -46,37 +46,38 @@ impl Binary {
         read().map_err(|error| unreadable(error, path))
     }
 
-    /// The file that was read.
+    /// Returns the file's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The GNU build-id in lower-case hexadecimal: as many digits as trace directories have.
+    /// Returns the GNU build-id in lower-case hexadecimal, with as many digits as trace directories have.
     #[must_use]
     pub fn build_id(&self) -> Option<&str> {
         self.table.build_id().map(short_build_id)
     }
 
-    /// How many functions it has; none if it was stripped of all.
+    /// Returns the number of functions; 0 for a file without symbols.
     #[must_use]
     pub fn n_functions(&self) -> usize {
         self.table.symbols().len()
     }
 
-    /// The functions of other modules that it calls: where their slots are, from where the lowest segment begins, and their names. None for
-    /// other processors than x86-64.
+    /// Returns the slots for called functions of other modules: the distance of each slot from the beginning of the
+    /// lowest segment in bytes, and the function's name. Empty on processors other than x86-64.
     pub fn imports(&self) -> impl Iterator<Item = (u64, &str)> {
         self.imports.iter().map(|(address, name)| (*address, &**name))
     }
 
-    /// The address for which the page of its lowest loadable segment was linked.
+    /// Returns the link address of the page at which the lowest loadable segment begins.
     #[must_use]
     pub fn link_address(&self) -> u64 {
         self.table.link_address()
     }
 
-    /// Where that page lay, as far as the addresses of records tell: where at least half of them can be recorded ones.
+    /// Returns the address of that page at run time, found by the addresses of records: at least half of them must fit.
+    /// `None` if no address fits.
     #[must_use]
     pub fn find_load_address(&self, recorded: &HashSet<u64>) -> Option<u64> {
         /// So many addresses are looked at to find places, and so many places are tried.
@@ -113,7 +114,7 @@ impl Binary {
         self.table
     }
 
-    /// The functions when that page lies at `address`.
+    /// Returns the functions for a run in which that page lay at `address`.
     #[must_use]
     pub fn loaded_at(&self, address: u64) -> LoadedBinary {
         let page = address - address % page_size();
@@ -122,7 +123,7 @@ impl Binary {
     }
 }
 
-/// A [`Binary`] at an address. All addresses are of 48 bits, as in records.
+/// A [`Binary`] at its address at run time. All addresses have 48 bits, as in records.
 #[derive(Clone, Debug)]
 pub struct LoadedBinary {
     range: Range<u64>,
@@ -134,15 +135,15 @@ pub struct LoadedBinary {
 }
 
 impl LoadedBinary {
-    /// Where its functions lie, in whole pages.
+    /// Returns the address range of the binary's functions, in whole pages.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// Returns true if `address` can be in a record: in a function, at its beginning or behind a call.
+    /// Returns true if a record may hold `address`: the beginning of a function, or a place behind a call in it.
     ///
-    /// Functions lie so close to each other that in a wrong binary, too, most addresses are in some function.
+    /// Functions lie close together, so even in a wrong binary most addresses fall into some function.
     #[must_use]
     pub fn is_recorded_at(&self, address: u64) -> bool {
         let Some(offset) = address.checked_sub(self.range.start) else { return false };
@@ -156,7 +157,7 @@ impl LoadedBinary {
         canonical(address.wrapping_sub(self.slide) & ADDRESS_MASK)
     }
 
-    /// The functions in order: address relative to `start`, address as in the file, name.
+    /// Returns the functions in order, each as its address relative to `start`, its address in the file, and its name.
     ///
     /// `start` must not lie above the beginning of [`range`](Self::range).
     pub fn functions(&self, start: u64) -> impl Iterator<Item = (u64, u64, String)> {
@@ -166,24 +167,24 @@ impl LoadedBinary {
         })
     }
 
-    /// Writes the symbol file of the module whose line in the map has the path `map_path` and begins at `start`.
+    /// Writes the symbol file of the module whose line in the memory map has the path `map_path` and begins at `start`.
     ///
     /// `start` must not lie above the beginning of [`range`](Self::range).
     ///
     /// # Errors
     ///
-    /// Those of `out`.
+    /// The errors of `out`.
     pub fn write_symbols(&self, out: &mut impl Write, map_path: &str, start: u64) -> io::Result<()> {
         let offset = self.range.start.saturating_sub(start);
         symfile::write_symbols(out, &self.table.clone().moved_up(offset), map_path)
     }
 
-    /// The name of the symbol file in `directory`, where those of other modules may be. `None`: what uftrace would look for
-    /// is taken by another one.
+    /// Returns the name for a module's symbol file in `directory`, which may hold those of other modules. `None` if
+    /// another module's file has the name for which uftrace would look.
     ///
     /// # Errors
     ///
-    /// Those of reading the file that is there.
+    /// The error of reading an existing symbol file.
     pub fn symbol_file(directory: &Path, map_path: &str, build_id: Option<&str>) -> io::Result<Option<String>> {
         symfile::file_name_in(directory, ModuleId { path: map_path, build_id })
     }

@@ -14,7 +14,8 @@ const MANGLED_MAX_BYTES: usize = 4 * NAME_MAX_BYTES;
 /// Number of places at which the suffix of a C++ name may start.
 const CPP_MAX_TRIES: usize = 16;
 
-/// The name of a function as readers show it, of that which the linker has: demangled, without symbol version and Rust hash, on one line.
+/// Returns a function's readable name for the linker's name `raw`: demangled, without symbol version and Rust hash, on
+/// one line.
 pub fn readable_name(raw: &str) -> String {
     let mut name = String::new();
     append_readable(raw.as_bytes(), &mut name);

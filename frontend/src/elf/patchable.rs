@@ -40,8 +40,11 @@ fn try_lists(file: &[u8]) -> Result<Vec<Range<u64>>, object::Error> {
     Ok(sections.iter().filter(is_list).map(place).filter(|list| !list.is_empty()).collect())
 }
 
-/// The number of functions of a program at whose beginning there is room for a hook: by GCC's and clang's `-fpatchable-function-entry`,
-/// rustc's `-Z patchable-function-entry`, GCC's `-mfentry -mrecord-mcount -mnop-mcount`, or by a sled of XRay. 0 if the file cannot be read.
+/// Returns the number of functions of the program at `path` with room for a hook at their beginning; 0 if the file
+/// cannot be read.
+///
+/// The room comes from GCC's and clang's `-fpatchable-function-entry`, rustc's `-Z patchable-function-entry`, GCC's
+/// `-mfentry -mrecord-mcount -mnop-mcount`, or a sled of XRay.
 #[doc(hidden)]
 #[must_use]
 pub fn patchable_entries(path: &Path) -> u64 {

@@ -16,7 +16,8 @@ use super::file::{ENDIAN, Header, find_build_id, map_file};
 /// Where distributions have separate files.
 const ROOT: &str = "/usr/lib/debug";
 
-/// Where a file that a `.gnu_debuglink` of the binary at `path` names may lie, as debuggers look.
+/// Returns the paths at which debuggers look for the file `name`, which the `.gnu_debuglink` of the binary at `path`
+/// names.
 pub fn places_of_debug_link(path: &Path, name: &[u8], root: &Path) -> Vec<PathBuf> {
     let (name, folder) = (OsStr::from_bytes(name), path.parent().unwrap_or(path));
     let below_root = root.join(folder.strip_prefix("/").unwrap_or(folder));

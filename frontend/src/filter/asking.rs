@@ -12,11 +12,12 @@ use std::time::Duration;
 use rftrace_format::passed::Passed;
 use rftrace_format::recording::{TYPES, TYPES_END, TypesLine};
 
-/// Asks for the values of modules' functions, as [`AskValues`](super::AskValues) does, at the socket in a recorder's folder.
+/// Asks the recorder at the socket in `folder` for the values of functions in `modules` (path, build-id), as
+/// [`AskValues`](super::AskValues) does.
 ///
 /// # Errors
 ///
-/// Nobody answers, or not in full.
+/// No recorder answers, or its answer is incomplete.
 pub fn ask_values(folder: &Passed, modules: &[(String, Option<String>)]) -> io::Result<String> {
     /// Reading the debug information of a large program takes seconds.
     const PATIENCE: Duration = Duration::from_secs(60);

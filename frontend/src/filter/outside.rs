@@ -1,5 +1,6 @@
-//! The filter of a process that cannot choose by itself, as nothing of this crate is in it: the tracer alone was put there from outside.
-//! Its recorder looks up the functions, makes the table, which is [`control`](super::control)'s otherwise, and writes it there.
+//! The filter of a process that cannot apply filters itself: the tracer alone was put into it from outside, without
+//! this crate. Its recorder looks up the functions, makes the table (otherwise the work of
+//! [`control`](super::control)), and writes it into the process.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -17,7 +18,8 @@ use crate::Error;
 use crate::clock;
 use crate::host::{self, Catalogue};
 
-/// The filter of such a process. It takes memory of this process, for ever, as far as the table is filled.
+/// The filter of a process that contains only the tracer. The memory for its table is never freed; only the filled part
+/// of the table takes memory.
 #[derive(Debug)]
 pub struct OutsideChoice {
     filter: Filter,
@@ -39,17 +41,21 @@ pub struct OutsideChoice {
 }
 
 impl OutsideChoice {
-    /// Bytes of address space that the table takes in the process, zero at first.
+    /// The size in bytes of the table's address space in the process. It is all zero at first.
     pub const TABLE_BYTES: usize = host::MAX_SITES * size_of::<AtomicU64>();
 
-    /// Looks up what a filter chooses in the process whose folder in `/proc` this is. `hooks`: its functions that others call at their beginning, by
-    /// their names; `branched`: those that get a branch at theirs. `slots`: all that are published of the table that a recorder has left there; empty if none
-    /// has. `ask` tells what is known of values, as of [`Filter::known_values`].
+    /// Looks up the functions that a filter chooses in a process.
+    ///
+    /// - `process`: the process's folder in `/proc`.
+    /// - `hooks`: the names of hook functions of the process, which other functions call at their beginning.
+    /// - `branched`: the functions with entry branches.
+    /// - `slots`: the published slots of a table that another recorder has left in the process; empty without one.
+    /// - `ask`: the source of facts about values, see [`Filter::known_values`].
     ///
     /// # Errors
     ///
-    /// [`Error::BadFilter`] and [`Error::NothingMatches`] as of [`Tracer::set_filter`](crate::Tracer::set_filter); [`Error::Read`] if the process has
-    /// ended; [`Error::OutOfMemory`].
+    /// [`Error::BadFilter`] and [`Error::NothingMatches`] as for [`Tracer::set_filter`](crate::Tracer::set_filter);
+    /// [`Error::Read`] if the process has ended; [`Error::OutOfMemory`].
     pub fn new(
         filter: &Filter,
         process: &Path,
@@ -84,11 +90,11 @@ impl OutsideChoice {
         Ok(this)
     }
 
-    /// Looks up what another filter chooses.
+    /// Replaces the filter and looks up its functions.
     ///
     /// # Errors
     ///
-    /// As of [`new`](Self::new). All is as before then.
+    /// The errors of [`new`](Self::new). The previous filter stays.
     pub fn set_filter(
         &mut self,
         filter: &Filter,
@@ -98,11 +104,11 @@ impl OutsideChoice {
         self.refresh(ask).inspect_err(|_| self.filter = before)
     }
 
-    /// Obeys the filter with what the process has loaded now.
+    /// Applies the filter to the modules that the process has loaded now.
     ///
     /// # Errors
     ///
-    /// As of [`new`](Self::new). All is as before then.
+    /// The errors of [`new`](Self::new). The previous choice stays.
     pub fn refresh(&mut self, ask: impl FnOnce(&[(String, Option<String>)]) -> String) -> Result<(), Error> {
         let catalogue = Catalogue::of_process(&self.process, &self.hooks, &self.branched)
             .map_err(|source| Error::Read { path: self.process.clone(), source })?;
@@ -126,61 +132,66 @@ impl OutsideChoice {
         Ok(())
     }
 
-    /// The slots of the table that are to be published.
+    /// Returns the slots of the table, for the process's memory.
     pub fn slots(&self) -> impl Iterator<Item = u64> {
         self.table.slots().iter().map(|slot| slot.load(Relaxed))
     }
 
-    /// The [`ValueTable`] with what it refers to behind it, as these bytes are at an address of the process, a multiple of 8; `None` if nothing is in it.
+    /// Returns the bytes of the [`ValueTable`] and the data behind it, with pointers that hold if the bytes begin at
+    /// the address `at` of the process, a multiple of 8. `None` if the table is empty.
     #[must_use]
     pub fn values(&self, at: u64) -> Option<Vec<u8>> {
         (!self.values.is_empty()).then(|| lay(&self.values, &self.constant, at as usize))
     }
 
-    /// How often what is in the table has changed. Where it has not the bytes may be others all the same: the processor's ticks are known better by now.
+    /// Returns the number of changes of the table. Between two changes the bytes of [`values`](Self::values) may still
+    /// differ: durations in them are converted to ticks at a rate that becomes more exact.
     #[must_use]
     pub fn n_changes(&self) -> u64 {
         self.n_changes
     }
 
-    /// Returns true if values are to be recorded, maybe only of functions of libraries that come later.
+    /// Returns true if a rule asks for values, maybe only of libraries that are loaded later.
     #[must_use]
     pub fn wants_values(&self) -> bool {
         self.filter.has_values()
     }
 
-    /// Returns true if there may be such a table: for values, or for actions at calls.
+    /// Returns true if a [table](Self::values) may be needed, for values or for actions at calls.
     #[must_use]
     pub fn has_table(&self) -> bool {
         self.filter.has_values() || self.filter.has_watches()
     }
 
-    /// Returns true if recording is paused from now on. `was`: its state so far; `None`: recording begins.
+    /// Returns true if recording is paused from now on. `was` is the previous state, `None` at the beginning of
+    /// recording.
     #[must_use]
     pub fn is_paused(&self, was: Option<bool>) -> bool {
         self.filter.has_switches() && was.unwrap_or(self.filter.begins_paused)
     }
 
-    /// Returns the control block for the process: without addresses, with the flags for a filter in force and for a pause.
+    /// Returns the control block for the process. Its pointers are null; its flags tell of a filter in force and of a
+    /// pause.
     #[must_use]
     pub fn control(&self) -> &FilterControl {
         &self.control
     }
 
-    /// Returns the outcome of the filter.
+    /// Returns the result of the filter.
     #[must_use]
     pub fn selected(&self) -> &Selected {
         &self.selected
     }
 
-    /// Returns true for each of the filter's optional rules that has an effect.
+    /// Returns, for each optional rule of the filter, whether it has an effect.
     #[must_use]
     pub fn in_effect(&self) -> Vec<bool> {
         select::in_effect(&self.filter, &self.selected)
     }
 }
 
-/// The functions that can be recorded of a process as of [`OutsideChoice::new`], by address, and whether a filter chooses them.
+/// Returns the functions of a process that can be recorded, by address, with the choice of a filter for each. The
+/// arguments are those of [`OutsideChoice::new`].
 ///
 /// # Errors
 ///

@@ -17,11 +17,11 @@ const WATCH: &str = "watch";
 const PAUSED: &str = "paused";
 
 impl Filter {
-    /// Reads a filter from text: see [above](Self#in-text).
+    /// Parses the [text form](Self#text-form) of a filter.
     ///
     /// # Errors
     ///
-    /// [`Error::BadFilter`], with the place.
+    /// [`Error::BadFilter`] with the place of the fault.
     pub fn parse(text: &str) -> Result<Self, Error> {
         filter(text).map_err(Flaw::into_error)
     }

@@ -9,8 +9,8 @@ use super::values::AskValues;
 use super::watches::WatchRule;
 use crate::Error;
 
-/// Which functions and calls are recorded. See [`Config::filter`](crate::Config::filter) and
-/// [`Tracer::set_filter`](crate::Tracer::set_filter).
+/// A filter: the choice of recorded functions and calls. [`Config::filter`](crate::Config::filter) and
+/// [`Tracer::set_filter`](crate::Tracer::set_filter) take it.
 ///
 /// ```
 /// use rftrace_frontend::Filter;
@@ -22,49 +22,50 @@ use crate::Error;
 /// # Ok::<(), rftrace_frontend::Error>(())
 /// ```
 ///
-/// # What is recorded
+/// # Rules
 ///
-/// | rule | key | what it does |
+/// | rule | key | effect |
 /// |---|---|---|
-/// | [`include`](Self::include) | `include` | of all functions only these |
-/// | [`exclude`](Self::exclude) | `exclude` | all but these; what they call is recorded |
-/// | [`include_module`](Self::include_module) | `module` | only functions of these libraries or programs |
-/// | [`exclude_module`](Self::exclude_module) | `not_module` | all but those of these |
-/// | [`min_code_bytes`](Self::min_code_bytes) | `size` | only functions whose code is this large |
-/// | [`below`](Self::below) | `below` | these, and only what is called within them, directly or not |
-/// | [`not_below`](Self::not_below) | `not_below` | neither these nor what is called within them |
-/// | [`max_depth`](Self::max_depth) | `depth` | so many levels of recorded calls |
-/// | [`min_duration`](Self::min_duration) | `min` | only calls that last this long, and what they lie in |
-/// | [`values`](Self::values) | `values` | these with arguments and results: `values=open@arg1/s,retval/i32` |
-/// | [`trigger`](Self::trigger) | `trigger` | recording goes on or stops at calls of these: `trigger=init@trace_off` |
-/// | [`entry_only`](Self::entry_only) | `entry` | the entries of these; their returns are not hooked, so that they cost less |
+/// | [`include`](Self::include) | `include` | records only matching functions |
+/// | [`exclude`](Self::exclude) | `exclude` | records no matching function; calls in it are recorded |
+/// | [`include_module`](Self::include_module) | `module` | records only functions of matching libraries or programs |
+/// | [`exclude_module`](Self::exclude_module) | `not_module` | records no function of matching libraries or programs |
+/// | [`min_code_bytes`](Self::min_code_bytes) | `size` | records only functions with at least so many bytes of code |
+/// | [`below`](Self::below) | `below` | records matching functions and all calls within them, and nothing else |
+/// | [`not_below`](Self::not_below) | `not_below` | records neither matching functions nor calls within them |
+/// | [`max_depth`](Self::max_depth) | `depth` | limits the levels of recorded calls |
+/// | [`min_duration`](Self::min_duration) | `min` | records only calls of at least this duration, and their callers |
+/// | [`values`](Self::values) | `values` | records arguments and results: `values=open@arg1/s,retval/i32` |
+/// | [`trigger`](Self::trigger) | `trigger` | starts or stops recording at matching calls: `trigger=init@trace_off` |
+/// | [`entry_only`](Self::entry_only) | `entry` | records only entries, which costs less: returns are not hooked |
 ///
-/// A rule can be given several times, for several patterns. A function is recorded if no rule is against it: first counts
-/// `not_below`, then what excludes, then `below`, then `entry`. Functions of `below` are recorded whether they are included
-/// or not. A filter without rules lets everything pass.
+/// A rule can be given several times, with several patterns. A function is recorded if no rule excludes it. The rules
+/// apply in this order: `not_below`, the excluding ones, `below`, `entry`. A function of `below` is recorded whether it
+/// is included or not. A filter without rules lets every call pass.
 ///
 /// # Patterns
 ///
-/// A pattern is compared with the whole name of a function as the trace shows it (`app::Work::run`,
-/// `<app::Work as core::fmt::Display>::fmt`, `app::generic::<u8>`), or with the file name of a module:
+/// A pattern matches the whole name of a function as the trace shows it (`app::Work::run`,
+/// `<app::Work as core::fmt::Display>::fmt`, `app::generic::<u8>`), or the file name of a module:
 ///
-/// - `app::run` is this name and no other.
-/// - A glob: `*` stands for any characters, `?` for one, `[ab]` for one of these, `[!ab]` for one of all others. Behind `\`
-///   a character stands for itself.
-/// - `/…/` is a regex, in the syntax of the crate [`regex-lite`](https://docs.rs/regex-lite/#syntax). It may match any part
-///   of the name.
+/// - A name: `app::run` matches only this name.
+/// - A glob: `*` matches any characters, `?` one character, `[ab]` one of these, `[!ab]` one of all others. A `\` makes
+///   the next character literal.
+/// - A regex: `/…/`, in the syntax of the crate [`regex-lite`](https://docs.rs/regex-lite/#syntax). It may match any
+///   part of the name.
 ///
-/// The name of a C++ function has no parameters; a pattern with a parenthesis is compared with the name with parameters
-/// too, which tells overloads apart: `draw(int)`, `draw(char\*)`, `draw(*`. `rftrace report --demangle full` shows such names.
+/// The name of a C++ function has no parameters. A pattern with a parenthesis also matches the name with parameters,
+/// which tells overloads apart: `draw(int)`, `draw(char\*)`, `draw(*`. `rftrace report --demangle full` shows such
+/// names.
 ///
-/// # In text
+/// # Text form
 ///
-/// Rules are written `key=value` and separated by `;` or line ends; `\;` stands for a `;` in a pattern. Durations have a
-/// unit, `ns`, `us`, `ms` or `s`.
+/// Rules have the form `key=value`. A `;` or the end of a line separates them; `\;` stands for a `;` in a pattern.
+/// Durations have a unit: `ns`, `us`, `ms` or `s`.
 ///
-/// # Where names are not known
+/// # Systems without names
 ///
-/// On systems other than Linux only `depth`, `min` and `entry=*` are there.
+/// On systems other than Linux only `depth`, `min` and `entry=*` work.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     pub(super) rules: Vec<Rule>,
@@ -181,61 +182,60 @@ impl ValueRule {
 }
 
 impl Filter {
-    /// Lets everything pass.
+    /// Creates a filter that lets every call pass.
     ///
-    /// A pattern that cannot be read is told when the filter is used.
+    /// A rule with a bad pattern causes an error when the filter is used, not here.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Of all functions only those that match this or another such rule are recorded, as with ftrace's `set_ftrace_filter`.
+    /// Records only functions that match this or another `include` rule, like ftrace's `set_ftrace_filter`.
     #[must_use]
     pub fn include(self, pattern: &str) -> Self {
         self.rule(RuleKind::Include, pattern)
     }
 
-    /// Functions that match are not recorded, as with ftrace's `set_ftrace_notrace`. Their callees are.
+    /// Excludes functions that match, like ftrace's `set_ftrace_notrace`. Calls in them are still recorded.
     #[must_use]
     pub fn exclude(self, pattern: &str) -> Self {
         self.rule(RuleKind::Exclude, pattern)
     }
 
-    /// Only functions of modules whose file name matches this or another such rule are recorded.
+    /// Records only functions of modules whose file name matches this or another such rule.
     #[must_use]
     pub fn include_module(self, pattern: &str) -> Self {
         self.rule(RuleKind::IncludeModule, pattern)
     }
 
-    /// Functions of modules whose file name matches are not recorded.
+    /// Excludes functions of modules whose file name matches.
     #[must_use]
     pub fn exclude_module(self, pattern: &str) -> Self {
         self.rule(RuleKind::ExcludeModule, pattern)
     }
 
-    /// Only functions that match this or another such rule, and calls within them, are recorded, as with uftrace's `-F` and
+    /// Records only functions that match this or another such rule, and calls within them, like uftrace's `-F` and
     /// ftrace's `set_graph_function`.
     #[must_use]
     pub fn below(self, pattern: &str) -> Self {
         self.rule(RuleKind::Below, pattern)
     }
 
-    /// Neither functions that match nor calls within them are recorded, as with uftrace's `-N` and ftrace's
-    /// `set_graph_notrace`.
+    /// Excludes functions that match and all calls within them, like uftrace's `-N` and ftrace's `set_graph_notrace`.
     #[must_use]
     pub fn not_below(self, pattern: &str) -> Self {
         self.rule(RuleKind::NotBelow, pattern)
     }
 
-    /// Of functions that match only the entries are recorded. The trace shows them as calls that take no time, and what they
-    /// call beside them. `*` is for all functions.
+    /// Records only the entries of functions that match. The trace shows them as calls without duration, beside the
+    /// calls that they make. `*` matches all functions.
     #[must_use]
     pub fn entry_only(self, pattern: &str) -> Self {
         self.rule(RuleKind::EntryOnly, pattern)
     }
 
-    /// At most so many levels of recorded calls, as with uftrace's `-D`. With [`below`](Self::below) they count from the
-    /// outermost chosen function.
+    /// Limits the levels of recorded calls, like uftrace's `-D`. With [`below`](Self::below) the levels count from the
+    /// outermost chosen function. 0 is an error.
     #[must_use]
     pub fn max_depth(mut self, levels: u32) -> Self {
         self.max_depth = Some(levels);
@@ -245,24 +245,27 @@ impl Filter {
         self
     }
 
-    /// Calls that are shorter and in which nothing is recorded are taken back, as with uftrace's `-t`.
+    /// Removes calls that are shorter than `duration` and contain no recorded call, like uftrace's `-t`.
     #[must_use]
     pub fn min_duration(mut self, duration: Duration) -> Self {
         self.min_duration = duration;
         self
     }
 
-    /// Functions whose code is smaller are not recorded, as with uftrace's `-Z`. Those of unknown size are.
+    /// Excludes functions with fewer bytes of code, like uftrace's `-Z`. Functions of unknown size are recorded.
     #[must_use]
     pub fn min_code_bytes(mut self, bytes: u64) -> Self {
         self.min_code_bytes = bytes;
         self
     }
 
-    /// Records arguments and results of functions that match, as with uftrace's `-A` and `-R`, whose spelling `specs` has:
-    /// `arg1/i32,arg2/s,retval`. On Linux on x86-64 and aarch64 only. They are taken from where the C calling convention has them;
-    /// on aarch64 arguments only of functions with patched entries ([`Config::patchable_entries`](crate::Config::patchable_entries)), as others
-    /// call the tracer when those are elsewhere.
+    /// Records arguments and results of functions that match, like uftrace's `-A` and `-R`. `specs` has uftrace's
+    /// syntax: `arg1/i32,arg2/s,retval`.
+    ///
+    /// The tracer reads values from the places that the C calling convention defines, on Linux on x86-64 and aarch64
+    /// only. On aarch64 it reads arguments only in functions with patched entries
+    /// ([`Config::patchable_entries`](crate::Config::patchable_entries)): other functions move them before they call
+    /// the tracer.
     #[must_use]
     pub fn values(mut self, pattern: &str, specs: &str) -> Self {
         let read = Pattern::new(pattern).map_err(|problem| problem.to_string());
@@ -273,15 +276,17 @@ impl Filter {
         self
     }
 
-    /// Does something when a function that matches is called, as with uftrace's `-T`, whose words `action` has:
+    /// Performs an action at each call of a function that matches, like uftrace's `-T`. On Linux on x86-64 and aarch64
+    /// only.
     ///
-    /// - `trace_off`: this call is not recorded, nor any after it on any thread; those that are open are recorded to their ends.
-    /// - `trace_on`: from this call on they are.
-    /// - `finish`: recording stops behind the entry of this call, as by [`disable`](crate::Tracer::disable).
-    /// - `depth=2`: of what this call consists of so many levels are recorded, its own included. No more than
-    ///   [`max_depth`](Self::max_depth) permits.
+    /// `action` is one of uftrace's words:
     ///
-    /// On Linux on x86-64 and aarch64 only.
+    /// - `trace_off`: excludes this call and all later ones, on every thread. Open functions are recorded to their
+    ///   ends.
+    /// - `trace_on`: includes this call and all later ones again.
+    /// - `finish`: stops recording after the entry of this call, like [`disable`](crate::Tracer::disable).
+    /// - `depth=2`: records so many levels of this call, its own included, within the limit of
+    ///   [`max_depth`](Self::max_depth).
     #[must_use]
     pub fn trigger(mut self, pattern: &str, action: &str) -> Self {
         match WatchRule::trigger(pattern, action) {
@@ -296,8 +301,9 @@ impl Filter {
         self.watches.iter().any(WatchRule::is_switch)
     }
 
-    /// Sets the source of facts from debug information: `args` and `result` among the specs of [`values`](Self::values) are for
-    /// these. A result that is told beside `result` is for modules without such facts. For the library that a recorder preloads.
+    /// Sets the source of facts from debug information, which the specs `args` and `result` of [`values`](Self::values)
+    /// need. A second result beside `result` applies to modules without such facts. For the library that a recorder
+    /// preloads.
     #[doc(hidden)]
     #[must_use]
     pub fn known_values(mut self, ask: AskValues) -> Self {
@@ -305,7 +311,7 @@ impl Filter {
         self
     }
 
-    /// Returns true if any rule needs the source of [`known_values`](Self::known_values).
+    /// Returns true if any rule needs the source that [`known_values`](Self::known_values) sets.
     #[doc(hidden)]
     #[must_use]
     pub fn needs_types(&self) -> bool {
@@ -328,7 +334,7 @@ impl Filter {
         !self.watches.is_empty()
     }
 
-    /// The rules about functions and modules, as text, as far as they may match nothing without an error.
+    /// Returns, as text, the rules about functions and modules that may match nothing without an error.
     #[doc(hidden)]
     #[must_use]
     pub fn optional_rules(&self) -> Vec<String> {
@@ -416,39 +422,40 @@ impl Flaw {
     }
 }
 
-/// A function that can be recorded. See [`Tracer::functions`](crate::Tracer::functions).
+/// A function that can be recorded, from [`Tracer::functions`](crate::Tracer::functions).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Function {
-    /// Its name, as the trace shows it; empty if the file does not tell.
+    /// The name as the trace shows it; empty if the file has no name for it.
     pub name: String,
-    /// The name of a C++ function with its parameters, which tells overloads apart; otherwise that name again.
+    /// The name with parameters for a C++ function, which tells overloads apart; otherwise the same as `name`.
     pub full_name: String,
     /// The file name of the program or library.
     pub module: String,
-    /// Where it begins in memory.
+    /// The address of the function's first byte in memory.
     pub address: usize,
-    /// The size of its code; 0 if unknown.
+    /// The size of the function's code in bytes; 0 if unknown.
     pub code_bytes: u64,
-    /// True if it is recorded: no rule about functions is against it. With [`Filter::below`] some functions are recorded
-    /// only when they are called from others.
+    /// True if no rule about functions excludes it. With [`Filter::below`] some functions are recorded only within
+    /// calls of others.
     pub recorded: bool,
 }
 
-/// Outcome of a filter. See [`Tracer::set_filter`](crate::Tracer::set_filter).
+/// The result of setting a filter, from [`Tracer::set_filter`](crate::Tracer::set_filter).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Selected {
-    /// Functions that can be recorded; 0 where they are not known.
+    /// The number of functions that can be recorded; 0 on systems that do not report them.
     pub n_functions: usize,
-    /// Those of them that are; see [`Function::recorded`].
+    /// The number of those that the filter records; see [`Function::recorded`].
     pub n_recorded: usize,
-    /// Rules that match no function and are without effect, as text.
+    /// The text of each rule that matches no function and so has no effect.
     pub without_effect: Vec<String>,
 }
 
 impl Selected {
-    /// As a recorder is told of it: how many functions are recorded of how many, and on further lines the rules that match nothing.
+    /// Returns the text for a recorder: the numbers of recorded and of all functions, then the rules without effect, a
+    /// line each.
     #[doc(hidden)]
     #[must_use]
     pub fn told(&self) -> String {

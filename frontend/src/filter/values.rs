@@ -70,7 +70,8 @@ impl PublishedValues {
     }
 }
 
-/// Asks a recorder what is known of the values of functions in modules, by these' paths and build-ids: [lines](TypesLine).
+/// A function that asks a recorder for the values of functions in modules, by the modules' paths and build-ids. It
+/// returns [lines](TypesLine).
 pub type AskValues = fn(&[(String, Option<String>)]) -> String;
 
 /// The values of functions as their debug information tells them.

@@ -8,8 +8,9 @@ use super::head;
 use crate::backend::Chunk;
 use crate::clock::tsc::TscSource;
 
-/// A recording from elsewhere: an image that [`kernel::write_image`](crate::kernel::write_image) has sent, or records that
-/// `dump_trace` has written, of this version or of rftrace-frontend 0.3.
+/// A recording from another machine or an older version: an image that
+/// [`kernel::write_image`](crate::kernel::write_image) has sent, or records that `dump_trace` of this version or of
+/// rftrace-frontend 0.3 has written.
 #[derive(Debug)]
 pub struct Image {
     pub(super) source: Source,
@@ -34,7 +35,7 @@ pub(super) enum Source {
 }
 
 impl Image {
-    /// Returns the parts that are missing in the image or were not recorded, a line each.
+    /// Returns a line for each part that is missing in the image or was not recorded.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -55,19 +56,19 @@ impl Image {
         self.source
     }
 
-    /// The kernel's name, as it gave it.
+    /// Returns the kernel's name from the image.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Frequency of the time stamp counter in Hz, if the kernel knew it.
+    /// Returns the frequency of the time stamp counter in Hz, or `None` if the image does not hold it.
     #[must_use]
     pub fn tsc_hz(&self) -> Option<u64> {
         Some(self.word(head::TSC_HZ)).filter(|&hz| hz > 0)
     }
 
-    /// The virtual address of the kernel's lowest loadable segment; `None`: where it was linked.
+    /// Returns the virtual address of the kernel's lowest loadable segment. `None` stands for the address of linking.
     #[must_use]
     pub fn load_address(&self) -> Option<u64> {
         Some(self.word(head::LOAD_ADDRESS)).filter(|&address| address > 0)

@@ -1,4 +1,4 @@
-//! Writes what an image holds as a uftrace directory.
+//! The conversion of an image to a uftrace directory.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -23,35 +23,36 @@ use rftrace_format::gaps::Gaps;
 use rftrace_format::map::NO_STACK;
 use rftrace_format::record::ADDRESS_MASK;
 
-/// How to import an image, or raw records. See [`Image::write_directory`].
+/// The options for importing an image or raw records, for [`Image::write_directory`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ImportOptions {
-    /// The ELF file of the kernel or program, for the names of its functions. Without it they are shown as addresses.
+    /// The path of the kernel's or program's ELF file, which names the functions. Without it the trace shows addresses.
     pub binary: Option<PathBuf>,
-    /// The virtual address of its lowest loadable segment, instead of what the image says. Raw records do not tell it; then
-    /// it is found by the addresses in them.
+    /// The virtual address of the binary's lowest loadable segment; it overrides the image. For raw records, which hold
+    /// none, the import finds it by the addresses in the records.
     pub load_address: Option<u64>,
-    /// Frequency of the time stamp counter in Hz, instead of what the image says.
+    /// The frequency of the time stamp counter in Hz; it overrides the image.
     pub tsc_hz: Option<u64>,
 }
 
-/// Outcome of an import.
+/// The result of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Imported {
-    /// Entries and exits.
+    /// The number of entries and exits.
     pub events: u64,
-    /// Threads that have events.
+    /// The number of threads with events.
     pub threads: usize,
-    /// Calls that were not recorded because they were nested too deeply. The trace shows where.
+    /// The number of calls beyond the deepest recorded level. The trace shows their places.
     pub lost: u64,
-    /// Warnings for a reader of the trace, a line each: parts missing in the image, or facts that could not be found out.
+    /// Warnings, a line each: missing parts of the image, and unknown facts.
     pub warnings: Vec<String>,
 }
 
 impl Image {
-    /// Writes the directory that uftrace reads. It is created when absent; an older trace in it is replaced.
+    /// Writes the trace as a directory for `rftrace replay` and uftrace. Creates it if it is absent, and replaces an
+    /// older trace.
     ///
     /// # Errors
     ///

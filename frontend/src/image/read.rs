@@ -21,15 +21,15 @@ use crate::Error;
 use crate::elf::file::map_file;
 
 impl Image {
-    /// Reads the file at `path`. Before and behind an image there may be other data, such as a log that was sent by the same
-    /// line. A file of raw records begins with the first.
+    /// Reads the file at `path`. An image may be surrounded by other data, such as a log from the same line. A file of
+    /// raw records begins with the first record.
     ///
-    /// An image that ends early is read as far as it goes; [`warnings`](Self::warnings) tell of that.
+    /// The readable part of an image that ends early is read; [`warnings`](Self::warnings) describes the rest.
     ///
     /// # Errors
     ///
-    /// [`Error::Read`], or [`Error::BadImage`] for a file that holds neither image nor records, one of another version or a
-    /// damaged one.
+    /// [`Error::Read`] if the file cannot be read; [`Error::BadImage`] if it holds neither an image nor records, or if
+    /// they are damaged or of another version.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let bytes = map_file(path).map_err(|error| {
             let remedy = if error.kind() == io::ErrorKind::InvalidData { ": save what was sent in one" } else { "" };
@@ -40,7 +40,7 @@ impl Image {
         Self::parse(&bytes, path)
     }
 
-    /// Like [`read`](Self::read), of bytes that are in memory. `path` is for messages.
+    /// Parses the bytes of an image or of raw records, like [`read`](Self::read). `path` is for messages.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! Sends what was recorded as an image, and the parts of that.
+//! Sending of the records as an image, and the parts of an image.
 //!
-//! Not here: what it consists of (`image`), and what is sent while recording goes on (`stream`).
+//! Not here: the image's format (`image`), and sending while recording goes on (`stream`).
 
 use core::hint;
 use core::sync::atomic::AtomicU64;
@@ -25,35 +25,35 @@ pub(super) static PACKER: Shared = Shared::new();
 pub(super) static BANK: Bank =
     Bank { beat: AtomicU64::new(0), wait_ticks: AtomicU64::new(0), n_lost: AtomicU64::new(0) };
 
-/// Facts about the machine and the kernel in the image.
+/// Facts about the machine and the kernel, for the image.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine<'a> {
-    /// The kernel's name in the trace, as that of its binary. Cut after 1024 bytes.
+    /// The kernel's name in the trace, which is also the name of its binary. At most 1024 bytes are used.
     pub name: &'a str,
-    /// The virtual address at which the kernel's lowest loadable segment (`PT_LOAD`) lies while it runs; 0 for a kernel that
-    /// runs at the addresses it was linked for. It is the link address of that segment plus what the loader added.
+    /// The virtual address of the kernel's lowest loadable segment (`PT_LOAD`) at run time: its link address plus the
+    /// offset that the loader added. 0 for a kernel that runs at its link address.
     pub load_address: u64,
-    /// Frequency of the time stamp counter. `None`: [`tsc_hz_from_cpuid`](super::tsc_hz_from_cpuid) is asked; if that does not know it either, the
-    /// import needs `--tsc-hz`.
+    /// The frequency of the time stamp counter in Hz. With `None`, [`tsc_hz_from_cpuid`](super::tsc_hz_from_cpuid)
+    /// supplies it; if that returns `None` too, the import needs `--tsc-hz`.
     pub tsc_hz: Option<u64>,
-    /// Nanoseconds since 1970 at the moment of the first [`enable`](super::enable), if the kernel has a clock. The trace keeps it beside the
-    /// time stamp of that moment, so that it can be aligned with others.
+    /// The time of the first [`enable`](super::enable) in nanoseconds since 1970, or `None` for a kernel without a
+    /// clock. With it the trace can be aligned with others.
     pub wall_nanos: Option<u64>,
 }
 
 /// Stops recording and passes the records to `out`, in pieces of up to 512 bytes, in the format of
-/// `docs/image-format.md`. The records are kept.
+/// `docs/image-format.md`. The buffer keeps the records.
 ///
-/// Records are packed, into 2 to 4 bytes for each where chunks are large. A call while another one is at work, such as by a
-/// panic handler when `out` has panicked, sends them as they are in memory, 16 bytes each.
+/// Records are packed, into 2 to 4 bytes each in large chunks. A second call during the first one, such as by a panic
+/// handler when `out` has panicked, sends them unpacked, 16 bytes each.
 ///
-/// It waits for no lock and takes no memory but 1 KiB of stack, so it may be called in a panic handler and in an interrupt. (It packs
-/// in 51 KiB of zero-initialised static memory.) Where another processor was stopped in the middle of taking a chunk, it
-/// goes on after about a million looks at it.
+/// The function waits for no lock and takes 1 KiB of stack, so panic handlers and interrupts may call it. (It packs in
+/// 51 KiB of zero-initialised static memory.) If another processor was stopped while it was taking a chunk, the
+/// function checks about a million times, then goes on.
 ///
 /// # Errors
 ///
-/// The first one of `out`, which is not called again.
+/// The first error of `out`, which is not called again.
 #[inline]
 pub fn write_image<E>(machine: &Machine<'_>, out: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
     let is_quiet = stop();

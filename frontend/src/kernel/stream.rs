@@ -1,5 +1,5 @@
-//! Sends the records of a kernel while it runs: full chunks, which are free again then. So a trace is as long as the line lives, and not as
-//! the buffer.
+//! Sending of a kernel's records while it runs: each full chunk is sent and then free again. So the length of the trace
+//! is not limited by the buffer.
 //!
 //! Not here: the format (`image`).
 
@@ -11,7 +11,7 @@ use super::send::{BANK, Machine, PACKER, stop, write_head, write_open_functions}
 use crate::backend::{self, Chunk};
 use crate::image::write::Writer;
 
-/// Sends the records of a buffer that was given by [`install_streamed`](super::install_streamed).
+/// A sender for the records of a buffer that [`install_streamed`](super::install_streamed) gave the tracer.
 ///
 /// ```ignore
 /// static STREAM: Stream = Stream::new(Machine { name: "kernel", load_address: 0, tsc_hz: None, wall_nanos: None });
@@ -24,28 +24,28 @@ use crate::image::write::Writer;
 ///
 /// On the host: `rftrace recv --serial /dev/ttyS0 --binary kernel.elf`, or `--stdin`.
 ///
-/// Each call passes an image by itself to `out` (`docs/image-format.md`): a reader that has missed something goes on with the next one. So
-/// there may be other text between calls, and none within.
+/// Each call passes a complete image to `out` (`docs/image-format.md`). A reader that has missed one goes on with the
+/// next. Other text may come between calls, and none within one.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream<'a> {
     machine: Machine<'a>,
 }
 
 impl<'a> Stream<'a> {
-    /// For a kernel on this machine.
+    /// Creates the sender for a kernel on this machine.
     #[must_use]
     pub const fn new(machine: Machine<'a>) -> Self {
         Self { machine }
     }
 
-    /// Sends the chunks that are full, in pieces of up to 512 bytes, and gives them back to the tracer. Returns how many that were. It does nothing
-    /// while another call is at work, on another core or in what this one has interrupted.
+    /// Sends the full chunks, in pieces of up to 512 bytes, and gives them back to the tracer. Returns their number.
     ///
-    /// Recording goes on, but for the task that calls this, until it is done.
+    /// It does nothing while another call is at work, on another core or in the code that this one has interrupted.
+    /// Recording goes on, except for the calling task during the call.
     ///
     /// # Errors
     ///
-    /// The first one of `out`, which is not called again. A chunk that was not sent as a whole is sent by the next call.
+    /// The first error of `out`, which is not called again. The next call repeats a chunk that was not sent completely.
     #[inline]
     pub fn poll<E>(&self, out: impl FnMut(&[u8]) -> Result<(), E>) -> Result<usize, E> {
         backend::unrecorded(|| self.send_full(out))
@@ -71,12 +71,12 @@ impl<'a> Stream<'a> {
         Ok(n_sent)
     }
 
-    /// Stops recording and sends all that is left, and the end. As [`write_image`](super::write_image) it waits for no lock, so it may be called in a
-    /// panic handler.
+    /// Stops recording and sends the remaining records and the end. Like [`write_image`](super::write_image) it waits
+    /// for no lock, so panic handlers may call it.
     ///
     /// # Errors
     ///
-    /// The first one of `out`, which is not called again.
+    /// The first error of `out`, which is not called again.
     #[inline]
     pub fn finish<E>(&self, out: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let is_quiet = stop();

@@ -1,4 +1,4 @@
-//! Functions that call no hook: the writer of their hooks, and the outcome for those that were to get a branch, as the API shows it.
+//! Functions that call no hook: the writer of their branches, and the result for functions chosen to get a branch.
 
 use std::fmt;
 
@@ -15,38 +15,39 @@ pub(crate) enum EntryWay {
     Outside,
 }
 
-/// How the ends of functions are seen that call no hook.
+/// The way in which the tracer notices the end of a function that calls no hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ends {
-    /// By their return address, which is replaced while they run.
+    /// By its return address, which the tracer replaces while the function runs.
     #[default]
     Returns,
-    /// By branches where they return or jump to another function. Return addresses stay. An end without room for a branch is recorded with what
-    /// the thread does next. On x86-64, in a program that does not run yet; elsewhere as [`Self::Returns`].
+    /// By branches at each return and at each jump to another function. Return addresses stay as they are. An end
+    /// without room for a branch is recorded with the thread's next event. Only on x86-64, in a program that does not
+    /// run yet; elsewhere the same as [`Self::Returns`].
     Exits,
 }
 
-/// Outcome for the functions that [`Config::entry_branches`](crate::Config::entry_branches) names, and for
+/// The result for the functions chosen by [`Config::entry_branches`](crate::Config::entry_branches), and for
 /// [library calls](crate::Config::library_calls).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EntryBranches {
-    /// Functions that are recorded by a branch at their beginning.
+    /// The number of functions that a branch at their beginning records.
     pub patched: usize,
-    /// The others, by module and address.
+    /// The chosen functions without a branch, by module and address.
     pub left_out: Vec<LeftOut>,
-    /// Those that are recorded, but of which an end is recorded late.
+    /// The recorded functions with an end that is recorded late.
     pub late: Vec<LeftOut>,
-    /// Functions of other modules that are recorded where the program calls them.
+    /// The number of functions of other modules that are recorded at the program's calls.
     pub library_calls: usize,
-    /// The others, by address.
+    /// The functions of other modules that are not, by address.
     pub calls_left_out: Vec<LeftOut>,
-    /// Message of the system's last refusal.
+    /// The message for the last refusal by the system; `None` without one.
     pub refusal: Option<String>,
 }
 
 impl EntryBranches {
-    /// Lines of it for `rftrace record`, of the program with this path.
+    /// Returns the lines that `rftrace record` shows, for the program with this path.
     #[doc(hidden)]
     #[must_use]
     pub fn lines(&self, program: &str) -> String {
@@ -76,61 +77,62 @@ impl EntryBranches {
     }
 }
 
-/// A function that has no branch, or whose calls are not seen.
+/// A function without a branch, or whose calls are not recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeftOut {
     /// The file name of its module.
     pub module: String,
-    /// Its address, as in the file, or that of the slot by which it is called.
+    /// The function's address in the file, or the address of the slot for its calls.
     pub address: u64,
-    /// Its name.
+    /// The function's name.
     pub name: String,
-    /// Why.
+    /// The reason.
     pub reason: WholeReason,
 }
 
-/// Why a function is left whole.
+/// The reason why a function gets no branch, or why its calls are not recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WholeReason {
-    /// It uses flags that it has not set: it may be a part of another function.
+    /// It reads flags that it has not set, so it may be a part of another function.
     Part,
-    /// It uses registers that it has not set and that calls may change on their way (x16 and x17 of aarch64): it may be a part of another function.
+    /// It reads registers that it has not set and that calls may change on their way (x16 and x17 of aarch64), so it
+    /// may be a part of another function.
     Registers,
     /// It jumps to its own beginning, so a branch there would count turns of a loop.
     Loop,
-    /// It is shorter than a branch, and nothing unused follows.
+    /// It is shorter than a branch, and no unused bytes follow.
     Short,
-    /// Something jumps, or points, into its first instructions.
+    /// A jump or pointer leads into its first instructions.
     Target,
-    /// Its first instructions must stay where they are.
+    /// Its first instructions cannot be moved.
     Instruction,
-    /// It returns twice, or on another stack, or asks for its caller, or does what no hook may.
+    /// It returns twice or on another stack, asks for its caller, or does something else that a hook must not do.
     Special,
     /// It calls a hook itself.
     CallsHook,
-    /// Its bytes are not those of the file: somebody else has changed them.
+    /// Its bytes differ from those in the file: somebody else has changed them.
     Changed,
-    /// Its code, or its file, cannot be read.
+    /// Its code or its file cannot be read.
     Unreadable,
-    /// No unwind information tells that it is a function, and where it ends.
+    /// No unwind information says that it is a function, and where it ends.
     Unlisted,
-    /// There is no executable memory within 2 GiB.
+    /// No executable memory is available within 2 GiB.
     NoStubs,
-    /// The system does not let code be changed.
+    /// The system refuses changes of code.
     NotWritable,
     /// Other threads run already.
     Threads,
-    /// A branch would lie in two pages, which are not written at one time.
+    /// The branch would cross a page boundary, and two pages cannot be written at one time.
     Pages,
-    /// The program asks for its address, for more than to call it.
+    /// The program uses its address for more than calls.
     Pointer,
-    /// It was not there when the program began.
+    /// It was not loaded when the program began.
     Unbound,
-    /// Calls of it authenticate what its slot holds, which is not signed by the tracer (`-z pac-plt` of aarch64).
+    /// Its calls authenticate the pointer in its slot, and the tracer cannot sign pointers (`-z pac-plt` of aarch64).
     Authenticated,
-    /// It has a branch, but one of its ends has no room for one.
+    /// It has a branch, but one of its ends has no room for a branch.
     LateEnd,
 }
 

@@ -1,41 +1,41 @@
-//! Outcome for the call sites, as the API shows it.
+//! The result of patching call sites.
 
 use std::fmt;
 
-/// Outcome for the calls of the hooks when call sites are patched. See [`Tracer::patched_sites`](crate::Tracer::patched_sites).
+/// The result of patching the calls of the hooks, from [`Tracer::patched_sites`](crate::Tracer::patched_sites).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PatchedSites {
-    /// Sites that are NOPs or, while recording is on, jumps; on aarch64 calls, as compiled.
+    /// The number of patched sites: NOPs or, while recording is on, jumps (on aarch64 calls, as compiled).
     pub patched: usize,
-    /// Those that are no NOPs now.
+    /// The number of patched sites that are not NOPs now.
     pub on: usize,
-    /// Sites that are calls, as compiled. They are recorded too.
+    /// The number of sites that stay calls, as compiled. Their calls are recorded too.
     pub left_plain: usize,
-    /// Why these were left, and how many for each reason.
+    /// The number of unpatched sites for each reason.
     pub reasons: Vec<(PlainReason, usize)>,
-    /// Message of the system's last refusal.
+    /// The message for the last refusal by the system; `None` without one.
     pub refusal: Option<String>,
 }
 
-/// Why a call site is not patched.
+/// The reason why a call site is not patched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlainReason {
-    /// The bytes look like a call, but no function is known in which they are one.
+    /// The bytes look like a call, but no known function contains them as an instruction.
     Unconfirmed,
-    /// Its bytes are not those of the program: somebody else, such as a debugger, has changed them.
+    /// The bytes differ from the program's file: a debugger or another process has changed them.
     Changed,
-    /// It is a call through a pointer whose first two bytes would have to change at once, while other threads run.
+    /// The site is a call through a pointer. Its first two bytes would have to change at once while other threads run.
     TwoBytes,
-    /// The system does not let code be changed.
+    /// The system refuses changes of code.
     NotWritable,
-    /// There is no executable memory for stubs within 2 GiB.
+    /// No executable memory for stubs is available within 2 GiB.
     NoStubs,
-    /// Other threads run, and the system has no way to let them know of changed code (`membarrier`).
+    /// Other threads run, and the system cannot announce changed code to them (`membarrier`).
     NoBarrier,
-    /// The system stopped a change half-way, and its way back too. The site is an instruction that does nothing: its function is
-    /// not recorded. The next change tries again.
+    /// The system refused a change half-way, and refused to take it back. The site is now an instruction without
+    /// effect, so its function is not recorded. The next change tries again.
     Unfinished,
 }
 

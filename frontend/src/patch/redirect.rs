@@ -1,17 +1,20 @@
-//! Calls in a program that was started without the tracer, and runs: the slots of the global offset table through which it calls the hooks get
-//! those of the tracer, and slots for functions that take something or give it back get recording ones; later all get their old values again. No
-//! code is changed.
+//! Redirection of calls in a running program that was started without the tracer. The slots of the global offset table
+//! through which it calls the hooks get the addresses of the tracer's hooks. Slots of functions that take or release a
+//! resource get recording functions. Later all slots get their old values again. No code is changed.
 //!
-//! Not here: how the tracer comes into such a program (`rftrace-attach`), and the functions that replace others (`rftrace-preload-resources`).
+//! Not here: loading the tracer into such a program (`rftrace-attach`), and the recording functions
+//! (`rftrace-preload-resources`).
 //!
-//! **Invariant**: a slot is written by one aligned store of eight bytes, so a thread that calls through it finds the one or the other.
-//! A slot with a value from outside this module is somebody else's, and is not restored.
+//! **Invariant**: a slot is written by one aligned store of eight bytes, so a thread that calls through it finds the
+//! one or the other address. A slot with a value from outside this module belongs to another writer, and is not
+//! restored.
 //!
-//! **Invariant**: a slot for a function that takes another one's place leads to that one, or will at its first call, and serves nothing but
-//! calls: a function has one address everywhere. But for the C library's own slots, which compares no such addresses.
+//! **Invariant**: a slot is redirected only if it leads to the replaced function, or will at its first call, and serves
+//! nothing but calls: a function has one address everywhere. Exempt are the C library's own slots, as it compares no
+//! such addresses.
 //!
-//! **Invariant**: a slot that leads to the stub of a library call goes on doing so, and the stub leads to the function that takes the other one's
-//! place: the call is recorded, then what it takes. So neither has to know of the other when it ends.
+//! **Invariant**: a slot that leads to the stub of a library call keeps that target, and the stub leads to the
+//! recording function: the call is recorded first, then the resource. So each of the two can end without the other.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
@@ -30,12 +33,13 @@ use super::poke::Pages;
 use super::sites::Hook;
 use super::slots::{store, value};
 
-/// Addresses of the hooks: the loader of the tracer behind the C library knows them, while its own symbols lead to the C library's.
+/// The addresses of the tracer's hooks. A caller that loads the tracer behind the C library knows them; a symbol lookup
+/// would find the hooks of the C library.
 #[derive(Clone, Copy, Debug)]
 pub struct Hooks {
     /// The address of `mcount`.
     pub mcount: usize,
-    /// That of `__fentry__`.
+    /// The address of `__fentry__`.
     pub fentry: usize,
 }
 
@@ -48,21 +52,22 @@ impl Hooks {
     }
 }
 
-/// New targets of slots.
+/// The new targets of slots.
 #[derive(Clone, Copy, Debug)]
 pub struct Targets {
-    /// Those for hooks.
+    /// The hooks.
     pub hooks: Hooks,
-    /// Those for functions that others take the place of, all in one library.
+    /// The recording functions, all in one library, and the functions that they replace.
     pub interposed: &'static [Interposed],
 }
 
 impl Targets {
-    /// Those in place of the functions that another library tells of, as `address:number` in hexadecimal digits; none if that is no such text.
+    /// Creates the targets from the hooks and the text `told` of another library: `address:number` in hexadecimal
+    /// digits, the place of its [`Interposed`] list. A text of another form stands for an empty list.
     ///
     /// # Safety
     ///
-    /// At that address so many are, and stay.
+    /// The list of that length exists at that address, and stays.
     #[must_use]
     pub unsafe fn new(hooks: Hooks, told: &str) -> Self {
         let number = |digits| usize::from_str_radix(digits, 16).ok().filter(|&number| number != 0);
@@ -81,14 +86,15 @@ impl Targets {
     }
 }
 
-/// Outcome for slots.
+/// The result of a redirection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redirected {
-    /// How many lead to hooks.
+    /// The number of slots that lead to hooks.
     pub n_hooks: usize,
-    /// How many lead to functions that take the place of others.
+    /// The number of slots that lead to recording functions.
     pub n_interposed: usize,
-    /// Functions that are called otherwise too, by module: its address is used for more than calls, or the slot leads elsewhere.
+    /// The functions that are not redirected everywhere, by module: the module uses the address for more than calls, or
+    /// the slot leads elsewhere.
     pub left_out: Vec<(String, String)>,
 }
 
@@ -108,11 +114,11 @@ fn written() -> MutexGuard<'static, BTreeMap<usize, Written>> {
     WRITTEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes all slots, also where the dynamic linker has written since.
+/// Writes all slots, also those that the dynamic linker has written since.
 ///
 /// # Errors
 ///
-/// The system does not let a slot be changed. Others may have been.
+/// The system refuses a change. Other slots may have changed.
 pub fn redirect(targets: Targets) -> io::Result<Redirected> {
     let mut written = written();
     let mut redirected = Redirected::default();
@@ -173,11 +179,12 @@ fn name_of(interposed: &Interposed) -> &'static [u8] {
     unsafe { CStr::from_ptr(interposed.name as *const c_char) }.to_bytes()
 }
 
-/// Makes all slots what they were, and has stubs of library calls lead where they did. Slots of modules that are gone are forgotten.
+/// Gives all slots their old values, and has the stubs of library calls lead to their old targets. Slots of unloaded
+/// modules are forgotten.
 ///
 /// # Errors
 ///
-/// The system does not let a slot be changed: it is tried again the next time.
+/// The system refuses a change. The next call tries again.
 pub fn restore(targets: Targets) -> io::Result<()> {
     let mut written = written();
     library_calls().filter(|call| call.is_led()).for_each(|call| call.lead_back());
@@ -207,20 +214,21 @@ fn with_images(targets: Targets, mut change: impl FnMut(&Image<'_>) -> io::Resul
     failed.map_or(Ok(()), Err)
 }
 
-/// Has the slots of library calls lead to their stubs again, also where the dynamic linker has written meanwhile. Returns how many do.
+/// Has the slots of library calls lead to their stubs again, also those that the dynamic linker has written meanwhile.
+/// Returns their number.
 ///
 /// # Errors
 ///
-/// The system does not let a slot be changed. Others may have been.
+/// The system refuses a change. Other slots may have changed.
 pub fn hook_library_calls() -> io::Result<usize> {
     fill_slots(|slot| (slot.function, slot.stub))
 }
 
-/// Makes them what they were.
+/// Gives the slots of library calls their old values.
 ///
 /// # Errors
 ///
-/// The system does not let a slot be changed: it is tried again the next time.
+/// The system refuses a change. The next call tries again.
 pub fn release_library_calls() -> io::Result<()> {
     fill_slots(|slot| (slot.stub, slot.function)).map(drop)
 }

@@ -6,11 +6,11 @@ use crate::filter::{AskValues, Filter};
 use crate::host::linux::chosen::Threads;
 
 impl Tracer {
-    /// Does what a recorder asks for. `None` if it is nothing that a tracer does. For what is preloaded.
+    /// Executes a recorder's command; `None` for an unknown one. For the library that a recorder preloads.
     ///
     /// # Errors
     ///
-    /// Why it was not done.
+    /// The reason why the command failed.
     #[doc(hidden)]
     #[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "threads are chosen on Linux only"))]
     pub fn obey(&self, command: &str, argument: &str) -> Option<Result<String, String>> {
@@ -37,8 +37,8 @@ impl Tracer {
         Some(Ok(answer))
     }
 
-    /// Puts a filter in the place of the one in force. Answers how many functions it chooses of how many, and on further lines the rules that match
-    /// nothing. For what is preloaded.
+    /// Replaces the filter. Returns the numbers of recorded and of all functions, then the rules without effect, a line
+    /// each. For the library that a recorder preloads.
     ///
     /// # Errors
     ///

@@ -27,7 +27,7 @@ use crate::patch;
 #[cfg(target_os = "linux")]
 use crate::patch::{Ends, EntryWay};
 
-/// How to record. See [`Config::install`].
+/// The options of a recording. [`install`](Config::install) gives the tracer its buffer.
 ///
 /// ```no_run
 /// use rftrace_frontend::{Config, Mode};
@@ -35,7 +35,7 @@ use crate::patch::{Ends, EntryWay};
 /// let tracer = Config::new().capacity_events(1_000_000).mode(Mode::Ring).directory("trace").install()?;
 /// {
 ///     let _recording = tracer.record();
-///     // work that is traced
+///     // the traced work
 /// }
 /// let saved = tracer.save()?;
 /// println!("{} events of {} threads", saved.events, saved.threads);
@@ -93,7 +93,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// A million events (16 MB), stop mode, the directory `trace`.
+    /// Sets the defaults: a buffer for a million events (16 MB), [`Mode::Stop`], the directory `trace`, no filter.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -124,16 +124,16 @@ impl Config {
         }
     }
 
-    /// The buffer holds at least `events` entries and exits; each takes 16 bytes.
+    /// Sets the size of the buffer to at least `events` entries and exits, 16 bytes each.
     ///
-    /// Threads fill pieces of it (512 bytes to 64 KiB), so with many threads it is used up a little earlier.
+    /// Each thread fills its own chunks of 512 bytes to 64 KiB, so many threads use up the buffer a little earlier.
     #[must_use]
     pub fn capacity_events(mut self, events: usize) -> Self {
         self.capacity = Capacity::Events(events);
         self
     }
 
-    /// The buffer takes `bytes` bytes.
+    /// Sets the size of the buffer in bytes.
     #[must_use]
     pub fn capacity_bytes(mut self, bytes: usize) -> Self {
         self.capacity = Capacity::Bytes(bytes);
@@ -147,8 +147,10 @@ impl Config {
         self
     }
 
-    /// Where [`Tracer::save`] writes to. Created when absent; an older trace in it is replaced. One that holds something else is refused, and so is one that
-    /// somebody else writes to.
+    /// Sets the directory for [`Tracer::save`].
+    ///
+    /// The save creates it if it is absent, and replaces an older trace in it. It refuses a directory with other
+    /// contents, and one that another process writes to.
     #[must_use]
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = directory.into();
@@ -157,15 +159,16 @@ impl Config {
 
     /// Sets the filter from the beginning; see [`Tracer::set_filter`].
     ///
-    /// The variable `RFTRACE_FILTER`, if it is set, takes its place: `RFTRACE_FILTER='include=app::*; depth=5' program`. Programs
-    /// that run with other rights than their caller's (setuid) do not look at variables.
+    /// The environment variable `RFTRACE_FILTER`, if it is set, replaces this filter:
+    /// `RFTRACE_FILTER='include=app::*; depth=5' program`. A program with other rights than its caller (setuid) ignores
+    /// variables.
     #[must_use]
     pub fn filter(mut self, filter: Filter) -> Self {
         self.filter = Some(filter);
         self
     }
 
-    /// Tells the filter whom to ask what is known of functions by their debug information, see [`Filter::known_values`].
+    /// Sets the source of facts from debug information for the filter, see [`Filter::known_values`].
     #[doc(hidden)]
     #[must_use]
     pub fn known_values(mut self, ask: AskValues) -> Self {
@@ -173,23 +176,27 @@ impl Config {
         self
     }
 
-    /// Sets whether call sites are patched: calls of the hooks become NOPs while recording is off, and cheaper jumps while it
-    /// is on (on aarch64 the calls that they were). See [`Tracer::patched_sites`]. The environment variable `RFTRACE_PATCHED`, 1 or 0, overrides this.
+    /// Sets whether call sites are patched: calls of the hooks become NOPs while recording is off, and cheap jumps
+    /// while it is on (calls, as compiled, on aarch64). See [`Tracer::patched_sites`]. The environment variable
+    /// `RFTRACE_PATCHED`, 1 or 0, overrides this.
     ///
-    /// Switching recording on and off then takes longer, some milliseconds in large programs, and may not be done in a signal
-    /// handler: it allocates memory.
+    /// Starting and stopping then takes longer, some milliseconds in large programs. Never do it in a signal handler,
+    /// as it allocates memory.
     #[must_use]
     pub fn patched(mut self, patched: bool) -> Self {
         self.patched = patched;
         self
     }
 
-    /// Functions that do not call the tracer get a branch at their beginning, and are recorded too: those of the program whose names
-    /// match, or with `@` and a name or glob behind it those of such a library: `parse*`, `*`, `/^app_/`, `*@libz`. More calls choose
-    /// more functions. On other processors than x86-64 and aarch64 [`EntryBranches::refusal`](crate::EntryBranches::refusal) says that none was.
+    /// Records functions that call no hook: each gets a branch at its beginning.
     ///
-    /// They get it while the program has one thread, before its `main`: this is for what is preloaded. The first choice in a
-    /// program's life is the only one. See [`Tracer::entry_branches`] for what became of it.
+    /// `pattern` matches names of functions of the program: `parse*`, `*`, `/^app_/`. With `@` and a name or glob of a
+    /// library it matches functions of that library: `*@libz`. Further calls add patterns.
+    ///
+    /// The branches are written before `main`, while the program has one thread, so this is for preloaded libraries.
+    /// The first choice in a program's life is the only one. [`Tracer::entry_branches`] returns the result. On
+    /// processors other than x86-64 and aarch64, [`EntryBranches::refusal`](crate::EntryBranches::refusal) says that
+    /// there are no branches.
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn entry_branches(mut self, pattern: impl Into<String>) -> Self {
@@ -197,7 +204,7 @@ impl Config {
         self
     }
 
-    /// How the ends of the functions are seen that [`entry_branches`](Self::entry_branches) names.
+    /// Sets how the tracer notices the end of a function chosen by [`entry_branches`](Self::entry_branches).
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn ends(mut self, ends: Ends) -> Self {
@@ -205,7 +212,8 @@ impl Config {
         self
     }
 
-    /// Functions that [`entry_branches`](Self::entry_branches) does not mean, by their symbols as they stand in the file (`nm` prints them).
+    /// Excludes functions from [`entry_branches`](Self::entry_branches), by their symbols in the file, as `nm` prints
+    /// them.
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn entry_exceptions(mut self, symbols: impl IntoIterator<Item = String>) -> Self {
@@ -213,13 +221,16 @@ impl Config {
         self
     }
 
-    /// Sets whether functions get a branch, and are recorded, if a compiler has left room for it at their beginning: by
-    /// `-fpatchable-function-entry` (GCC, clang), `-Z patchable-function-entry` (rustc) or `-mfentry -mrecord-mcount -mnop-mcount` (GCC), in
-    /// the program and in its libraries. Those with XRay's sleds (`-fxray-instrument` of clang, `-Z instrument-xray` of rustc) are recorded at
-    /// these, where they begin and where they end. On aarch64 it is for `-fpatchable-function-entry` and `-Z patchable-function-entry` alone, where
-    /// one NOP is room enough. The environment variable `RFTRACE_PATCHABLE`, 1 or 0, overrides this.
+    /// Sets whether functions with room for a branch at their beginning are recorded, in the program and its libraries.
     ///
-    /// As for [`entry_branches`](Self::entry_branches) the first choice in a program's life is the only one; on aarch64 it may come at any time.
+    /// Compilers leave the room on x86-64 with `-fpatchable-function-entry` (GCC, clang), `-Z patchable-function-entry`
+    /// (rustc) and `-mfentry -mrecord-mcount -mnop-mcount` (GCC). Functions with XRay's sleds (`-fxray-instrument` of
+    /// clang, `-Z instrument-xray` of rustc) get a branch at their beginning and at each end. On aarch64 only
+    /// `-fpatchable-function-entry` and `-Z patchable-function-entry` count; one NOP is enough. The environment
+    /// variable `RFTRACE_PATCHABLE`, 1 or 0, overrides this.
+    ///
+    /// As for [`entry_branches`](Self::entry_branches), the first choice in a program's life is the only one. On
+    /// aarch64 the choice may come at any time.
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn patchable_entries(mut self, patchable_entries: bool) -> Self {
@@ -227,8 +238,8 @@ impl Config {
         self
     }
 
-    /// Somebody who stops all threads writes the branches, and is told them by `prepared_branches`: this program runs already. Each choice
-    /// takes the place of the one before.
+    /// Leaves the writing of branches to an outside process that stops all threads of this running program.
+    /// `prepared_branches` returns the branches. Each choice replaces the one before.
     #[doc(hidden)]
     #[cfg(target_os = "linux")]
     #[must_use]
@@ -237,11 +248,13 @@ impl Config {
         self
     }
 
-    /// Sets whether calls by the program of functions of libraries are recorded, those that go through its global offset table: `malloc`,
-    /// `write`. A function whose address the program uses otherwise too is left out, and so are those that return twice or ask for their
-    /// caller. On other processors than x86-64 and aarch64 [`EntryBranches::refusal`](crate::EntryBranches::refusal) says that none was.
+    /// Sets whether calls of library functions (`malloc`, `write`) are recorded that go through the program's global
+    /// offset table.
     ///
-    /// As for [`entry_branches`](Self::entry_branches) the first choice in a program's life is the only one.
+    /// A function is left out if the program uses its address for more than calls, if it returns twice, or if it asks
+    /// for its caller. As for [`entry_branches`](Self::entry_branches), the first choice in a program's life is the
+    /// only one. On processors other than x86-64 and aarch64, [`EntryBranches::refusal`](crate::EntryBranches::refusal)
+    /// says that there are no recorded calls.
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn library_calls(mut self, library_calls: bool) -> Self {
@@ -249,27 +262,36 @@ impl Config {
         self
     }
 
-    /// Sets whether the buffer is backed with memory at once, so that recording does not have to wait for it. On by default, for
-    /// buffers that take less than half of the free memory. Without it the buffer takes only the memory that is used.
+    /// Sets whether the system backs the whole buffer with memory at once, so that recording never waits for a page.
+    ///
+    /// On by default, for buffers of less than half of the free memory. Without it the buffer takes only the memory in
+    /// use.
     #[must_use]
     pub fn prefault(mut self, prefault: bool) -> Self {
         self.prefault = prefault;
         self
     }
 
-    /// Writes records to the disk while the program runs, so that the trace is as long as there is room there, and no buffer fills up. A
-    /// thread of its own, `rftrace-writer`, takes them out of the buffer, packed, to the folder `.recording` of the [directory](Self::directory);
-    /// [`Tracer::save`] makes a trace of them. An older trace in the directory is removed at once.
+    /// Writes records to the disk while the program runs. The length of the trace is limited by the disk, not by the
+    /// buffer.
     ///
-    /// - The [capacity](Self::capacity_bytes) is that of the buffer, which goes round: 64 MiB are good for any program. There is no [`mode`](Self::mode).
-    /// - A save ends the stream: give the tracer another buffer to record again. A [snapshot](crate::SaveOptions::keep) does not.
-    /// - Where the program ends without a save, or is killed, `rftrace report` shows the records on the disk, and `rftrace recover` makes a
-    ///   trace of them: all that are older than a fifth of a second, but for those in pieces of the buffer that are not full.
-    /// - A child that is forked records nothing.
-    /// - When the disk is full the program goes on; [`Saved::left_out`](crate::Saved::left_out) says what is missing.
+    /// A thread, `rftrace-writer`, takes records out of the buffer and writes them, packed, to the folder `.recording`
+    /// in the [directory](Self::directory). [`Tracer::save`] makes the trace of them. `install` removes an older trace
+    /// in the directory at once.
     ///
-    /// The variable `RFTRACE_STREAM=DIR` or `RFTRACE_STREAM=DIR,64M` does the same for a program that is not changed: with this directory, and a buffer of this
-    /// size.
+    /// - [`capacity_bytes`](Self::capacity_bytes) sets the size of the buffer, which is used again and again: 64 MiB
+    ///   suit any program. [`mode`](Self::mode) has no effect.
+    /// - A save ends the stream. Install another buffer to record again. A [snapshot](crate::SaveOptions::keep) does
+    ///   not end it.
+    /// - If the program ends without a save, or is killed, `rftrace report` shows the records on the disk, and
+    ///   `rftrace recover` makes a trace of them. Records of the last fifth of a second may be missing, and records in
+    ///   chunks that are not full.
+    /// - A forked child records nothing.
+    /// - When the disk is full the program goes on; [`Saved::left_out`](crate::Saved::left_out) describes the missing
+    ///   part.
+    ///
+    /// The environment variable `RFTRACE_STREAM=DIR` or `RFTRACE_STREAM=DIR,64M` does the same for an unchanged
+    /// program, with this directory and this size of the buffer.
     ///
     /// ```no_run
     /// use rftrace_frontend::{Config, StreamOptions};
@@ -288,13 +310,15 @@ impl Config {
         self
     }
 
-    /// Sets whether `rftrace ctl` can control this program while it runs: choose what to record, and make dumps, as for a program under
-    /// `rftrace record`. With the feature `control`, on Linux. The environment variable `RFTRACE_CONTROL`, 1 or 0, overrides this.
+    /// Sets whether `rftrace ctl` can control this running program: choose functions, start and stop recording, save
+    /// dumps. On Linux, with the feature `control`. The environment variable `RFTRACE_CONTROL`, 1 or 0, overrides this.
     ///
-    /// A thread, `rftrace-control`, listens at `$XDG_RUNTIME_DIR/rftrace/PID.sock`, or in `/tmp/rftrace-UID`, to this user and root, and each client has
-    /// one while it talks. They have all signals blocked, and nothing of them is recorded. The first one ends when a [stream](Self::stream) is saved, and
-    /// when a buffer without control takes the place of this one; the socket is gone then, and when the program exits. A child that is
-    /// forked is not controlled.
+    /// A thread, `rftrace-control`, listens at the socket `PID.sock` in `$XDG_RUNTIME_DIR/rftrace` or
+    /// `/tmp/rftrace-UID`, for this user and root. Each client has a thread while it is connected. These threads block
+    /// all signals, and none of their calls is recorded.
+    ///
+    /// The listener ends, and its socket disappears, when a [stream](Self::stream) is saved, when a buffer without
+    /// control replaces this one, and when the program exits. A forked child has no listener.
     ///
     /// ```no_run
     /// use rftrace_frontend::{Config, Mode};
@@ -310,8 +334,8 @@ impl Config {
         self
     }
 
-    /// Records into a bank of a recorder, which empties it: capacity and mode are the bank's. There is nothing to save. Once in the life
-    /// of a program. For what is preloaded into other programs.
+    /// Records into the bank of a recorder, which empties it and sets its size. Capacity and mode have no effect, and
+    /// this program saves nothing. Once in the life of a program. For libraries that are preloaded into other programs.
     #[cfg(target_os = "linux")]
     #[doc(hidden)]
     #[must_use]
@@ -322,18 +346,22 @@ impl Config {
 
     /// Gives the buffer to the tracer that is linked into this program. Recording is off at first.
     ///
-    /// A program may do this again while recording is off, with another size and mode. The new buffer takes the place of the one
-    /// before: what was not saved of that is gone, and the [`Tracer`] of that buffer only answers with [`Error::Replaced`].
-    /// Its memory goes back to the system, its addresses stay taken: another thread may still be in a hook that writes there.
+    /// On Linux a program may install another buffer while recording is off, with another size and mode. Unsaved
+    /// records of the old buffer are lost, and its [`Tracer`] answers with [`Error::Replaced`]. The old buffer's memory
+    /// goes back to the system. Its addresses stay reserved, as a thread may still be in a hook that writes there.
     ///
     /// # Errors
     ///
-    /// [`Error::ShadowStack`] if the program runs with one; [`Error::Recording`] while recording is on; [`Error::Busy`] if a thread is stopped amid a hook;
-    /// [`Error::AlreadyInitialized`] the second time on other systems than Linux; [`Error::BufferTooSmall`], [`Error::BufferTooLarge`] and
-    /// [`Error::OutOfMemory`] for the capacity; [`Error::BadFilter`] and [`Error::NothingMatches`] for the filter.
-    /// [`Error::NoStream`], and [`Error::Write`] for its folder, if what is recorded cannot go to a [stream](Self::stream).
-    /// [`Error::CannotPatch`] if [`patched`](Self::patched) was asked for and no site could be patched; not if it was only
-    /// `RFTRACE_PATCHED` that asked. [`Error::BadVariable`] for its value. [`Error::NoControl`] if nobody could control the program who is to.
+    /// - [`Error::ShadowStack`] if the calling thread has a shadow stack.
+    /// - [`Error::Recording`] while recording is on, [`Error::Busy`] if a thread is stopped inside a hook,
+    ///   [`Error::AlreadyInitialized`] for a second buffer on systems other than Linux.
+    /// - [`Error::BufferTooSmall`], [`Error::BufferTooLarge`] and [`Error::OutOfMemory`] for the capacity.
+    /// - [`Error::BadFilter`] and [`Error::NothingMatches`] for the filter, [`Error::BadVariable`] for an environment
+    ///   variable.
+    /// - [`Error::NoStream`], and [`Error::Write`] for its folder, if the [stream](Self::stream) cannot begin.
+    /// - [`Error::CannotPatch`] if [`patched`](Self::patched) is set and no site could be patched; not if only
+    ///   `RFTRACE_PATCHED` asked for it.
+    /// - [`Error::NoControl`] if the socket for `rftrace ctl` cannot be created.
     #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "there are no streams"))]
     pub fn install(mut self) -> Result<&'static Tracer, Error> {
         /// The buffer in use: where it lies, and its size.

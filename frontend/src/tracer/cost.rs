@@ -27,10 +27,10 @@ struct Round {
 }
 
 impl Tracer {
-    /// Measures the overhead of a recorded call against one without a hook. `hooked` calls a function so many times that is empty but
-    /// for its hook, `plain` one without a hook. Older records are not needed any more, and nobody else records.
+    /// Measures the overhead of a recorded call. `hooked` calls, `n_calls` times, a function that is empty except for
+    /// its hook; `plain` calls one without a hook as often. Older records are lost, and no other thread may record.
     ///
-    /// `None` if it cannot be measured. For libraries that are preloaded into other programs.
+    /// Returns `None` if the overhead cannot be measured. For libraries that are preloaded into other programs.
     #[doc(hidden)]
     pub fn measure_cost(&self, n_calls: u64, hooked: impl Fn(u64), plain: impl Fn(u64)) -> Option<CallCost> {
         let first = ClockPair::now();

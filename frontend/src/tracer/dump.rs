@@ -40,13 +40,16 @@ const MOST_OF_PANICS: usize = 10;
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
 
 impl Tracer {
-    /// Makes a trace of what the buffer holds at this moment, `snapshot-N-REASON` in the [directory](crate::Config::directory), and goes on
-    /// recording: the flight recorder of a program. Other threads do not wait, and what they record meanwhile is recorded; the calling one
-    /// waits until the trace is there. Nothing of what it does for that is recorded.
+    /// Makes a trace of the buffer's present contents while recording goes on: a flight recorder. The trace is the
+    /// folder `snapshot-N-REASON` in the [directory](crate::Config::directory); numbers continue those of existing
+    /// snapshots.
     ///
-    /// The reason is an event in the trace, `rftrace:dump:REASON`, at the moment of the call, and `rftrace info` shows it. Numbers go on from
-    /// those that are there. Threads overwrite the oldest calls during the copy: the trace begins later then. It takes as much
-    /// memory as the buffer has, for that time.
+    /// The calling thread waits for the trace, and its work for it is not recorded. Other threads go on, and their
+    /// calls are recorded. `reason` is an event in the trace, `rftrace:dump:REASON`, at the time of the call;
+    /// `rftrace info` shows it.
+    ///
+    /// Calls that threads overwrite during the copy are missing, so the trace then begins later. The copy takes as much
+    /// memory as the buffer.
     ///
     /// ```no_run
     /// # fn handle() {}
@@ -70,26 +73,28 @@ impl Tracer {
     ///
     /// # Errors
     ///
-    /// As those of [`save_with`](Self::save_with). Of a dump that could not be written as a whole nothing stays.
+    /// Those of [`save_with`](Self::save_with). An incomplete dump is removed.
     #[inline(always)]
     pub fn dump(&self, reason: &str) -> Result<Saved, Error> {
         self.dump_to(&self.directory, reason)
     }
 
-    /// As [`dump`](Self::dump), in another directory.
+    /// Makes a [dump](Self::dump) in another directory.
     ///
     /// # Errors
     ///
-    /// As of that.
+    /// Those of [`dump`](Self::dump).
     #[inline(always)]
     pub fn dump_to(&self, directory: &Path, reason: &str) -> Result<Saved, Error> {
         backend::unrecorded_as(|thread| self.make_dump(directory, reason, thread))
     }
 
-    /// Makes a [dump](Self::dump) whenever a thread panics, before what was to happen then (`std::panic::set_hook`) does: whoever catches the
-    /// panic, and also where it aborts. The reason is `panic:` with its message. Ten at the most, and none within a second after another one.
+    /// Makes a [dump](Self::dump) whenever a thread panics, with the reason `panic:` and the panic's message. At most
+    /// ten, and at most one in a second.
     ///
-    /// That is for the rest of the program, and for the buffer that is in use when a thread panics. A dump that cannot be made is not told.
+    /// The dump comes before the previous panic hook (`std::panic::set_hook`) runs, whether the panic is caught or
+    /// aborts. This holds for the rest of the program, and for the buffer in use at the time of the panic. A dump that
+    /// fails is not reported.
     ///
     /// ```no_run
     /// use rftrace_frontend::{Config, Mode};

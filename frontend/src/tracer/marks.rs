@@ -16,10 +16,14 @@ static MARKS: Mutex<VecDeque<Mark>> = Mutex::new(VecDeque::new());
 /// Marks in memory. The oldest go when there are more.
 const MOST: usize = 1 << 16;
 
-/// Marks the present moment of the calling thread: the text is an event in the trace, `mark:TEXT`, at its place among the calls. Does nothing while
-/// recording is off. At most 1 KiB, with `_` for blanks, of which a trace has 200 characters; 65,536 of them, then the oldest are gone.
+/// Marks the present moment on the calling thread. The trace shows the text among the thread's calls, as an event
+/// `mark:TEXT`. It does nothing while recording is off.
 ///
-/// As [`trace_marker`](https://docs.kernel.org/trace/ftrace.html) of Linux. It takes about a microsecond, and must not be called in a signal handler.
+/// A text takes at most 1 KiB, of which the trace shows 200 characters, with `_` for blanks. The program keeps the last
+/// 65,536 marks.
+///
+/// Marks resemble Linux's [`trace_marker`](https://docs.kernel.org/trace/ftrace.html). A call takes about a
+/// microsecond. Never call it in a signal handler.
 ///
 /// ```no_run
 /// rftrace_frontend::mark("the second phase begins");

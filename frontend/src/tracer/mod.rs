@@ -93,10 +93,11 @@ impl Traced {
     }
 }
 
-/// The tracer of this program, with the buffer that [`Config::install`] has given it.
+/// The tracer of this program with the buffer that [`Config::install`] gave it.
 ///
-/// When that was replaced by another one, [`enable`](Self::enable) and [`disable`](Self::disable) do nothing,
-/// [`statistics`](Self::statistics) are zero, and what returns a `Result` fails with [`Error::Replaced`].
+/// After another `install` on Linux, the old `Tracer` is inert: [`enable`](Self::enable) and [`disable`](Self::disable)
+/// do nothing, [`statistics`](Self::statistics) returns zeros, and functions that return a `Result` fail with
+/// [`Error::Replaced`].
 #[derive(Debug)]
 pub struct Tracer {
     directory: PathBuf,
@@ -109,33 +110,34 @@ pub struct Tracer {
     stream: Option<crate::bank::writer::Stream>,
 }
 
-/// The state of the buffer.
+/// The state of the buffer, for [`Tracer::statistics`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
     /// True while recording is on.
     pub recording: bool,
-    /// Entries and exits in the buffer, since the last save; of a [stream](Config::stream) those that were taken out of it.
+    /// The number of entries and exits in the buffer since the last save; in a [stream](Config::stream), the number
+    /// written to the disk.
     pub events: u64,
-    /// Threads that have events in the buffer; of a stream those that there were.
+    /// The number of threads with events in the buffer; in a stream, the number of all threads that were traced.
     pub threads: usize,
-    /// Pieces that the buffer is cut into.
+    /// The number of chunks in the buffer.
     pub chunks: usize,
-    /// Pieces that hold events.
+    /// The number of chunks with events; 0 in a stream.
     pub chunks_used: usize,
-    /// Stop mode: the buffer is used up, and recording stopped.
+    /// True in stop mode if the buffer is used up, so that recording stopped.
     pub full: bool,
-    /// Ring mode: pieces whose events were overwritten since the last save.
+    /// In ring mode, the number of chunks whose events were overwritten since the last save.
     pub chunks_overwritten: u64,
-    /// Calls since the last save that were not recorded because they were nested too deeply or, in ring mode, because
-    /// every piece was in use by a thread. Of a stream calls and returns that found no room in the buffer.
+    /// The number of unrecorded calls since the last save: nested too deeply, or, in ring mode, made while threads were
+    /// using every chunk. In a stream, the number of calls and returns that found no room in the buffer.
     pub lost: u64,
-    /// Threads, since the program began, that were not traced because too many lived at the same time.
+    /// The number of untraced threads since the program began, such as those beyond 8192 at the same time.
     pub untraced_threads: u32,
 }
 
 impl Tracer {
-    /// The tracer, if [`Config::install`] was called; with several buffers that of the last one.
+    /// Returns the tracer of the last [`Config::install`], or `None` if there was none.
     #[must_use]
     pub fn get() -> Option<&'static Self> {
         // SAFETY: null, or a tracer that is never freed.
@@ -148,7 +150,7 @@ impl Tracer {
         backend::unrecorded(|| ptr::eq(CURRENT.load(Acquire), self))
     }
 
-    /// Starts recording, in all threads. Does nothing when the buffer is used up.
+    /// Starts recording, on all threads. It does nothing when the buffer is used up.
     #[inline(always)]
     pub fn enable(&self) {
         if self.is_current() {
@@ -156,7 +158,7 @@ impl Tracer {
         }
     }
 
-    /// Stops recording, in all threads. Functions that are open then end, in the trace, at this moment.
+    /// Stops recording, on all threads. In the trace, functions that are still open end at this moment.
     #[inline(always)]
     pub fn disable(&self) {
         if self.is_current() {
@@ -171,18 +173,20 @@ impl Tracer {
         self.is_current() && backend::is_enabled()
     }
 
-    /// Records until the guard is dropped. Guards may be nested, and live on several threads: the last one ends recording, if
-    /// that is not on by [`enable`](Self::enable). [`disable`](Self::disable) and saving end it at once.
+    /// Records until the returned guard is dropped.
+    ///
+    /// Guards may be nested and live on several threads. The last one stops recording, unless [`enable`](Self::enable)
+    /// started it. [`disable`](Self::disable) and a save stop it at once.
     #[inline(always)]
     pub fn record(&self) -> Recorder {
         Recorder::new(self.is_current())
     }
 
-    /// Records only what `filter` lets pass, from now on, also while recording is on. It takes the place of the one before.
+    /// Replaces the filter, also while recording is on. From now on only calls that pass `filter` are recorded.
     ///
-    /// Calls are filtered when they begin: a function that is open stays in the trace. Functions of libraries that are
-    /// loaded later are recorded unless the filter includes only some functions; set it again to choose among them.
-    /// Where call sites are [patched](Config::patched), those of functions that are not recorded stay NOPs.
+    /// The filter applies to a call at its beginning, so a function that is open stays in the trace. Functions of
+    /// libraries loaded later are recorded unless the filter includes only some functions; set the filter again to
+    /// choose among them. [Patched](Config::patched) call sites of excluded functions stay NOPs.
     ///
     /// ```no_run
     /// use rftrace_frontend::{Config, Filter};
@@ -195,7 +199,7 @@ impl Tracer {
     ///
     /// # Errors
     ///
-    /// [`Error::BadFilter`] or [`Error::NothingMatches`]; the filter before stays in force.
+    /// [`Error::BadFilter`], [`Error::NothingMatches`] or [`Error::Replaced`]. The previous filter stays in force.
     #[inline(always)]
     pub fn set_filter(&self, filter: &Filter) -> Result<Selected, Error> {
         backend::unrecorded(|| {
@@ -208,14 +212,14 @@ impl Tracer {
         })
     }
 
-    /// Returns true for each of the [optional rules](Filter::optional_rules) of the filter in force that matches anything. For the library that a
-    /// recorder preloads.
+    /// Returns, for each of the [optional rules](Filter::optional_rules) of the filter in force, whether it matches
+    /// anything. For the library that a recorder preloads.
     #[doc(hidden)]
     pub fn rules_in_effect(&self) -> Vec<bool> {
         backend::unrecorded(|| self.program.choice().in_effect())
     }
 
-    /// Obeys the filter in force with what is loaded now. For what a recorder preloads.
+    /// Applies the filter in force to the modules that are loaded now. For the library that a recorder preloads.
     #[doc(hidden)]
     pub fn refresh_filter(&self) {
         backend::unrecorded(|| {
@@ -227,13 +231,13 @@ impl Tracer {
         });
     }
 
-    /// Returns true if recording is filtered. For the library that a recorder preloads.
+    /// Returns true if a filter is in force. For the library that a recorder preloads.
     #[doc(hidden)]
     pub fn is_filtered(&self) -> bool {
         backend::unrecorded(|| self.program.choice().is_filtered())
     }
 
-    /// Records everything from now on.
+    /// Removes the filter: from now on every call is recorded.
     ///
     /// Like [`set_filter`](Self::set_filter), this changes code if call sites are patched.
     #[inline(always)]
@@ -247,8 +251,8 @@ impl Tracer {
         });
     }
 
-    /// The functions that can be recorded, by address: those of the program and its libraries that call a hook. The list is
-    /// empty where they are not known (on Hermit).
+    /// Returns the functions that can be recorded, by address: those of the program and its libraries that call a hook.
+    /// The list is empty on systems that do not report them (Hermit).
     #[inline(always)]
     #[must_use]
     pub fn functions(&self) -> Vec<Function> {
@@ -258,13 +262,15 @@ impl Tracer {
         })
     }
 
-    /// Chooses the threads that are recorded from now on, by their system ids (`gettid`): those that run, and those that begin later or are
-    /// forked. Open functions of another thread stay open in the trace, until it is recorded again or the recording ends: their returns are
-    /// not recorded, nor their calls.
+    /// Chooses the recorded threads by their system ids (`gettid`). The choice holds for running threads, later threads
+    /// and forked ones.
+    ///
+    /// Open functions of an excluded thread stay open in the trace until the thread is included again or recording
+    /// ends. Neither their returns nor their calls are recorded.
     ///
     /// # Errors
     ///
-    /// More than [`Threads::MOST`] are named; nothing was changed.
+    /// [`Error::TooManyThreads`] if a list names more than [`Threads::MOST`]. The previous choice stays in force.
     #[cfg(target_os = "linux")]
     #[inline(always)]
     pub fn set_threads(&self, threads: &Threads) -> Result<(), Error> {
@@ -279,7 +285,7 @@ impl Tracer {
         })
     }
 
-    /// The threads that were chosen.
+    /// Returns the present choice of threads.
     #[cfg(target_os = "linux")]
     #[inline(always)]
     #[must_use]
@@ -287,8 +293,9 @@ impl Tracer {
         backend::unrecorded(chosen::chosen)
     }
 
-    /// Gives up the calling thread's work for this tracer, which will never go on: the thread has left the stack of that work. Forks do not
-    /// wait for it; further saves would wait for ever. For libraries that are preloaded into other programs.
+    /// Gives up the calling thread's work in this tracer, because the thread has left the stack of that work for ever.
+    /// Forks no longer wait for it; a further save would wait for ever. For libraries that are preloaded into other
+    /// programs.
     #[cfg(target_os = "linux")]
     #[doc(hidden)]
     pub fn abandon() {
@@ -296,7 +303,7 @@ impl Tracer {
         patch::abandon();
     }
 
-    /// The state of the buffer. While recording is on the numbers are those of a moment that is passing.
+    /// Returns the state of the buffer. While recording is on, the numbers change as you read them.
     #[inline(always)]
     #[must_use]
     pub fn statistics(&self) -> Statistics {
@@ -312,14 +319,14 @@ impl Tracer {
         })
     }
 
-    /// Outcome for the call sites, if they are patched; see [`Config::patched`]. All 0 if they are not.
+    /// Returns the result of patching call sites ([`Config::patched`]). All counts are 0 without patching.
     #[inline(always)]
     #[must_use]
     pub fn patched_sites(&self) -> PatchedSites {
         backend::unrecorded(patch::counts)
     }
 
-    /// Outcome for the functions that [`Config::entry_branches`] names, and for [library calls](Config::library_calls).
+    /// Returns the result of [`Config::entry_branches`] and [`Config::library_calls`].
     #[cfg(target_os = "linux")]
     #[inline(always)]
     #[must_use]
@@ -327,15 +334,15 @@ impl Tracer {
         backend::unrecorded(patch::entries)
     }
 
-    /// Patches all call sites that can be patched: those of libraries that were opened since recording was last switched
-    /// on, whose calls are recorded as calls until then, and all of them after [`unpatch`](Self::unpatch).
+    /// Patches all call sites that can be patched: of libraries opened since recording last started, and, after
+    /// [`unpatch`](Self::unpatch), of all modules. Returns the result.
     #[inline(always)]
     pub fn patch(&self) -> PatchedSites {
         backend::unrecorded(patch::install)
     }
 
-    /// Makes all patched call sites what they were. They stay so until [`patch`](Self::patch): what is recorded is
-    /// recorded by calls.
+    /// Restores all patched call sites. They stay as compiled until [`patch`](Self::patch), and their calls are still
+    /// recorded.
     #[inline(always)]
     pub fn unpatch(&self) {
         backend::unrecorded(patch::undo);

@@ -23,15 +23,15 @@ use crate::host;
 use crate::uftrace::directory::{self, Recording, Totals};
 use crate::uftrace::raw;
 
-/// How to save. See [`Tracer::save_with`].
+/// The options of a save, for [`Tracer::save_with`].
 ///
 /// ```no_run
 /// use rftrace_frontend::{Config, SaveOptions};
 ///
 /// let tracer = Config::new().install()?;
 /// tracer.enable();
-/// // What is amiss is seen here: the last events go to a directory of their own, and recording goes on.
-/// let saved = tracer.save_with(&SaveOptions::new().directory("amiss").keep(true))?;
+/// // The program finds a problem: save the last events to a directory of their own, and go on recording.
+/// let saved = tracer.save_with(&SaveOptions::new().directory("problem").keep(true))?;
 /// println!("{} events are in {}", saved.events, saved.path.display());
 /// # Ok::<(), rftrace_frontend::Error>(())
 /// ```
@@ -47,8 +47,8 @@ pub struct SaveOptions<'a> {
 }
 
 impl<'a> SaveOptions<'a> {
-    /// To the directory that was [configured](crate::Config::directory), on all processors, everything or nothing. Recording ends,
-    /// and the buffer is emptied.
+    /// Saves to the [configured directory](crate::Config::directory), with several threads, completely or not at all.
+    /// The save stops recording and empties the buffer.
     #[inline(always)]
     pub fn new() -> Self {
         Self {
@@ -61,95 +61,104 @@ impl<'a> SaveOptions<'a> {
         }
     }
 
-    /// To this directory. Created when absent; an older trace in it is replaced.
+    /// Saves to this directory. Creates it if it is absent, and replaces an older trace in it.
     #[inline(always)]
     pub fn directory(self, directory: &'a (impl AsRef<Path> + ?Sized)) -> Self {
         Self { path: Some(backend::unrecorded(|| directory.as_ref())), records_only: false, ..self }
     }
 
-    /// Only the records, to this file. See [`dump_trace`](crate::dump_trace) for the format.
+    /// Saves only the records, to this file, in the format of [`dump_trace`](crate::dump_trace).
     #[inline(always)]
     pub fn records_only(self, file: &'a (impl AsRef<Path> + ?Sized)) -> Self {
         Self { path: Some(backend::unrecorded(|| file.as_ref())), records_only: true, ..self }
     }
 
-    /// The program's name in the trace, where the system cannot tell its path (on Hermit). It is the name that the program was
-    /// called by otherwise.
+    /// Sets the program's name in the trace, for systems that do not report its path (Hermit). The default is the name
+    /// by which the program was called.
     #[inline(always)]
     pub fn binary_name(self, binary_name: &'a str) -> Self {
         Self { binary_name: Some(binary_name), ..self }
     }
 
-    /// A snapshot: recording pauses, then goes on, and the buffer keeps what it holds.
+    /// Takes a snapshot: recording pauses during the save, then goes on, and the buffer keeps its records.
     ///
-    /// Functions that return during the pause end, in later traces, when it began.
+    /// A function that returns during the pause ends, in later traces, at the beginning of the pause.
     #[inline(always)]
     pub fn keep(self, keep: bool) -> Self {
         Self { keep, ..self }
     }
 
-    /// With no thread but the calling one: for a process that is about to be killed, or that may not start threads. Call sites that
-    /// are [patched](crate::Config::patched) stay switched on.
+    /// Saves on the calling thread alone: for a process that is about to be killed, or may not start threads.
+    /// [Patched call sites](crate::Config::patched) stay switched on.
     ///
-    /// A save allocates memory. A signal handler may save only if what it has interrupted does not hold the allocator's lock.
+    /// A save allocates memory. A signal handler may save only if the interrupted code does not hold the allocator's
+    /// lock.
     #[inline(always)]
     pub fn single_threaded(self, single_threaded: bool) -> Self {
         Self { single_threaded, ..self }
     }
 
-    /// The last save of a program that is about to end, or to become another one: what cannot be written is left out, and
-    /// [`Saved::left_out`] says why. Threads whose files do not fit end early, modules may be without names (`rftrace symbols`
-    /// adds them). Call sites that are [patched](crate::Config::patched) stay switched on. [Records](Self::records_only) are
-    /// written whole or not at all.
+    /// Leaves out the parts of the trace that cannot be written; [`Saved::left_out`] gives the reason. This is for the
+    /// last save of a program, before it ends or calls `exec`.
+    ///
+    /// A thread whose file does not fit ends early. A module may lack its names, which `rftrace symbols` adds.
+    /// [Patched call sites](crate::Config::patched) stay switched on. [Records](Self::records_only) are written
+    /// completely or not at all.
     #[inline(always)]
     pub fn what_fits(self, what_fits: bool) -> Self {
         Self { what_fits, ..self }
     }
 }
 
-/// Outcome of a save.
+/// The result of a save.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Saved {
-    /// The directory, or the file of records.
+    /// The path of the directory, or of the file of records.
     pub path: PathBuf,
-    /// Entries and exits in it.
+    /// The number of entries and exits in the trace.
     pub events: u64,
-    /// Threads that have events.
+    /// The number of threads with events.
     pub threads: usize,
-    /// Calls that were not recorded because they were nested too deeply. The trace shows where.
+    /// The number of calls beyond the deepest recorded level of 1023. The trace shows their places.
     pub lost: u64,
-    /// True if the processor's time stamp counter runs at a constant rate. If not (or unknown), times are not exact.
+    /// True if the processor's time stamp counter runs at a constant rate. With false or `None` (unknown), times are
+    /// not exact.
     pub invariant_tsc: Option<bool>,
-    /// Stop mode: the buffer was used up, and recording stopped.
+    /// True in stop mode if the buffer was used up, so that recording stopped early.
     pub full: bool,
-    /// Ring mode: pieces of the buffer whose events were overwritten.
+    /// In ring mode, the number of chunks of the buffer whose events were overwritten.
     pub chunks_overwritten: u64,
-    /// Threads, since the program began, that were not traced because too many lived at the same time.
+    /// The number of untraced threads since the program began, such as those beyond 8192 at the same time.
     pub untraced_threads: u32,
-    /// Of a [stream](crate::Config::stream): calls and returns that were not recorded, as there was no room.
+    /// In a [stream](crate::Config::stream), the number of calls and returns that found no room in the buffer.
     pub dropped: u64,
-    /// Why not all was saved, and what to do about it; for [`SaveOptions::what_fits`], and of streams.
+    /// The reason why a part is missing, and the remedy; for [`SaveOptions::what_fits`] and for streams. `None` for a
+    /// complete trace.
     pub left_out: Option<String>,
 }
 
 impl Tracer {
-    /// Stops recording, writes what was recorded to the configured directory and empties the buffer.
+    /// Stops recording, writes the trace to the [configured directory](crate::Config::directory) and empties the
+    /// buffer.
     ///
     /// # Errors
     ///
-    /// As those of [`save_with`](Self::save_with).
+    /// The errors of [`save_with`](Self::save_with).
     #[inline(always)]
     pub fn save(&self) -> Result<Saved, Error> {
         self.save_with(&SaveOptions::new())
     }
 
-    /// Writes what was recorded, as the options say.
+    /// Writes the trace with these options.
     ///
     /// # Errors
     ///
-    /// [`Error::NoEvents`]; [`Error::Write`], with [`what_fits`](SaveOptions::what_fits) if not even the beginning could be
-    /// written. The records are kept then.
+    /// - [`Error::NoEvents`] if the buffer holds no events.
+    /// - [`Error::Write`] if a file could not be written; with [`what_fits`](SaveOptions::what_fits), if not even the
+    ///   beginning could be written. The buffer keeps the records.
+    /// - [`Error::Replaced`] if a later [`Config::install`](crate::Config::install) gave the tracer another buffer.
+    /// - [`Error::NoStream`] for [records only](SaveOptions::records_only) of a stream, or if the stream has ended.
     #[inline(always)]
     pub fn save_with(&self, options: &SaveOptions<'_>) -> Result<Saved, Error> {
         if options.keep {

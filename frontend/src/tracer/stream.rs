@@ -9,7 +9,7 @@ use crate::Error;
 use crate::bank::writer::Wanted;
 use crate::host;
 
-/// How [`Config::stream`](crate::Config::stream) records.
+/// The options of a recording to disk, for [`Config::stream`](crate::Config::stream).
 #[derive(Clone, Debug)]
 #[must_use = "these are only options"]
 pub struct StreamOptions {
@@ -24,18 +24,18 @@ impl Default for StreamOptions {
 }
 
 impl StreamOptions {
-    /// As much as the disk has room for. A thread that finds the buffer full waits until there is room.
+    /// Sets no limit but the room on the disk. A thread that finds the buffer full waits for room.
     pub fn new() -> Self {
         Self { most_bytes: u64::MAX, waits: true }
     }
 
-    /// The most bytes of records, 16 for each entry and exit. Later ones are not recorded.
+    /// Limits the records to this number of bytes, 16 for each entry and exit. Later calls are not recorded.
     pub fn max_bytes(self, bytes: u64) -> Self {
         Self { most_bytes: bytes, ..self }
     }
 
-    /// Sets whether threads wait for room in the buffer, for a second at the most if nobody makes any. Otherwise they go on, and their calls are
-    /// not recorded.
+    /// Sets whether a thread that finds the buffer full waits for room, for one second at most while nothing is
+    /// written. Otherwise the thread goes on, and the trace lacks its calls. On by default.
     pub fn waits(self, waits: bool) -> Self {
         Self { waits, ..self }
     }

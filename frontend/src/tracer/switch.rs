@@ -21,7 +21,7 @@ const ENABLED: u64 = 1 << 30;
 const DISABLED: u64 = 1 << 31;
 const CHANGE: u64 = 1 << 32;
 
-/// Records as long as it lives. Made by [`Tracer::record`](crate::Tracer::record).
+/// A guard that keeps recording on while it lives. [`Tracer::record`](crate::Tracer::record) returns it.
 #[derive(Debug)]
 #[must_use = "recording ends when the guard is dropped"]
 pub struct Recorder {

@@ -1,4 +1,4 @@
-//! Attaching to a process, looking after it, and leaving it.
+//! Attaching to a process, maintaining the tracer in it, and detaching.
 
 use rftrace_format::passed::Passed;
 use std::fs::File;
@@ -27,22 +27,22 @@ use super::world::{World, let_late_go};
 /// Empty files in memory of a process.
 #[derive(Debug)]
 pub struct Files {
-    /// For the banks.
+    /// The file for the banks.
     pub banks: File,
-    /// For what is recorded of resources, if that is wanted.
+    /// The file for resources, if they are recorded.
     pub resources: Option<File>,
 }
 
-/// State of an attached process.
+/// The state of an attached process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It is attached to, and has the libraries that it had.
+    /// The process is attached, and its libraries have not changed.
     Attached,
-    /// It is attached to; libraries have come or gone, and those that came are recorded.
+    /// The process is attached. Libraries were loaded or unloaded, and the new ones are recorded.
     Changed,
-    /// It has ended.
+    /// The process has ended.
     Ended,
-    /// It runs another program by now (`exec`).
+    /// The process runs another program (`exec`).
     OtherProgram,
 }
 

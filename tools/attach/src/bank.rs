@@ -1,4 +1,5 @@
-//! The memory of a recorder in a process that has the tracer alone: where it is mapped, that the tracer is told of it, and that it is taken back.
+//! The memory of a recorder in a process that contains only the tracer: its mapping, its announcement to the tracer,
+//! and its removal.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -17,24 +18,24 @@ use super::image::Image;
 use super::library::map;
 use super::process::{Map, Process};
 
-/// Places in the file of a bank, for a reader that maps it as a whole.
+/// The layout of a bank's file, for a reader that maps it as a whole.
 #[derive(Clone, Debug)]
 pub struct BankPlaces {
-    /// Bytes of the file.
+    /// The size of the file in bytes.
     pub n_bytes: u64,
-    /// The memory for the tracer.
+    /// The range of the memory for the tracer's records.
     pub chunks: Range<u64>,
-    /// Memory shared by tracer and recorder.
+    /// The offset of the memory that tracer and recorder share.
     pub bank: u64,
-    /// Where the tracer tells what it finds in calls.
+    /// The offset of the notices of calls.
     pub noticed: u64,
-    /// Where it tells what the system calls its threads.
+    /// The offset of the table with the system ids of the tracer's threads.
     pub threads: u64,
-    /// Bytes of an entry there.
+    /// The size of an entry in that table in bytes.
     pub thread_bytes: u64,
-    /// Entries.
+    /// The number of entries.
     pub n_threads: u64,
-    /// True if nobody empties it: the newest records take the place of the oldest.
+    /// True for a ring, which no recorder empties: new records replace the oldest.
     pub is_ring: bool,
 }
 

@@ -1,7 +1,7 @@
-//! Effect of a filter of system calls (seccomp) on a call that is known in part: its instructions (classic BPF) are followed, both ways where an
-//! unknown value decides. They jump forwards only, so each way ends.
+//! The effect of a filter of system calls (seccomp) on a partly known call. The instructions of the filter (classic
+//! BPF) are followed, both ways where an unknown value decides. They jump forwards only, so each way ends.
 //!
-//! Not here: the reading of filters, and the calls in question (`confined`).
+//! Not here: reading filters, and the calls in question (`confined`).
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,12 +16,12 @@ pub(crate) struct Instruction {
     k: u32,
 }
 
-/// A system call, as far as it is known.
+/// A partly known system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Which it is, as the system counts them.
+    /// The system's number of the call.
     pub number: u32,
-    /// Its arguments; `None` where any may be.
+    /// The arguments; `None` for any value.
     pub arguments: [Option<u64>; 6],
 }
 

@@ -1,17 +1,20 @@
-//! Branches at functions' beginnings, and hooks in XRay's sleds: written into a process, and taken away again, while all its threads are stopped.
+//! Branches at functions' beginnings, and hooks in XRay's sleds: this module writes them into a process, and removes
+//! them, while all its threads are stopped.
 //!
-//! The library in the process has prepared them, or this process where there is none (`stubs`), with nobody stopped: what a branch leads to is there. Here is the pass that changes code. A
-//! thread that stands within the bytes of a branch goes on in the copy of the instructions that were there. Of one that sleeps where it cannot be stopped
-//! (`sleepers`) the function stays as it is.
+//! The library in the process has prepared them, or this process if there is none (`stubs`), while the threads ran: the
+//! targets of the branches exist. The pass that changes code is here. A thread that stands within the bytes of a branch
+//! goes on in the copy of the original instructions. A function stays unchanged if a thread sleeps in it that cannot be
+//! stopped (`sleepers`).
 //!
-//! Not here: which functions can have a branch, and how a copy is made (`rftrace-frontend`).
+//! Not here: the choice of functions for a branch, and the copies (`rftrace-frontend`).
 //!
-//! **Invariant**: code is changed only while all threads are stopped or asleep, and no byte before each thread stands where it may.
+//! **Invariant**: code changes only while all threads are stopped or asleep, and the place of each thread stays valid.
 //!
-//! **Invariant**: only bytes are changed that are what the branch was prepared for, in a module that was there then; or the branch itself.
+//! **Invariant**: only bytes are changed that equal those for which the branch was prepared, in a module that existed
+//! then; or the branch itself.
 //!
-//! **Invariant**: a branch is written as a whole by one call of the system, wherever this process ends. So each function is what it was, or has its
-//! branch, and does the same either way.
+//! **Invariant**: a single system call writes a whole branch, even if this process ends at any moment. So each function
+//! is either unchanged or has its branch, and does the same in both cases.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -37,16 +40,16 @@ const SYSCALL_BYTES: u64 = 2;
 const STACK_BYTES: u64 = 64 << 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Why a function has no branch, though one was prepared.
+/// The reason why a function has no branch although one was prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoBranch {
-    /// Its bytes are not what they were.
+    /// Its bytes have changed.
     Changed,
-    /// A signal's handler has interrupted its first instructions, and does not come back.
+    /// A signal handler has interrupted its first instructions, and does not return.
     Interrupted,
-    /// A thread that cannot be stopped goes on there.
+    /// A thread that cannot be stopped goes on in its first instructions.
     Asleep,
-    /// There is no memory for what it would lead to.
+    /// No memory is available for the target of the branch.
     Unreachable,
 }
 

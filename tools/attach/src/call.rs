@@ -1,8 +1,8 @@
-//! System calls that were interrupted, as a thread was told to stop or was sent a signal, and begin again: nobody is to see that this process
-//! has come by.
+//! Restarts of system calls that were interrupted, because a thread was told to stop or got a signal: the program must
+//! not notice this process.
 //!
-//! Of most the system notes in the register of their result that they begin again, and how (`ERESTART…`); some end with `EINTR`, though no
-//! handler has run (signal(7)).
+//! Most calls leave a note in the register of their result that they restart, and how (`ERESTART…`). Some end with
+//! `EINTR` although no handler has run (signal(7)).
 
 use std::fs::File;
 use std::io;
@@ -98,11 +98,11 @@ fn begun_by(code: [u8; 7], registers: &user_regs_struct) -> Option<u64> {
     }
 }
 
-/// Has the call of a thread that was told to stop begin again when it goes on.
+/// Makes the system call of a thread that was told to stop begin again when the thread goes on.
 ///
 /// # Errors
 ///
-/// It is not traced by this one, or is not there any more.
+/// This thread does not trace the other one, or it has ended.
 pub fn begin_again(thread: pid_t) -> io::Result<()> {
     let mut registers = registers(thread)?;
     if ends(&registers) {

@@ -1,7 +1,7 @@
-//! The functions that a stopped thread is in, by the unwind information of their modules.
+//! The functions on a stopped thread's stack, by the unwind information of their modules.
 //!
-//! Words on a stack tell it only roughly: an address that an earlier call has left in a frame that is not written to there stays for as
-//! long as the function runs, which may be `main`.
+//! The words of a stack are only a rough guide: an address that an earlier call left in an unused part of a frame stays
+//! as long as the function runs, which may be `main`.
 
 use std::ops::Range;
 

@@ -1,7 +1,8 @@
-//! Filters of system calls (seccomp), as containers and services have them: checks that those of a process permit the calls that this process has it
-//! make, and the tracer's.
+//! Filters of system calls (seccomp), as containers and services use them: this module checks that a process's filters
+//! permit the calls that this process makes in it, and those of the tracer.
 //!
-//! A thread has to be stopped so that its filters can be read, and each may have others. A thread without is not touched.
+//! Reading a thread's filters needs the thread stopped, and each thread may have others. A thread without filters is
+//! not touched.
 //!
 //! Not here: the effect of a filter on a call (`bpf`), and the needed calls (`needs`).
 

@@ -1,7 +1,9 @@
-//! Recorded functions and values of a process that has no library to choose them: the tracer's tables of both, which are made here and written there.
+//! The recorded functions and values of a process without a library that could choose them: this module makes the
+//! tracer's tables and writes them into the process.
 //!
-//! The table of functions has its place from the first recorder that chooses anything until the process ends; the next recorder goes on with it, as a
-//! thread may still look into it. For the same reason a table of values is never written to again: a new one gets a place of its own.
+//! The table of functions keeps its place from the first recorder with a filter until the process ends. The next
+//! recorder continues it, as a thread may still read it. For the same reason a table of values is never overwritten: a
+//! new one gets a new place.
 
 use std::mem::offset_of;
 use std::ops::Range;

@@ -1,27 +1,31 @@
-//! Puts the tracer into a program that runs, and takes it out again.
+//! Puts the tracer into a running program, and removes it again.
 //!
-//! - `sys` has the system calls, `status` what `/proc` tells of a thread, `call` has system calls begin again that were interrupted, `stop` has a thread stop, `frame` is what makes a
-//!   borrowed thread go on by itself.
-//! - `process` is a process as it is seen from outside, `refusal` says why one cannot be attached to.
-//! - `needs` are the system calls that are made in it, `bpf` tells what a filter of system calls does with one, `confined` refuses a process whose filters do not let
-//!   them pass.
-//! - `callers` tells which functions a thread is in, `place` where it may be borrowed, `borrowed` is a thread that works for this process, `world` all others, stopped;
-//!   `sleepers` are those of them that cannot be, and others in their memory.
-//! - `left` are files and memory that killed recorders left in it, for the next one to remove; `owner` tells whose memory that is.
-//! - `names` are those of the libraries in the process; `library` brings the tracer's library into the process, and that for resources, `stacks` gives return addresses back.
-//! - `signal` sends a thread a signal that ends no wait of it.
-//! - `branches` are those at functions' beginnings: the pass that changes code. `stubs` are what they lead to where no library makes it.
-//! - `started` is a program that this process starts, held where the tracer can be put into it.
-//! - `wanted` is what is recorded of a process, and how. `attached` is the whole where there is a library: begin, look, leave. `outside` is the same where there is none, with the tracer's `image` and the recorder's `bank`, the
-//!   `jumps` that lead there, the `filter` of what is recorded, and the program's `unwinder`, which is told of the tracer or finds it by the program's
-//!   `headers`; `way` chooses.
+//! - `sys` makes the system calls, `status` reads `/proc`. `call` restarts interrupted system calls, `stop` stops a
+//!   thread, and `frame` lets a borrowed thread go on by itself.
+//! - `process` is a process seen from outside, `refusal` the reason why one cannot be attached to.
+//! - `needs` lists the system calls made in it, `bpf` computes the effect of a filter on a call, and `confined` refuses
+//!   a process whose filters forbid these calls.
+//! - `callers` finds the functions on a thread's stack, `place` whether it may be borrowed. `borrowed` is a thread that
+//!   works for this process, `world` all others, stopped; `sleepers` are threads that cannot be stopped, and other
+//!   users of their memory.
+//! - `left` are files and memory that killed recorders left in it, for the next one to remove; `owner` tells whose
+//!   memory that is.
+//! - `names` are those of the libraries in the process. `library` loads the tracer's library and that for resources;
+//!   `stacks` restores return addresses.
+//! - `signal` sends a thread a signal without ending its waits.
+//! - `branches` is the pass that writes branches into code. `stubs` are their targets in a process without the library.
+//! - `started` is a program that this process starts, held at the place where the tracer can be put into it.
+//! - `wanted` has the options. `attached` attaches, maintains and detaches with a library; `outside` does so without
+//!   one, with the tracer's `image`, the recorder's `bank`, the `jumps` to the tracer, the `filter`, and the program's
+//!   `unwinder`, which is told of the tracer or finds it by the program's `headers`. `way` chooses between both.
 //!
-//! Not here: what the library does there (`rftrace-preload`), and what becomes of what it records (`rftrace-record`).
+//! Not here: the work of the library in the process (`rftrace-preload`), and the use of its records (`rftrace-record`).
 //!
-//! **Invariant**: a thread that is borrowed can go on by itself at each moment, as if a signal's handler had returned. So a program
-//! outlives the end of this process, whenever that comes.
+//! **Invariant**: a borrowed thread can go on by itself at each moment, as if a signal handler had returned. So a
+//! program survives the end of this process at any time.
 //!
-//! **Invariant**: only `branches` and `jumps` change the program's code, and no memory of it that can be written becomes executable.
+//! **Invariant**: only `branches` and `jumps` change the program's code, and no writable memory of it becomes
+//! executable.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![deny(unsafe_code)]

@@ -140,8 +140,8 @@ impl Needs {
     }
 }
 
-/// The calls that a filter has to let pass: where the library is loaded, or else where the tracer comes alone. Those for values and resources are among them. With each
-/// is told whether it may fail.
+/// Returns the calls that a filter has to permit, for the way with the library or for the tracer alone. Each has a flag
+/// that tells whether it may fail. Calls for values and resources are included.
 #[must_use]
 pub fn needed_calls(is_by_library: bool) -> Vec<(Call, bool)> {
     let needs = if is_by_library { Needs::of_library(true, true) } else { Needs::outside() };

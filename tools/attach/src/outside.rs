@@ -1,8 +1,9 @@
-//! Attaching to a process that no library can be loaded into: it is linked statically, or has another C library. The tracer alone is mapped into it, and
-//! its own `mcount` becomes a jump there. The recorder says in its place who it is.
+//! Attaching to a process that cannot load a library: it is linked statically, or has another C library than glibc. The
+//! tracer alone is mapped into it, and the program's own `mcount` becomes a jump to the tracer. The recorder describes
+//! the process.
 //!
-//! The tracer knows threads by their numbers, which C libraries keep with each thread. Exceptions pass what it has hooked, as the program's
-//! [`unwinder`](super::unwinder) knows of it.
+//! The tracer identifies threads by the ids that C libraries keep with each thread. Exceptions pass hooked functions,
+//! as the program's [`unwinder`](super::unwinder) knows the tracer.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -37,16 +38,16 @@ use super::unwinder::Unwinder;
 use super::wanted::Wanted;
 use super::world::{World, let_late_go};
 
-/// Where things lie in a process that cannot tell it itself.
+/// Addresses in a process that cannot report them itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped {
-    /// The file of the bank.
+    /// The address of the bank's file.
     pub bank: u64,
-    /// The tracer's [`Control::threads`](rftrace::abi::Control::threads).
+    /// The address of the tracer's [`Control::threads`](rftrace::abi::Control::threads).
     pub threads: u64,
-    /// Its switch.
+    /// The address of its switch.
     pub switch: u64,
-    /// Calls that are over earlier, in ticks, are not recorded.
+    /// The minimum duration of recorded calls in ticks.
     pub min_ticks: u64,
     /// The tracer's [`ControlShared::first_index`](rftrace::abi::ControlShared::first_index).
     pub first_index: u64,

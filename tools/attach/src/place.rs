@@ -1,7 +1,7 @@
-//! Where a thread may be borrowed: where it holds no lock that what it is to call takes.
+//! Checks whether a thread may be borrowed: it must hold no lock that the borrowed work needs.
 //!
-//! Which functions it is in is told by unwind information. Where that is not sure, and behind frames of signal handlers, the stack is
-//! looked at word by word: a word that only looks like a return address costs another try.
+//! Unwind information gives the functions on its stack. Where that is uncertain, and behind frames of signal handlers,
+//! the stack is read word by word: a word that only resembles a return address costs another try.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! A process as it is seen from outside: what is mapped, its memory, its threads, the functions of its modules.
+//! A process seen from outside: its mappings, memory, threads, and the functions of its modules.
 
 use std::fs::{self, File};
 use std::io;
@@ -47,7 +47,7 @@ pub(crate) struct Process {
     memory: File,
 }
 
-/// The root directory of a process in a container. It can be read though the process has ended.
+/// The root directory of a process in a container. It stays readable after the end of the process.
 #[derive(Debug)]
 pub struct OtherRoot {
     root: File,
@@ -228,7 +228,7 @@ impl Process {
 }
 
 impl OtherRoot {
-    /// Its path, as long as this value lives.
+    /// Returns its path, which is valid as long as this value lives.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()))

@@ -1,4 +1,5 @@
-//! Why a process cannot be attached to, in words: what is found out before it is touched, and what the system's refusal means.
+//! The reasons why a process cannot be attached to, in words: found before the process is touched, or by the system's
+//! refusal.
 
 use std::fs;
 

@@ -1,6 +1,6 @@
-//! A signal for one thread of a process, whose waits do not end by it: a handler that runs has the system end `poll`, `epoll_wait`,
-//! `nanosleep` and others with `EINTR`, whatever `SA_RESTART` says (signal(7)). So the thread is traced until the signal is delivered, and
-//! its call made one that begins again when the handler returns.
+//! A signal to one thread of a process without ending the thread's waits. A handler makes the system end `poll`,
+//! `epoll_wait`, `nanosleep` and others with `EINTR`, even with `SA_RESTART` (signal(7)). So the thread is traced until
+//! the signal is delivered, and its call is changed into one that begins again after the handler.
 
 use std::io;
 use std::sync::mpsc;
@@ -13,12 +13,12 @@ use super::call;
 use super::status::{Status, bit, threads};
 use super::sys::{self, Stop};
 
-/// Sends a process a signal that it handles, by a thread which does not see its waits end. Returns when the thread has got it, or a little
-/// later.
+/// Sends a process a signal that it handles, to a thread whose waits do not end by it. Returns when the thread has got
+/// the signal, or a little later.
 ///
 /// # Errors
 ///
-/// None was sent: no thread may be traced, or each of them blocks the signal or waits for the system.
+/// No signal was sent: no thread may be traced, or each of them blocks the signal or waits for the system.
 pub fn send_unseen(process: u32, signal: c_int) -> io::Result<()> {
     /// A thread without a processor gets the signal later: nobody waits for that.
     const PATIENCE: Duration = Duration::from_millis(50);

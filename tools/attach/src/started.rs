@@ -1,7 +1,8 @@
-//! A program that this process starts, held where its C library has made the first thread's control block and nothing of its own has run: where the tracer
-//! can be put into it that finds threads by that.
+//! A program that this process starts and holds at its beginning: its C library has made the first thread's control
+//! block, and no code of the program has run. There the tracer can be put into it, as it finds threads by that block.
 //!
-//! **Invariant**: until it is let go the program ends when this process does, as if it had not been started. Signals wait for it meanwhile.
+//! **Invariant**: until the program is let go, it ends when this process does, as if it had not been started. Signals
+//! wait meanwhile.
 
 use std::io::{self, Read, Write};
 use std::mem;
@@ -17,7 +18,7 @@ use nix::libc::{self, c_int, pid_t};
 use super::process::Process;
 use super::sys::{self, Stop};
 
-/// The program. It is killed when this is dropped before it is [let go](Self::let_go).
+/// The started program. It is killed if this value is dropped before [`let_go`](Self::let_go).
 #[derive(Debug)]
 pub struct Started {
     pid: pid_t,
@@ -57,11 +58,11 @@ const BEGINNING: [i64; 17] = [
 ];
 
 impl Started {
-    /// Starts a program by this thread, which alone can look after it, and holds it before its first instruction.
+    /// Starts a program with this thread, which alone can control it, and holds it before its first instruction.
     ///
     /// # Errors
     ///
-    /// It cannot be run, or the system does not let it be traced.
+    /// The program cannot be run, or the system does not permit tracing it.
     pub fn begin(mut command: Command) -> Result<(Child, Self)> {
         let (mut own, its) = UnixStream::pair()?;
         sys::wait_for_tracer(&mut command, its.as_raw_fd(), own.as_raw_fd());
@@ -208,11 +209,11 @@ impl Started {
         bail!("its C library is none that is known (GNU's, or musl)");
     }
 
-    /// Lets it go, with what waits for it.
+    /// Lets the program go, and delivers the waiting signals.
     ///
     /// # Errors
     ///
-    /// Those of the system. It may have been killed meanwhile, which is none.
+    /// Those of the system. If the program was killed meanwhile, that is no error.
     pub fn let_go(mut self) -> Result<()> {
         self.is_held = false;
         for signal in mem::take(&mut self.pending) {
@@ -221,7 +222,8 @@ impl Started {
         self.request(|thread| sys::detach(thread, 0)).context("the program cannot be let go")
     }
 
-    /// Leaves it to this thread, by which it is traced (`PTRACE_SEIZE`), to let it go on. Returns the signals that came meanwhile.
+    /// Leaves the program traced by this thread (`PTRACE_SEIZE`), which lets it go on. Returns the signals that came
+    /// meanwhile.
     #[must_use]
     pub fn into_traced(mut self) -> Vec<c_int> {
         self.is_held = false;

@@ -1,51 +1,52 @@
-//! Attach options for one process.
+//! The attach options for one process.
 
 use std::path::PathBuf;
 
 use rftrace_format::passed::Passed;
 
-/// How to record. By default all calls of the tracer are, and nothing else.
+/// The options of a recording. By default it records all calls of the tracer, and nothing else.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// The file of the library that is loaded.
+    /// The path of the tracer's library, which is loaded into the process.
     pub library: PathBuf,
-    /// Rules of what is recorded, in the frontend's language; empty for everything.
+    /// The filter rules, in the frontend's language; empty to record everything.
     pub filter: String,
-    /// True to record the program's calls of library functions too: it need not call the tracer then.
+    /// True to record the program's calls of library functions too. The program then need not call the tracer.
     pub has_library_calls: bool,
-    /// Which functions get a branch at their beginning: `GLOB`, `/REGEX/`, either with `@MODULE`. These need not call the tracer.
+    /// The patterns of functions that get a branch at their beginning: `GLOB`, `/REGEX/`, either with `@MODULE`. These
+    /// functions need not call the tracer.
     pub branches: Vec<String>,
-    /// Symbols of functions that get none.
+    /// The symbols of functions that get no branch.
     pub exceptions: Vec<String>,
-    /// Programs that do not lie below this folder get none at all.
+    /// The folder of programs that get branches. Other programs get none.
     pub within: Option<PathBuf>,
-    /// True to begin with recording switched off.
+    /// True to begin with recording off.
     pub is_disabled: bool,
     /// True to turn calls of the tracer into NOPs and jumps.
     pub is_patched: bool,
-    /// Where somebody answers what values functions have, if that is needed.
+    /// The socket that answers questions about functions' values, if that is needed.
     pub types: Option<Passed>,
-    /// Options for recording resources, if that is wanted.
+    /// The options for recording resources, if they are recorded.
     pub resources: Option<ResourcesWanted>,
 }
 
-/// Options for recording the acquisition and release of resources.
+/// The options for recording allocations and releases of resources.
 #[derive(Clone, Debug)]
 pub struct ResourcesWanted {
-    /// The file of the library that is loaded.
+    /// The path of the library for resources, which is loaded into the process.
     pub library: PathBuf,
-    /// Way to find the callers, in the library's words.
+    /// The method of finding callers, as the library names it.
     pub backtraces: &'static str,
-    /// Functions that are specified, if there are any.
+    /// The specified functions, if there are any.
     pub specified: Option<Specified>,
 }
 
-/// Functions that are specified, as the library takes them.
+/// Specified functions in the form for the library.
 #[derive(Clone, Debug)]
 pub struct Specified {
-    /// The table of what they do.
+    /// The table of their effects.
     pub table: Vec<u8>,
-    /// Their numbers in it and names, as lines `NUMBER NAME`.
+    /// The functions' numbers in the table and their names, as lines `NUMBER NAME`.
     pub names: String,
 }
 

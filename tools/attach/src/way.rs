@@ -1,4 +1,4 @@
-//! Attaching by the library, where the dynamic GNU C library loads it, and without it elsewhere.
+//! Attaching with the library, if the dynamic GNU C library can load it, and without it otherwise.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ use super::wanted::Wanted;
 
 const ASKED: &str = "it can be asked for that";
 
-/// A process that is recorded.
+/// An attached process, which is recorded.
 #[derive(Debug)]
 pub struct Attached(Way);
 
@@ -29,22 +29,23 @@ enum Way {
     Outside(Box<Outside>),
 }
 
-/// The other process that records this one, if there is one that lives.
+/// Returns the PID of the living recorder of a process, if it has one.
 ///
 /// # Errors
 ///
-/// Sentences: there is no such process, it cannot be attached to, or it was started to be recorded.
+/// A sentence: the process does not exist, cannot be attached to, or was started to be recorded.
 pub fn owner(pid: u32) -> Result<Option<u32>> {
     let (process, maps) = attached::open(pid.cast_signed())?;
     refusal::owner(&process, &maps)
 }
 
 impl Attached {
-    /// Has a process record into what `prepare` makes of the empty files that it is given; that tells where things lie in the first.
+    /// Attaches to a process, which then records into files. `prepare` gets the empty files, sets them up, and returns
+    /// the layout of the first.
     ///
     /// # Errors
     ///
-    /// Sentences: the process cannot be attached to, or something went wrong; it goes on as it did.
+    /// A sentence: the process cannot be attached to, or an operation failed. The process goes on unchanged.
     pub fn begin(pid: u32, wanted: &Wanted, prepare: impl FnOnce(Files) -> Result<BankPlaces>) -> Result<Self> {
         let (process, maps) = attached::open(pid.cast_signed())?;
         refusal::check_owner(&process, &maps)?;
@@ -59,12 +60,12 @@ impl Attached {
         begin_within(pid, wanted, begin)
     }
 
-    /// Has a program that is held at its beginning, and that no library is loaded into, record into the bank whose file is at this path. It is still held
-    /// then. `None` if it has ended before.
+    /// Attaches to a program that is held at its beginning and loads no library. It then records into the bank whose
+    /// file has this path, and is still held. `None` if it has ended before.
     ///
     /// # Errors
     ///
-    /// Sentences: it cannot be recorded, or something went wrong.
+    /// A sentence: the program cannot be recorded, or an operation failed.
     pub fn begin_started(
         started: &mut Started,
         wanted: &Wanted,
@@ -76,7 +77,7 @@ impl Attached {
         Ok(begun?.map(|outside| Self(Way::Outside(Box::new(outside)))))
     }
 
-    /// Where things lie in it, if nothing in the process tells that.
+    /// Returns the addresses in the process, unless the library in it reports them.
     #[must_use]
     pub fn mapped(&self) -> Option<Mapped> {
         match &self.0 {
@@ -85,8 +86,8 @@ impl Attached {
         }
     }
 
-    /// Returns for each of the [optional rules](rftrace_frontend::Filter::optional_rules) whether it has an effect, if nothing in the process tells
-    /// that.
+    /// Returns whether each of the [optional rules](rftrace_frontend::Filter::optional_rules) has an effect, unless the
+    /// library in the process reports that.
     #[must_use]
     pub fn rules_in_effect(&self) -> Vec<bool> {
         match &self.0 {
@@ -95,8 +96,8 @@ impl Attached {
         }
     }
 
-    /// True if values are read only where memory is there for sure, as the program may have, or get, a filter of system calls that forbids more.
-    /// False if something in the process finds that out itself.
+    /// Returns true if values are read only from memory that exists for sure, as the program may have, or get, a filter
+    /// that forbids other system calls. False if the library in the process handles that.
     #[must_use]
     pub fn is_confined(&self) -> bool {
         match &self.0 {
@@ -105,7 +106,7 @@ impl Attached {
         }
     }
 
-    /// Threads that could not be recorded, if nothing in the process tells that.
+    /// Returns the number of threads that could not be recorded, unless the library in the process reports it.
     #[must_use]
     pub fn n_untraced_threads(&self) -> u32 {
         match &self.0 {
@@ -114,7 +115,8 @@ impl Attached {
         }
     }
 
-    /// Functions that give out something or take it back, each with a module that calls it otherwise than through slots that could be changed.
+    /// Returns the functions for resources that a module calls in other ways than through slots that can be changed,
+    /// each with that module.
     #[must_use]
     pub fn left_out(&self) -> &[String] {
         match &self.0 {
@@ -123,7 +125,7 @@ impl Attached {
         }
     }
 
-    /// Its root directory, if that is not the one of this process.
+    /// Returns the process's root directory, if it differs from that of this process.
     #[must_use]
     pub fn other_root(&self) -> Option<OtherRoot> {
         match &self.0 {
@@ -132,7 +134,7 @@ impl Attached {
         }
     }
 
-    /// Lets threads go that slept where they could not be stopped, and have stopped since. They wait for that.
+    /// Lets threads go that slept where they could not be stopped and have stopped since. They wait for that.
     pub fn let_late_go(&mut self) {
         match &mut self.0 {
             Way::Library(library) => library.let_late_go(),
@@ -140,16 +142,16 @@ impl Attached {
         }
     }
 
-    /// Looks after the process: libraries that were loaded since are redirected too.
+    /// Maintains the process: libraries that were loaded since are recorded too.
     ///
     /// # Errors
     ///
-    /// It cannot be done now.
+    /// That is impossible now.
     pub fn look(&mut self) -> Result<State> {
         self.look_by(None)
     }
 
-    /// True if [`look_by`](Self::look_by) has anything to do.
+    /// Returns true if [`look_by`](Self::look_by) has work to do.
     #[must_use]
     pub fn is_other(&self) -> bool {
         match &self.0 {
@@ -158,12 +160,12 @@ impl Attached {
         }
     }
 
-    /// As [`look`](Self::look), by a thread of the process that this one traces and that was told to stop. It stays so. The system has to mark
-    /// stops at system calls (`PTRACE_O_TRACESYSGOOD`).
+    /// Maintains the process like [`look`](Self::look), with a thread of it that this one traces and that was told to
+    /// stop. The thread stays stopped. The system has to mark stops at system calls (`PTRACE_O_TRACESYSGOOD`).
     ///
     /// # Errors
     ///
-    /// As of that; this thread may be at no place for it.
+    /// Those of [`look`](Self::look); this thread may be unfit.
     pub fn look_by(&mut self, lent: Option<u32>) -> Result<State> {
         match &mut self.0 {
             Way::Library(library) => library.look_by(lent),
@@ -171,11 +173,11 @@ impl Attached {
         }
     }
 
-    /// Has a thread look for what the recorder asks of the process by its bank, and answer there.
+    /// Has a thread of the process answer the recorder's request in the bank.
     ///
     /// # Errors
     ///
-    /// No thread could be borrowed, or the process has ended: it may have done nothing of what it was asked. Or nothing in it could answer.
+    /// No thread could be borrowed, the process has ended, or no code in it can answer. It may have done nothing.
     pub fn answer(&mut self) -> Result<()> {
         match &mut self.0 {
             Way::Library(library) => library.answer(),
@@ -183,11 +185,11 @@ impl Attached {
         }
     }
 
-    /// Switches recording on or off, or to the other one, where nothing in the process can be asked to.
+    /// Switches recording on or off, or to the other state, in a process without code that could be asked.
     ///
     /// # Errors
     ///
-    /// No thread could be borrowed, or the process has ended. Or it can be asked.
+    /// No thread could be borrowed, the process has ended, or it has such code.
     pub fn switch(&mut self, to: Option<bool>) -> Result<()> {
         match &mut self.0 {
             Way::Library(_) => bail!(ASKED),
@@ -195,11 +197,12 @@ impl Attached {
         }
     }
 
-    /// Puts rules in the place of those in force; none for everything. Returns what they choose, if they are rules.
+    /// Replaces the filter rules; an empty text records everything. Returns the result of the filter, if there are
+    /// rules.
     ///
     /// # Errors
     ///
-    /// Nothing has changed: as of [`switch`](Self::switch), or the rules are wrong, or match nothing.
+    /// Those of [`switch`](Self::switch); or the rules are malformed, or match nothing. The filter has not changed.
     pub fn set_rules(&mut self, rules: &str) -> Result<Option<Selected>> {
         match &mut self.0 {
             Way::Library(_) => bail!(ASKED),
@@ -207,11 +210,11 @@ impl Attached {
         }
     }
 
-    /// The functions that can be recorded, and whether the rules in force choose them.
+    /// Returns the functions that can be recorded, and whether the rules in force choose them.
     ///
     /// # Errors
     ///
-    /// The process has ended. Or it can be asked.
+    /// The process has ended, or it has code that can be asked.
     pub fn functions(&self) -> Result<Vec<Function>> {
         match &self.0 {
             Way::Library(_) => bail!(ASKED),
@@ -219,11 +222,12 @@ impl Attached {
         }
     }
 
-    /// Ends recording. Everything is as it was before, but for the tracer's code, which stays.
+    /// Ends the recording and detaches. Everything is as before, except for the tracer's code, which stays.
     ///
     /// # Errors
     ///
-    /// No thread could be borrowed, not all could be stopped to take branches away, or the process has ended meanwhile.
+    /// No thread could be borrowed, some thread could not be stopped for removing branches, or the process has ended
+    /// meanwhile.
     pub fn leave(self) -> Result<()> {
         match self.0 {
             Way::Library(library) => library.leave(),
@@ -240,7 +244,7 @@ impl Attached {
         }
     }
 
-    /// Functions among those that have a branch by that, and have none, by address.
+    /// Returns the functions, by address, that have no branch although the report says so.
     #[must_use]
     pub fn without_branch(&self) -> &[(u64, NoBranch)] {
         match &self.0 {
@@ -249,8 +253,8 @@ impl Attached {
         }
     }
 
-    /// How many threads stood in the first instructions of functions when these got their branches, and went on in the copies of those; and
-    /// for how long all threads were stopped for that.
+    /// Returns the number of threads that were moved from the first instructions of functions into copies when those
+    /// got their branches, and the time for which all threads were stopped.
     #[must_use]
     pub fn stopped(&self) -> (usize, Duration) {
         match &self.0 {
@@ -273,12 +277,12 @@ fn begin_within<T>(pid: u32, wanted: &Wanted, begin: impl FnOnce(&Wanted) -> Res
     })
 }
 
-/// Leaves a process that a recorder has left in the middle of it; `library` and `of_resources` are the files of the libraries. Returns whether
-/// there was anything to leave.
+/// Detaches from a process that a recorder left without detaching. `library` and `of_resources` are the paths of the
+/// libraries. Returns whether anything had to be done.
 ///
 /// # Errors
 ///
-/// As of [`Attached::begin`].
+/// Those of [`Attached::begin`].
 pub fn leave(pid: u32, library: &Path, of_resources: &Path) -> Result<bool> {
     let (process, maps) = attached::open(pid.cast_signed())?;
     refusal::check_owner(&process, &maps)?;

@@ -9,9 +9,10 @@ use rftrace_read::{Error, Result, SourcePlace};
 
 use super::{Sink, Track};
 
-/// Writes JSON in Chrome's Trace Event Format.
+/// A writer of JSON in Chrome's Trace Event Format.
 ///
-/// Functions are pairs of `B` and `E` events, a line each. Times are microseconds of the trace's clock with three decimals.
+/// Functions are pairs of `B` and `E` events, a line each. Times are microseconds of the trace's clock with three
+/// decimals.
 #[derive(Debug)]
 pub struct Chrome<W> {
     out: W,
@@ -23,12 +24,12 @@ pub struct Chrome<W> {
 }
 
 impl<W: Write> Chrome<W> {
-    /// Writes to `out`, which should be buffered.
+    /// Creates a writer to `out`, which should be buffered.
     pub fn new(out: W) -> Self {
         Self { out, line: Vec::new(), n_events: 0, sources: HashMap::new() }
     }
 
-    /// Gives the output back.
+    /// Returns the output.
     pub fn into_inner(self) -> W {
         self.out
     }

@@ -13,15 +13,15 @@ use rftrace_read::{Error, Kind, Record, Result, SCHED_IN, SCHED_OUT, Summary, Tr
 
 use super::walk::{ExportOptions, Item, walk};
 
-/// Writes the chosen part of `trace` as a trace directory of its own, which must not exist or be empty.
+/// Writes the chosen part of `trace` as a trace directory, which must be absent or empty.
 ///
-/// Its records are balanced: exits that are missing are there, and functions that are open at the beginning are entered
-/// there. What is not in the tasks' own files, context switches and what tasks did in the
-/// kernel, is in them now; uftrace names no functions of the kernel there. Symbols, maps and other files are copied. `info` comes last: a directory without it is no trace.
+/// Its records are balanced: missing exits are added, and functions that are open at the beginning are entered there.
+/// Context switches and functions in the kernel move into the tasks' own files; uftrace shows no names for functions of
+/// the kernel there. Symbols, maps and other files are copied. `info` comes last: a directory without it is no trace.
 ///
 /// # Errors
 ///
-/// The trace cannot be read, nothing in it is chosen, or the directory not be written.
+/// The trace cannot be read, its chosen part is empty, or the directory cannot be written.
 pub fn write_directory(trace: &Trace, options: &ExportOptions, directory: &Path) -> Result<Summary> {
     let tasks = options.tasks(trace)?;
     let failed = |path: &Path| {

@@ -1,4 +1,4 @@
-//! Where a trace begins and ends, and how much is in a range of it, without reading all of it.
+//! The beginning and end of a trace, and the amount of data in a range, without reading all records.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,11 +13,12 @@ use super::ExportOptions;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 impl ExportOptions {
-    /// Makes sure that the range is not wholly before the trace or behind it. Nearly nothing is read if that is so.
+    /// Checks that the range overlaps the trace. It reads little of the trace.
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] says where the trace lies; also for tasks that do not exist. Or a `.dat` file cannot be read.
+    /// [`Error::Export`], with the extent of the trace, if it does not, and for tasks that do not exist; also if a
+    /// `.dat` file cannot be read.
     pub fn check(&self, trace: &Trace) -> Result<()> {
         let tasks = self.tasks(trace)?;
         let start_ns = match (self.from_ns, self.to_ns) {

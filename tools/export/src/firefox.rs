@@ -21,11 +21,11 @@ const MAX_SAMPLES: u64 = 10_000_000;
 /// The weight of a sample is an `i32`; longer times become several.
 const MAX_WEIGHT: u64 = i32::MAX as u64;
 
-/// Writes JSON for the Firefox Profiler.
+/// A writer of JSON for the Firefox Profiler.
 ///
-/// Its stacks are samples. Here each entry and exit makes one, weighted by the nanoseconds until the next change; instants
-/// are markers, and so are calls with values, beside their samples. The format has tables for each thread, so nothing is written before the end and all of it is kept in memory;
-/// too long a trace is an error.
+/// That format has stacks as samples. Each entry and exit makes one, weighted by the nanoseconds until the next change.
+/// Instants are markers, and so are calls with values, beside their samples. The format has tables for each thread, so
+/// the writer keeps everything in memory until the end; too long a trace is an error.
 pub struct Firefox<W> {
     out: W,
     profile: Profile,
@@ -64,7 +64,7 @@ impl<W> fmt::Debug for Firefox<W> {
 }
 
 impl<W: Write> Firefox<W> {
-    /// Writes to `out`, which should be buffered. Times are shown since `start_ns`.
+    /// Creates a writer to `out`, which should be buffered. Times count from `start_ns`.
     pub fn new(out: W, product: &str, start_ns: u64, wall_clock: Option<WallClock>) -> Self {
         let unix_ns = wall_clock.map_or(0, |clock| clock.unix_ns(start_ns));
         let start = SystemTime::UNIX_EPOCH + Duration::from_nanos(unix_ns);
@@ -82,11 +82,11 @@ impl<W: Write> Firefox<W> {
         }
     }
 
-    /// Makes sure that a part of a trace is not too long, as far as the sizes of its files tell that.
+    /// Checks by the sizes of its files that a part of a trace is not too long.
     ///
     /// # Errors
     ///
-    /// [`Error::Export`]; or a `.dat` file cannot be read.
+    /// [`Error::Export`] if it is; or a `.dat` file cannot be read.
     pub fn check(trace: &Trace, options: &ExportOptions) -> Result<()> {
         match options.count_records(trace)? {
             Some(count) if count > MAX_SAMPLES => Err(too_long(count)),
@@ -94,7 +94,7 @@ impl<W: Write> Firefox<W> {
         }
     }
 
-    /// Gives the output back.
+    /// Returns the output.
     pub fn into_inner(self) -> W {
         self.out
     }

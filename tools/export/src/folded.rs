@@ -209,7 +209,7 @@ impl Stacks {
     }
 }
 
-/// Writes folded stacks, or a flame graph of them. Nothing is written before the end.
+/// A writer of folded stacks, or of a flame graph of them. It writes everything at the end.
 #[derive(Debug)]
 pub struct Folded<W> {
     out: W,
@@ -219,22 +219,21 @@ pub struct Folded<W> {
 }
 
 impl<W: Write> Folded<W> {
-    /// Writes lines of `outer;inner nanoseconds` to `out`: the time that was spent in that stack's innermost function.
+    /// Creates a writer of lines `outer;inner nanoseconds`: the time spent in the innermost function of that stack.
     ///
-    /// Stacks that took no time are left out, and so are instants and counters. A function that did not return is in `(did not return)` from
-    /// its last recorded moment on. With `by_thread` threads are the outermost
-    /// functions.
+    /// Stacks without time are left out, and so are instants and counters. A function that did not return is in
+    /// `(did not return)` after its last recorded moment. With `by_thread` threads are the outermost functions.
     pub fn new(out: W, by_thread: bool) -> Self {
         Self { out, stacks: Stacks::new(by_thread), title: None }
     }
 
-    /// Draws the same stacks as an SVG, as wide as they took time.
+    /// Creates a writer of an SVG with the same stacks, whose widths are their times.
     pub fn flame_graph(out: W, by_thread: bool, title: &str) -> Self {
         let title = Shown::new(title).to_string();
         Self { out, stacks: Stacks::new(by_thread), title: Some(title) }
     }
 
-    /// Gives the output back.
+    /// Returns the output.
     pub fn into_inner(self) -> W {
         self.out
     }

@@ -1,9 +1,28 @@
 //! Timelines in the formats of other tools.
 //!
-//! [`export`] goes through a trace and gives it to a [`Sink`]; each format is one. [`write_directory`] writes a part of a trace as a
-//! directory of its own.
+//! [`export`] reads a trace and passes it to a [`Sink`]; each format is a sink. [`write_directory`] writes a part of a
+//! trace as a directory of its own.
 //!
-//! Not here: how a trace is read (`rftrace-read`), and timelines of several machines (`rftrace-guest`).
+//! Not here: reading (`rftrace-read`), and timelines of several machines (`rftrace-guest`).
+//!
+//! # Example
+//!
+//! This program converts a trace to Chrome's format:
+//!
+//! ```
+//! # fn main() -> Result<(), rftrace_read::Error> {
+//! use rftrace_export::{Chrome, ExportOptions, export};
+//! use rftrace_read::Trace;
+//!
+//! # let dir = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/directory"));
+//! let trace = Trace::open(dir)?;
+//! let mut sink = Chrome::new(Vec::new());
+//! export(&trace, &ExportOptions::default(), &mut sink)?;
+//! let json = sink.into_inner();
+//! # assert!(json.starts_with(b"{"));
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -27,25 +46,25 @@ pub use wall_clock::WallClock;
 
 use rftrace_read::{Result, SourcePlace};
 
-/// A thread, or something else with a line of its own.
+/// A thread, or another source of events with a line of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Track {
-    /// The process it belongs to.
+    /// The id of its process.
     pub pid: u32,
-    /// Its number, which no other track of this process has.
+    /// Its id, unique within the process.
     pub tid: u32,
 }
 
-/// Takes a timeline and writes it in some format.
+/// The receiver of a timeline, which writes it in some format.
 ///
-/// Times are nanoseconds of one clock and do not go back within a track. Entries and exits are balanced: an exit ends its
-/// track's innermost open function, and none is open when [`Sink::finish`] is called.
+/// Times are nanoseconds of one clock, and do not decrease within a track. Entries and exits are balanced: an exit ends
+/// the innermost open function of its track, and none is open when [`Sink::finish`] is called.
 pub trait Sink {
     /// Names a process, before its first event.
     ///
     /// # Errors
     ///
-    /// As all methods: the output cannot be written, or the format cannot hold any more.
+    /// As for all methods: the output cannot be written, or the format cannot hold more data.
     fn process(&mut self, pid: u32, name: &str) -> Result<()>;
 
     /// Names a track, before its first event.
@@ -55,7 +74,8 @@ pub trait Sink {
     /// See [`Sink::process`].
     fn thread(&mut self, track: Track, name: &str) -> Result<()>;
 
-    /// Tells where the functions of a name are in the source, before they are entered. Formats without a place for it leave it out.
+    /// Sets the source line of the functions with a name, before the first entry. Formats without source lines ignore
+    /// it.
     ///
     /// # Errors
     ///
@@ -65,22 +85,22 @@ pub trait Sink {
         Ok(())
     }
 
-    /// A function was entered.
+    /// Adds the entry of a function.
     ///
     /// # Errors
     ///
     /// See [`Sink::process`].
     fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()>;
 
-    /// The track's innermost open function ended.
+    /// Adds the exit of the track's innermost open function.
     ///
     /// # Errors
     ///
     /// See [`Sink::process`].
     fn exit(&mut self, track: Track, time_ns: u64) -> Result<()>;
 
-    /// A function was entered with these arguments, each as text ([`Trace::values`](rftrace_read::Trace::values)). Formats without a place
-    /// for them leave them out.
+    /// Adds the entry of a function with its arguments as text ([`Trace::values`](rftrace_read::Trace::values)).
+    /// Formats without arguments ignore these.
     ///
     /// # Errors
     ///
@@ -90,7 +110,7 @@ pub trait Sink {
         self.enter(track, time_ns, name)
     }
 
-    /// The track's innermost open function ended with this result. Formats without a place for it leave it out.
+    /// Adds the exit of the track's innermost open function with its result as text. Formats without results ignore it.
     ///
     /// # Errors
     ///
@@ -100,21 +120,21 @@ pub trait Sink {
         self.exit(track, time_ns)
     }
 
-    /// Something happened that has no duration.
+    /// Adds an event without duration.
     ///
     /// # Errors
     ///
     /// See [`Sink::process`].
     fn instant(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()>;
 
-    /// A quantity of a process has this value from now on.
+    /// Sets the value of a process's counter from this time on.
     ///
     /// # Errors
     ///
     /// See [`Sink::process`].
     fn counter(&mut self, pid: u32, time_ns: u64, name: &str, value: f64) -> Result<()>;
 
-    /// Writes what is left. Nothing may be given to it after this.
+    /// Writes the remaining data. No other method may be called after this.
     ///
     /// # Errors
     ///

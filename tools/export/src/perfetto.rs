@@ -30,10 +30,10 @@ const NEEDS_STATE: u32 = 2;
 /// The field of a trace that holds a packet, as a tag on the wire.
 const PACKET_TAG: u8 = 1 << 3 | 2;
 
-/// Writes Perfetto's protobuf format.
+/// A writer of Perfetto's protobuf format.
 ///
-/// Each track is a sequence of packets of its own, so that its number is a default and need not be in each of them; names
-/// are written once for each track. Times are those of `CLOCK_MONOTONIC`.
+/// Each track is a sequence of packets of its own, so its number is a default that packets need not repeat, and each
+/// name is written once for a track. Times are those of `CLOCK_MONOTONIC`.
 #[derive(Debug)]
 pub struct Perfetto<W> {
     out: W,
@@ -66,7 +66,7 @@ struct Sequence {
 }
 
 impl<W: Write> Perfetto<W> {
-    /// Writes to `out`, which should be buffered. With `wall_clock` viewers can show the time of day.
+    /// Creates a writer to `out`, which should be buffered. With `wall_clock` viewers can show the time of day.
     pub fn new(out: W, wall_clock: Option<WallClock>) -> Self {
         Self {
             out,
@@ -82,7 +82,7 @@ impl<W: Write> Perfetto<W> {
         }
     }
 
-    /// Gives the output back.
+    /// Returns the output.
     pub fn into_inner(self) -> W {
         self.out
     }

@@ -1,4 +1,4 @@
-//! Goes through a trace's records, cut to a range of time and balanced.
+//! Reads a trace's records, limited to a range of time and balanced.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -11,15 +11,15 @@ use rftrace_views::{AssumedFunctions, Step, walk_with_records};
 
 use super::{Sink, Track};
 
-/// Which part of a trace to export.
+/// The part of a trace to export.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ExportOptions {
-    /// Leaves out what happened before this time of the trace's clock. Functions that are open then are entered then.
+    /// The beginning in nanoseconds of the trace's clock. Functions that are open then are entered then.
     pub from_ns: Option<u64>,
-    /// Leaves out what happened at this time or later. Functions that are open then are left then.
+    /// The end, exclusive, in nanoseconds of the trace's clock. Functions that are open then are left then.
     pub to_ns: Option<u64>,
-    /// Only these tasks; all, if it is empty.
+    /// The ids of the only tasks to export; empty for all tasks.
     pub tids: Vec<u32>,
 }
 
@@ -37,13 +37,13 @@ impl ExportOptions {
     }
 }
 
-/// Gives what `trace` recorded to `sink`, a task after the other.
+/// Passes the records of `trace` to `sink`, one task after another.
 ///
-/// Tasks without events in the chosen range are left out. Time without a processor is a function `linux:schedule`; other
-/// events, and records that were lost, are instants. Functions that no record names are left out, as in
+/// Tasks without events in the chosen range are left out. Time without a processor is a function `linux:schedule`.
+/// Other events and lost records are instants. Functions that no record identifies are left out, as in
 /// [`CallTree`](rftrace_views::CallTree).
 ///
-/// The sink is finished also if reading fails, so that what was read makes a valid file.
+/// The sink is finished even if reading fails, so the records read so far make a valid file.
 ///
 /// # Errors
 ///
@@ -52,7 +52,7 @@ pub fn export(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> Re
     export_with(trace, options, sink, |_| Ok(()))
 }
 
-/// As [`export`]; `more` gives the sink what was recorded beside the calls, before it is finished.
+/// Exports like [`export`]. Before the sink is finished, `more` passes it data from other sources than the calls.
 ///
 /// # Errors
 ///

@@ -1,19 +1,20 @@
-//! The time of day of a trace.
+//! The time of day in a trace.
 
 use rftrace_format::text::NANOS_PER_SECOND;
 use rftrace_read::{Trace, read_clock};
 
-/// A time of a trace's clock, and what time of day that was.
+/// A moment by the trace's clock and by the time of day.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WallClock {
-    /// Nanoseconds of the trace's clock.
+    /// The moment in nanoseconds of the trace's clock.
     pub time_ns: u64,
-    /// Nanoseconds since 1970 at that time.
+    /// The moment in nanoseconds since 1970.
     pub unix_ns: u64,
 }
 
 impl WallClock {
-    /// Reads it from `clock.txt`, which rftrace writes, or to the second from `utc_offset` in `info`.
+    /// Reads the moment from `clock.txt`, which rftrace writes, or with a precision of a second from `utc_offset` in
+    /// `info`. `None` if the trace has neither.
     pub fn of(trace: &Trace) -> Option<Self> {
         let in_seconds = || {
             let offset = u64::try_from(trace.info().utc_offset()?).ok()?;

@@ -1,4 +1,4 @@
-//! How the clocks of a guest and its hosts belong together: the guest's offset, and the clock of the timeline.
+//! The relation between the clocks of a guest and its hosts: the guest's offset, and the clock of the timeline.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};

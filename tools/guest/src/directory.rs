@@ -1,4 +1,4 @@
-//! A merged timeline as one uftrace directory: a session for each source, tasks with numbers of their own.
+//! A merged timeline as one trace directory: a session for each source, and new ids for tasks.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
@@ -33,15 +33,15 @@ const KVM_BASE: u64 = 0x40_0000;
 const KVM_FUNCTION_BYTES: u64 = 16;
 
 impl Merge {
-    /// Writes the timeline as a directory for uftrace, replacing a trace that is there.
+    /// Writes the timeline as a directory for `rftrace replay` and uftrace, and replaces an older trace.
     ///
-    /// Each source keeps its addresses and symbols in a session of its own. Events of KVM are events of tasks with the numbers of
-    /// the threads that ran the guest; counters are in `extern.dat`.
+    /// Each source keeps its addresses and symbols in a session of its own. Events of KVM are events of tasks with the
+    /// ids of the threads that ran the guest. Counters are in `extern.dat`.
     ///
     /// # Errors
     ///
-    /// A source cannot be read or is malformed, `dir` is one of the sources or holds something else than a trace, or it cannot be
-    /// written.
+    /// A source cannot be read or is malformed; `dir` is one of the sources, holds something other than a trace, or
+    /// cannot be written.
     pub fn write_directory(&self, dir: &Path) -> Result<Summary> {
         let owned = self.prepare(dir)?;
         let result = self.write_prepared(&owned);

@@ -1,4 +1,4 @@
-//! The sources as feeds: each tells its events in order of time, one after the other.
+//! The sources as feeds: each returns its events in order of time.
 
 use std::collections::HashMap;
 

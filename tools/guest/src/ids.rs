@@ -1,4 +1,4 @@
-//! Thread and process ids that no two sources have.
+//! Thread and process ids that are unique over all sources.
 
 use std::collections::HashSet;
 

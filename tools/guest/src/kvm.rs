@@ -1,4 +1,4 @@
-//! KVM's events as text: what a tracefs instance's `trace` shows, and `trace-cmd report`.
+//! KVM's events as text: the file `trace` of a tracefs instance, or the output of `trace-cmd report`.
 
 use std::io::BufReader;
 use std::path::{Path, PathBuf};

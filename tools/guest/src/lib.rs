@@ -1,9 +1,9 @@
-//! Guest and host on one timeline: traces, KVM's events, and what perf recorded.
+//! Guest and host on one timeline: traces, KVM's events, and perf's recordings.
 //!
-//! [`Merge::open`] looks at the sources, and finds how their clocks belong together; [`Merge::export`] and
+//! [`Merge::open`] reads the sources' metadata, and finds the relation between their clocks. [`Merge::export`] and
 //! [`Merge::write_directory`] write the timeline.
 //!
-//! Not here: other tools' formats (`rftrace-export`), and how a trace directory is read (`rftrace-read`).
+//! Not here: the formats of other tools (`rftrace-export`), and reading a trace directory (`rftrace-read`).
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]

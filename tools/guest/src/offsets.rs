@@ -1,4 +1,4 @@
-//! From a guest's ticks to the host's: the offsets that KVM has written.
+//! The conversion from a guest's ticks to the host's, with the offsets that KVM has written.
 
 use std::fmt;
 

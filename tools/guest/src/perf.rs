@@ -1,4 +1,4 @@
-//! Context switches that perf has recorded: `perf.data`, or the text of `perf script`.
+//! Context switches recorded by perf: `perf.data`, or the text of `perf script`.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};

@@ -1,4 +1,4 @@
-//! A first look at KVM's events: what they tell of offsets, and which threads ran the guest.
+//! A first pass over KVM's events: the offsets in them, and the threads that ran the guest.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

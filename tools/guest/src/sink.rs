@@ -57,14 +57,14 @@ fn values(recorded: Option<Recorded<'_>>) -> Result<Vec<String>> {
 }
 
 impl Merge {
-    /// Gives the timeline to `sink`, in order of time over all tracks, and finishes it.
+    /// Passes the timeline to `sink`, in order of time over all tracks, and finishes it.
     ///
-    /// The time from a `kvm_entry` to the next `kvm_exit` of its thread is a function `kvm:guest`, that from the exit to the next
-    /// entry one named by its reason.
+    /// The time from a `kvm_entry` to the next `kvm_exit` of its thread is a function `kvm:guest`. The time from the
+    /// exit to the next entry is a function with the exit's reason as its name.
     ///
     /// # Errors
     ///
-    /// A source cannot be read, is malformed, or the sink fails.
+    /// A source cannot be read or is malformed, or the sink fails.
     pub fn export(&self, sink: &mut dyn Sink) -> Result<Summary> {
         let mut named = HashSet::new();
         for lane in &self.lanes {

@@ -1,4 +1,4 @@
-//! A trace directory among the sources, and its place on the timeline.
+//! A trace directory among the sources, and the conversion of its times to the timeline.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,5 @@
-//! Events on the lanes of a timeline, in order of time, on their way to an output: cut, balanced, times never going back.
+//! Events on the lanes of a timeline, in order of time, on their way to an output: limited to a range, balanced, with
+//! times that never decrease.
 
 use std::borrow::Cow;
 

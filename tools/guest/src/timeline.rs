@@ -21,27 +21,27 @@ use super::source::{Source, Times};
 use super::stage::{Output, Range, Stage};
 use super::task_feed::TaskFeed;
 
-/// The sources to merge, and options.
+/// The sources and options of a merge.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct MergeOptions {
     /// The guest's trace directory.
     pub guest: PathBuf,
-    /// Trace directories of programs on the host.
+    /// The trace directories of programs on the host.
     pub hosts: Vec<PathBuf>,
-    /// KVM's events: `trace.dat`, text, or the folder of a tracefs instance.
+    /// The files of KVM's events: `trace.dat`, text, or the folder of a tracefs instance.
     pub kvm: Vec<PathBuf>,
     /// The files of perf: counters of `perf stat -I -x`, or context switches as `perf.data` or text.
     pub perf: Vec<PathBuf>,
-    /// Ticks of the host's time stamp counter in a millisecond, instead of what the directories say.
+    /// The ticks of the host's time stamp counter in a millisecond; it overrides the directories.
     pub tsc_khz: Option<u64>,
-    /// Guest's ticks minus host's ticks, instead of what KVM's events say.
+    /// The guest's ticks minus the host's ticks; it overrides KVM's events.
     pub tsc_offset: Option<i64>,
-    /// Leaves out what was before the guest's first record or after its last.
+    /// True to leave out events before the guest's first record and after its last.
     pub cut: bool,
 }
 
-/// Sources that have been looked at, and put on one clock: ready to be written.
+/// Sources with a common clock, ready to be written.
 pub struct Merge {
     pub(super) sources: Vec<Source>,
     kvm: Vec<PathBuf>,
@@ -86,12 +86,12 @@ pub(super) struct LaneInfo {
 }
 
 impl Merge {
-    /// Reads the metadata of all sources, goes through KVM's events for what they tell of clocks, and finds the clock of the
-    /// timeline: CLOCK_MONOTONIC of the host, as a directory of it has it, or, without one, the guest's clock.
+    /// Reads the metadata of all sources, searches KVM's events for clock offsets, and finds the clock of the timeline:
+    /// CLOCK_MONOTONIC of the host, from a host's directory, or without one the guest's clock.
     ///
     /// # Errors
     ///
-    /// A source cannot be read, or it is not known how its clock and those of others belong together.
+    /// A source cannot be read, or the relation between its clock and the others is unknown.
     pub fn open(options: &MergeOptions) -> Result<Self> {
         let mut notes = Vec::new();
         let guest_trace = Trace::open(&options.guest)?;
@@ -160,17 +160,17 @@ impl Merge {
         Ok(merge)
     }
 
-    /// Notes for the user on how the clocks were brought together, a line each.
+    /// Returns notes for the user on the alignment of the clocks, a line each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Has `progress` called with the number of events, now and then while they are written.
+    /// Sets a function that is called with the number of written events from time to time.
     pub fn on_progress(&mut self, progress: impl Fn(u64) + 'static) {
         self.progress = Some(Box::new(progress));
     }
 
-    /// The first of the sources is the guest; then come the hosts in their order.
+    /// Returns the traces: the guest's first, then those of the hosts in their order.
     pub fn traces(&self) -> impl Iterator<Item = &Trace> {
         self.sources.iter().map(|source| &source.trace)
     }

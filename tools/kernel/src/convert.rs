@@ -1,7 +1,8 @@
-//! From what a kernel has recorded to what a trace directory holds.
+//! The conversion of a kernel's recording to files of a trace directory.
 //!
-//! The events of all processors are taken in order of time, as a task's calls need not all be on one; what comes of each is
-//! written to the file of the processor where the outermost call of its task began. Of each file one page is in memory.
+//! The events of all processors are read in order of time, as a task's calls may be spread over several. Each result is
+//! written to the file of the processor on which the outermost call of its task began. One page of each file is in
+//! memory.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -13,25 +14,25 @@ use crate::names::{Functions, never_returns, syscall_address};
 use crate::nest::{Nesting, Step};
 use crate::page::{Page, PageWriter};
 
-/// The outcome of a conversion.
+/// The result of a conversion.
 #[derive(Debug)]
 pub struct Converted {
     /// The header of the files.
     pub header: Header,
     /// The addresses in them.
     pub addresses: BTreeSet<u64>,
-    /// Calls of functions and of the system.
+    /// The number of calls of functions and of the system.
     pub n_calls: u64,
-    /// Other events.
+    /// The number of other events.
     pub n_events: u64,
-    /// Events that the kernel says it has lost; of some losses it does not know how many, and they count as one.
+    /// The number of events that the kernel reports as lost. A loss of unknown size counts as one.
     pub n_lost: u64,
-    /// Pages that could not be read to their end.
+    /// The number of pages that could not be read to their end.
     pub n_wrong_pages: u64,
 }
 
-/// Converts records: for each processor what the kernel has written, and where to write to. `nanos` tells the trace's time for one
-/// of the kernel's, in the same order.
+/// Converts records: for each processor, the kernel's data and an output. `nanos` converts a time of the kernel to one
+/// of the trace; times come in order.
 ///
 /// # Errors
 ///

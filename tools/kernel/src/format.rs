@@ -13,19 +13,20 @@
 /// The most fields of an event that are kept in mind.
 const MAX_FIELDS: usize = 256;
 
-/// Where a value lies in an event.
+/// The place of a value in an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
-    /// Bytes before it.
+    /// The offset in bytes.
     pub offset: usize,
-    /// Bytes of it.
+    /// The size in bytes.
     pub size: usize,
-    /// True if it may be negative.
+    /// True if the value is signed.
     pub is_signed: bool,
 }
 
 impl Field {
-    /// The value in an event; `None` if the event is too short, or the value no number. Negative ones are extended.
+    /// Returns the value in an event, with its sign extended; `None` if the event is too short, or the value is no
+    /// number.
     pub fn value(self, event: &[u8]) -> Option<u64> {
         let bytes = event.get(self.offset..)?.get(..self.size)?;
         let n_bytes = bytes.len();
@@ -44,30 +45,31 @@ impl Field {
 pub struct Format {
     /// The number of the event: its `common_type`.
     pub id: u16,
-    /// Its name.
+    /// The event's name.
     pub name: String,
     fields: Vec<(String, Field)>,
 }
 
 impl Format {
-    /// Reads a format; `None` if it has no number. That of `events/header_page` has neither name nor number: see [`fields`].
+    /// Parses a format; `None` if it has no number. The text `events/header_page` has neither name nor number: see
+    /// [`fields`].
     pub fn parse(text: &str) -> Option<Self> {
         let value = |key| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
         Some(Self { id: value("ID:")?.parse().ok()?, name: value("name:")?.to_owned(), fields: fields(text) })
     }
 
-    /// The field called `name`.
+    /// Returns the field with this name.
     pub fn field(&self, name: &str) -> Option<Field> {
         field(&self.fields, name)
     }
 }
 
-/// The fields that a text describes, with their names.
+/// Parses the fields in a text, with their names.
 pub fn fields(text: &str) -> Vec<(String, Field)> {
     text.lines().filter_map(parse_field).take(MAX_FIELDS).collect()
 }
 
-/// The one called `name`.
+/// Returns the field with this name.
 pub fn field(fields: &[(String, Field)], name: &str) -> Option<Field> {
     fields.iter().find(|(known, _)| known == name).map(|&(_, field)| field)
 }

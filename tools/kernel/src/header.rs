@@ -1,6 +1,6 @@
-//! `kernel_header`: what the records of `kernel-cpu<N>.dat` mean, as uftrace writes it.
+//! `kernel_header`: the formats of the records in `kernel-cpu<N>.dat`, in uftrace's form.
 //!
-//! Lines `KEY: value`, and files of tracefs: a line `TRACEFS: name: bytes` and so many bytes.
+//! The file has lines `KEY: value`, and files of tracefs: a line `TRACEFS: name: bytes` followed by that many bytes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::fmt;
 use crate::format::{Field, Format};
 use crate::page::Layout;
 
-/// The most bytes of the file.
+/// The maximum size of the file in bytes.
 pub const MAX_BYTES: u64 = 4 << 20;
 /// uftrace has a buffer of 4096 bytes for each file of tracefs.
 const MAX_FILE_BYTES: usize = 4000;
@@ -30,38 +30,38 @@ pub(crate) const EXIT_ID: u16 = 10;
 /// The meaning of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// A function is entered.
+    /// A function was entered.
     Entry {
-        /// The function.
+        /// The address of the function.
         func: u64,
     },
-    /// A function ends.
+    /// A function ended.
     Exit {
-        /// The function.
+        /// The address of the function.
         func: u64,
     },
-    /// A function is entered, and its end will not be told.
+    /// A function was entered; the kernel does not record its end.
     Function {
-        /// In the function.
+        /// An address in the function.
         ip: u64,
-        /// In the one that has called it.
+        /// An address in the caller.
         caller_ip: u64,
     },
-    /// A system call begins.
+    /// A system call began.
     Syscall {
-        /// Its number.
+        /// The number of the system call.
         number: u64,
     },
-    /// A system call ends.
+    /// A system call ended.
     SyscallEnd {
-        /// Its number.
+        /// The number of the system call.
         number: u64,
     },
-    /// Something else.
+    /// Another event.
     Event,
 }
 
-/// A record, read.
+/// A decoded record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Told {
     /// The number of the event.
@@ -96,8 +96,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// One with pages of a layout that the kernel tells, `events/header_page`, and with the formats of events, each with its name,
-    /// such as `sched/sched_switch`. `None` if pages or events are not understood.
+    /// Creates a header from the layout of pages, the text `events/header_page`, and the formats of events, each with
+    /// its name, such as `sched/sched_switch`. `None` if pages or events have an unknown form.
     pub fn new<'a>(page: &str, formats: impl IntoIterator<Item = (&'a str, String)>) -> Option<Self> {
         let file = |(name, text): (&str, String)| (format!("events/{name}/format"), text);
         Self::of_files(page.to_owned(), formats.into_iter().map(file))
@@ -114,7 +114,7 @@ impl Header {
         Self::of_files(PAGE_TEXT.to_owned(), calls.into_iter().chain(events))
     }
 
-    /// Reads the file; `None` if it is not understood.
+    /// Parses the file; `None` if it has an unknown form.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (mut page, mut files) = (None, Vec::new());
         let mut rest = bytes;
@@ -157,17 +157,17 @@ impl Header {
         Some(Self { page_text, layout, files, readings, id, tid })
     }
 
-    /// How a page looks.
+    /// Returns the layout of a page.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The numbers and names of the events.
+    /// Returns the numbers and names of the events.
     pub fn events(&self) -> impl Iterator<Item = (u16, &str)> {
         self.files.iter().map(|(_, _, format)| (format.id, format.name.as_str()))
     }
 
-    /// Reads a record; `None` if it is too short, or of an event without a format.
+    /// Decodes a record; `None` if it is too short, or its event has no format.
     pub fn read(&self, record: &[u8]) -> Option<Told> {
         let id = self.id.value(record)? as u16;
         let tid = self.tid.value(record)? as u32;

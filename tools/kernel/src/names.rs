@@ -12,12 +12,12 @@ const MAX_SYSCALLS: u64 = 0x1_0000;
 const MAX_FUNCTIONS: usize = 1 << 22;
 const MAX_NAME_BYTES: usize = 4096;
 
-/// The address that stands for a system call; `None` for numbers that no call has.
+/// Returns the address that stands for a system call; `None` for an impossible number.
 pub fn syscall_address(number: u64) -> Option<u64> {
     (number < MAX_SYSCALLS).then(|| SYSCALLS_AT + number * SYSCALL_BYTES)
 }
 
-/// How the system call with this number is shown: `linux:sys_write`.
+/// Returns the name of the system call with this number: `linux:sys_write`.
 pub fn syscall_name(number: u64) -> String {
     known_name(number).map_or_else(|| format!("linux:sys_{number}"), |name| format!("linux:sys_{name}"))
 }
@@ -45,7 +45,7 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// Takes the functions of `/proc/kallsyms`. Where the kernel hides the addresses there are none.
+    /// Parses `/proc/kallsyms`. The result is empty if the kernel hides the addresses.
     pub fn parse(text: &[u8]) -> Self {
         let function = |line: &[u8]| {
             let line = str::from_utf8(line).ok()?;
@@ -62,12 +62,12 @@ impl Functions {
         Self { sorted }
     }
 
-    /// True if none is known.
+    /// Returns true if no function is known.
     pub fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }
 
-    /// Where the function around an address begins; the address itself, if none is known.
+    /// Returns the beginning of the function around an address; the address itself if the function is unknown.
     pub fn start(&self, addr: u64) -> u64 {
         self.find(addr).map_or(addr, |place| self.sorted[place].0)
     }
@@ -76,7 +76,7 @@ impl Functions {
         self.sorted.partition_point(|&(start, _)| start <= addr).checked_sub(1)
     }
 
-    /// The file `kallsyms` with the names of these addresses, functions and system calls, which are in order.
+    /// Returns the file `kallsyms` with the names of functions and system calls at these addresses, which are in order.
     pub fn table(&self, addresses: impl IntoIterator<Item = u64>) -> String {
         let mut text = String::new();
         let mut line = |addr: u64, kind: char, name: &str| {

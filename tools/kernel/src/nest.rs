@@ -1,27 +1,27 @@
-//! From what a task did in the kernel to calls within calls.
+//! Nested calls from the events of a task in the kernel.
 //!
 //! - A system call lasts from `sys_enter` to `sys_exit`.
-//! - Of the tracer `function_graph` entries and exits of functions are known.
-//! - Of the tracer `function` only entries are, and which function called. In a system call, a function ends when another one
-//!   is entered whose caller is none that it is itself or has called, or with the system call: so the ends are assumed, and are
-//!   never too early. Outside of system calls, in interrupts and faults, nothing tells when the kernel was left. There functions
-//!   are shown as points, one behind the other.
+//! - The tracer `function_graph` records entries and exits of functions.
+//! - The tracer `function` records only entries, with the caller. In a system call, a function is assumed to end with
+//!   the system call, or when another function is entered whose caller is neither it nor a function called by it. The
+//!   assumed end is never too early. Outside of system calls, in interrupts and faults, no record tells when the kernel
+//!   was left. Functions there are points, one behind the other.
 
 /// Functions that are open in a task, at the most.
 const MAX_OPEN: usize = 512;
 
-/// A call begins or ends.
+/// The beginning or the end of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// True if it begins.
+    /// True for the beginning.
     pub is_entry: bool,
-    /// The function.
+    /// The address of the function.
     pub addr: u64,
-    /// How many of the kernel's calls are around it.
+    /// The number of open calls in the kernel around it.
     pub depth: usize,
 }
 
-/// The calls of a task that are open in the kernel.
+/// The open calls of a task in the kernel.
 #[derive(Debug, Default)]
 pub struct Nesting {
     open: Vec<u64>,
@@ -32,12 +32,12 @@ pub struct Nesting {
 }
 
 impl Nesting {
-    /// True if nothing is open.
+    /// Returns true if no call is open.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// A system call begins. Whatever is open has ended without telling.
+    /// Handles the beginning of a system call. Open calls have ended without a record.
     pub fn syscall(&mut self, addr: u64, never_returns: bool, out: &mut Vec<Step>) {
         self.end_all(out);
         self.enter(addr, out);
@@ -48,14 +48,14 @@ impl Nesting {
         }
     }
 
-    /// A system call ends, and all that it has called.
+    /// Handles the end of a system call, and of all calls in it.
     pub fn syscall_end(&mut self, addr: u64, out: &mut Vec<Step>) {
         if self.is_in_syscall && self.open.first() == Some(&addr) {
             self.end_all(out);
         }
     }
 
-    /// A function is entered, of which the end will be told.
+    /// Handles the entry of a function whose end is recorded.
     pub fn enter(&mut self, addr: u64, out: &mut Vec<Step>) {
         if self.open.len() >= MAX_OPEN {
             self.n_too_deep += 1;
@@ -65,7 +65,7 @@ impl Nesting {
         self.open.push(addr);
     }
 
-    /// A function ends, and whatever it has called. One that is not open is ignored.
+    /// Handles the end of a function, and of all calls in it. It ignores a function that is not open.
     pub fn exit(&mut self, addr: u64, out: &mut Vec<Step>) {
         if self.n_too_deep > 0 {
             self.n_too_deep -= 1;
@@ -77,7 +77,7 @@ impl Nesting {
         }
     }
 
-    /// A function is entered by the function `caller`, and nobody will tell when it ends.
+    /// Handles the entry of a function, called by `caller`, whose end is not recorded.
     pub fn call(&mut self, addr: u64, caller: u64, out: &mut Vec<Step>) {
         if !self.is_in_syscall {
             out.push(Step { is_entry: true, addr, depth: self.open.len() });
@@ -92,7 +92,7 @@ impl Nesting {
         }
     }
 
-    /// All that is open ends.
+    /// Ends all open calls.
     pub fn end_all(&mut self, out: &mut Vec<Step>) {
         self.end_to(0, out);
         self.is_in_syscall = false;

@@ -1,21 +1,22 @@
-//! Pages: the pieces that the ring buffer consists of and is read in, `per_cpu/cpu<N>/trace_pipe_raw`.
+//! Pages: the pieces of the ring buffer in which it is read, `per_cpu/cpu<N>/trace_pipe_raw`.
 //!
-//! A page has a time, the number of bytes behind its header (*commit*, with bits that say that events before it were lost), and
-//! events. An event begins with 32 bits: its kind or length (5 bits) and the time since the event before it (27 bits).
+//! A page has a time, the number of bytes behind its header (*commit*, with bits that report lost events before it),
+//! and events. An event begins with 32 bits: its kind or length (5 bits) and the time since the previous event (27
+//! bits).
 //!
-//! | kind | what follows |
+//! | kind | rest of the event |
 //! |---|---|
-//! | 0 | a length in bytes, with that of itself, and data |
-//! | 1 to 28 | so many words of data |
-//! | 29 | padding: a length, and bytes without meaning. Without a time: nothing more is in the page |
-//! | 30 | the time's higher bits, which are added |
-//! | 31 | the same, as a time of its own: 59 bits |
+//! | 0 | a length in bytes, which includes itself, and data |
+//! | 1 to 28 | this number of words of data |
+//! | 29 | padding: a length, and meaningless bytes. Without a time: the end of the page |
+//! | 30 | the higher bits of the time, which are added |
+//! | 31 | the higher bits of an absolute time of 59 bits |
 
 use std::io::{self, Write};
 
 use crate::format;
 
-/// The longest page that is read.
+/// The maximum size of a page in bytes.
 pub const MAX_PAGE_BYTES: usize = 64 * 1024;
 
 const PADDING: u32 = 29;
@@ -31,18 +32,18 @@ const LOST: u32 = 1 << 31;
 /// How many, is behind the last event.
 const LOST_STORED: u32 = 1 << 30;
 
-/// The layout of a page, by the text `events/header_page`.
+/// The layout of a page, from the text `events/header_page`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     time: format::Field,
     commit: format::Field,
     data_at: usize,
-    /// Bytes of a page.
+    /// The size of a page in bytes.
     pub page_bytes: usize,
 }
 
 impl Layout {
-    /// That of 64-bit kernels with pages of 4 KiB.
+    /// The layout of 64-bit kernels with pages of 4 KiB.
     pub const USUAL: Self = Self {
         time: format::Field { offset: 0, size: 8, is_signed: false },
         commit: format::Field { offset: 8, size: 8, is_signed: true },
@@ -50,7 +51,7 @@ impl Layout {
         page_bytes: 4096,
     };
 
-    /// Parses a kernel's text; `None` if a field is missing, or a page is too large to be one.
+    /// Parses a kernel's text; `None` if a field is missing, or the page size exceeds the limit.
     pub fn parse(text: &str) -> Option<Self> {
         let fields = format::fields(text);
         let [time, commit, data] = ["timestamp", "commit", "data"].map(|name| format::field(&fields, name));
@@ -60,16 +61,16 @@ impl Layout {
     }
 }
 
-/// An event of a page.
+/// An event in a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// When, by the buffer's clock.
+    /// The time by the buffer's clock.
     pub time: u64,
-    /// Its fields, at the places that its format says.
+    /// The fields, at the offsets in the event's format.
     pub data: &'a [u8],
 }
 
-/// A page, and the place of the next event in it. It is an iterator, which ends behind the first thing that cannot be right.
+/// An iterator over the events of a page. It ends at the first malformed event.
 #[derive(Debug, Clone)]
 pub struct Page<'a> {
     /// The events.
@@ -80,7 +81,7 @@ pub struct Page<'a> {
 }
 
 impl<'a> Page<'a> {
-    /// Looks at a page; `None` if it is shorter than its header says.
+    /// Creates the iterator; `None` if the page is shorter than its header says.
     pub fn new(bytes: &'a [u8], layout: &Layout) -> Option<Self> {
         let time = layout.time.value(bytes)?;
         let commit = layout.commit.value(bytes)? as u32;
@@ -92,17 +93,17 @@ impl<'a> Page<'a> {
         Some(Self { bytes: events, time, lost, is_wrong: false })
     }
 
-    /// How many events before it were lost, 0 if the kernel does not know; `None` if none were.
+    /// Returns the number of lost events before this page, 0 for an unknown number; `None` if none were lost.
     pub fn lost(&self) -> Option<u64> {
         self.lost
     }
 
-    /// True if a length was wrong, so that the rest could not be read.
+    /// Returns true if a length was wrong, so that the rest could not be read.
     pub fn is_wrong(&self) -> bool {
         self.is_wrong
     }
 
-    /// Its time.
+    /// Returns the time of the page.
     pub fn time(&self) -> u64 {
         self.time
     }
@@ -177,7 +178,7 @@ impl<'a> Iterator for Page<'a> {
     }
 }
 
-/// Writes pages of [`Layout::USUAL`].
+/// A writer of pages with the layout [`Layout::USUAL`].
 #[derive(Debug)]
 pub struct PageWriter<W> {
     out: W,
@@ -191,15 +192,15 @@ impl<W: Write> PageWriter<W> {
     const HEADER_BYTES: usize = Layout::USUAL.data_at;
     /// Bytes for events; behind them there is room for the number of lost ones.
     const ROOM: usize = Layout::USUAL.page_bytes - Self::HEADER_BYTES - 8;
-    /// The longest event that can be written.
+    /// The maximum size of an event in bytes.
     pub const MAX_EVENT_BYTES: usize = Self::ROOM - 16;
 
-    /// Writes to `out`.
+    /// Creates a writer to `out`.
     pub fn new(out: W) -> Self {
         Self { out, times: (0, 0), events: Vec::new(), lost: None }
     }
 
-    /// So many events before the next one were lost; 0 if that is not known.
+    /// Reports lost events before the next one; 0 stands for an unknown number.
     ///
     /// # Errors
     ///
@@ -210,7 +211,7 @@ impl<W: Write> PageWriter<W> {
         Ok(())
     }
 
-    /// Writes an event. One that is earlier than the one before gets that one's time; one that is too long is cut.
+    /// Writes an event. An earlier time than that of the previous event becomes that time; a long event is cut.
     ///
     /// # Errors
     ///

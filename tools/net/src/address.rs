@@ -1,30 +1,30 @@
-//! Where a receiver is.
+//! The address of a receiver.
 
 use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The port of our protocol.
+/// The default port of rftrace's protocol.
 pub const PORT: u16 = 8091;
-/// uftrace's port.
+/// The default port of uftrace's protocol.
 pub const UFTRACE_PORT: u16 = 8090;
 
 /// A host and port, or a socket in the file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// By TCP.
+    /// A TCP address.
     Tcp {
-        /// Its name, or the address in numbers.
+        /// The host's name or numeric address.
         host: String,
         /// The port.
         port: u16,
     },
-    /// The path of a socket.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
-/// A text that is no address.
+/// An error: a text that is no address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoAddress(String);
 
@@ -72,21 +72,21 @@ impl Address {
     }
 }
 
-/// How a receiver is spoken to.
+/// The protocol of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Ours.
+    /// The protocol of rftrace.
     Own,
-    /// That of uftrace.
+    /// The protocol of uftrace.
     Uftrace,
 }
 
-/// Where something is sent, and how.
+/// The destination of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct To {
-    /// How.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Where.
+    /// The address.
     pub address: Address,
 }
 

@@ -1,4 +1,4 @@
-//! Errors of this crate.
+//! The errors of this crate.
 
 use std::fmt;
 use std::io;
@@ -9,97 +9,97 @@ use crate::address::Address;
 use crate::protocol::Malformed;
 use crate::stream;
 
-/// The result of what can go wrong here.
+/// The result of receiving or sending.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a trace is not received or not sent.
+/// An error: a trace could not be received or sent.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// A file or directory cannot be read, made or written.
     Io {
-        /// It.
+        /// The path.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Others than this machine reach the address.
+    /// Other machines can reach the address, and the server has no token.
     Public {
-        /// It.
+        /// The address.
         address: Address,
-        /// Its port.
+        /// The port.
         port: u16,
     },
-    /// Nobody can be waited for at this address.
+    /// The server cannot listen at this address.
     Listen {
-        /// It.
+        /// The address.
         address: Address,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
-    /// There is nobody at this address, or it is not known.
+    /// No receiver listens at this address, or the name is unknown.
     Connect {
-        /// It.
+        /// The address.
         address: Address,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Waiting for peers, or taking them, does not work.
+    /// The server cannot wait for peers or accept them.
     Wait(io::Error),
-    /// The peer has ended the connection before the end of the trace.
+    /// The peer ended the connection before the end of the trace.
     Closed,
-    /// The connection has broken.
+    /// The connection broke.
     Broken(io::Error),
-    /// The peer has neither sent nor taken a byte for so long.
+    /// The peer has neither sent nor taken a byte for this time.
     Stalled(Duration),
-    /// The peer has taken longer for a message than this, and than a slow line would.
+    /// The peer has taken longer than this for a message, and longer than a slow line would.
     Slow(Duration),
-    /// The peer's bytes are none of the protocol.
+    /// The peer's bytes violate uftrace's protocol.
     Malformed(Malformed),
-    /// They are no stream of ours.
+    /// The peer's bytes violate rftrace's protocol.
     BadStream(stream::Malformed),
-    /// The peer has not shown the token that is asked for.
+    /// The peer has not shown the required token.
     Token,
-    /// The receiver does not take it, with the reason.
+    /// The receiver refuses the trace for this reason.
     Refused(String),
-    /// A file with a token cannot be one.
+    /// A file cannot be a token.
     TokenFile {
-        /// It.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The peer has sent the file twice.
+    /// The peer has sent this file twice.
     Twice(String),
-    /// The peer's name of a file would lead elsewhere.
+    /// The peer's name of a file points outside of the directory.
     FileName(String),
-    /// The trace has more bytes than it may.
+    /// The trace has more bytes than this limit.
     TooLarge(u64),
-    /// The trace has more files than it may.
+    /// The trace has more files than this limit.
     TooManyFiles(usize),
-    /// There are as many peers as there may be.
+    /// The server has this many peers, which is the limit.
     TooManyPeers(usize),
-    /// There were as many, and this one had not told what it sends.
+    /// The server had this many peers, and this one had not announced its trace.
     GaveWay(usize),
     /// The end came without `info`.
     NoInfo,
-    /// The receiver was told to end.
+    /// The server was stopped.
     Stopped,
-    /// The directory is no complete trace, with the reason.
+    /// The directory is no complete trace.
     NoTrace {
-        /// It.
+        /// The directory.
         dir: PathBuf,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// No message can hold this file.
+    /// The file does not fit into any message.
     Unsendable {
-        /// It.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: Malformed,
     },
-    /// The trace was changed while it was sent.
+    /// This file of the trace changed while it was sent.
     Changed(PathBuf),
 }
 

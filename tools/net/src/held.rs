@@ -1,4 +1,4 @@
-//! A partly received item of known length: both protocols read heads, names and contents so.
+//! A partly received item of known length: heads, names and contents of both protocols.
 
 /// The bytes that have come. Takes memory only for these.
 #[derive(Debug, Default)]

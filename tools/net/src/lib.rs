@@ -1,12 +1,30 @@
-//! Traces over a network, by uftrace's protocol and one of our own.
+//! Traces over a network, with uftrace's protocol and with one of rftrace.
 //!
-//! - [`protocol`]: messages of uftrace's, read piece by piece and written. No input or output of its own.
-//! - [`stream`]: ours, for what is recorded while a program runs, in the same way.
-//! - [`receive`]: a server that makes a directory of what each peer sends.
-//! - [`send`]: a client that sends a directory; [`outgoing`]: a connection by our protocol.
-//! - [`mod@line`]: what a kernel sends by a serial line.
+//! - [`protocol`]: the messages of uftrace's protocol, without input or output.
+//! - [`stream`]: rftrace's protocol for recording while a program runs, without input or output.
+//! - [`receive`]: a server that makes a directory for each peer's trace.
+//! - [`send`]: a client that sends a directory; [`outgoing`]: a connection with rftrace's protocol.
+//! - [`mod@line`]: the data of a kernel on a serial line.
 //!
-//! Not here: the commands' arguments and what they print (`rftrace-tools`), and what the files of a trace hold (`rftrace-format`).
+//! Not here: the arguments and the output of commands (`rftrace-tools`), and the files of a trace (`rftrace-format`).
+//!
+//! # Example
+//!
+//! This program sends a trace to a receiver on another machine (`rftrace recv`):
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use std::time::Duration;
+//!
+//! use rftrace_net::send::send;
+//! use rftrace_net::{Address, PORT, Protocol, To};
+//!
+//! let address = Address::Tcp { host: "receiver.example".to_owned(), port: PORT };
+//! let to = To { protocol: Protocol::Own, address };
+//! let sent = send(Path::new("trace"), &to, None, Duration::from_secs(30))?;
+//! println!("{} files, {} bytes", sent.files, sent.bytes);
+//! # Ok::<(), rftrace_net::Error>(())
+//! ```
 
 #![deny(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]

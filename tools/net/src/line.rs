@@ -1,6 +1,7 @@
-//! A kernel's output by a serial line or the like, from which an image can be read when it is over; and a stream of ours that comes so.
+//! The output of a kernel on a serial line or the like: it is stored, and an image can be read from it at the end. A
+//! stream of rftrace's protocol may come on the line too.
 //!
-//! Not here: what an image is (`rftrace-frontend`).
+//! Not here: the image (`rftrace-frontend`).
 
 use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
@@ -24,7 +25,7 @@ const LOOK_MILLIS: u16 = 100;
 /// Bytes read at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Opens a serial port, or a pipe. A port passes all bytes as they are from now on; its speed stays what it is.
+/// Opens a serial port, or a pipe. A port then passes all bytes unchanged; its speed stays the same.
 ///
 /// # Errors
 ///
@@ -41,21 +42,21 @@ pub fn open(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// The kind of input that has come.
+/// The kind of input that was received.
 #[derive(Debug)]
 pub enum Came {
-    /// So many bytes of a kernel, or of whatever it is.
+    /// This many bytes of a kernel, or of another sender.
     Image(u64),
     /// A recording of programs.
     Programs(Box<Received>),
 }
 
-/// As [`receive`], but where our protocol comes what was recorded of programs goes below the directory of the options, as if a peer had
-/// sent it.
+/// Receives like [`receive`]. If the input is a stream of rftrace's protocol, the recording goes below the directory of
+/// the options, as if a peer had sent it.
 ///
 /// # Errors
 ///
-/// As of that; there cannot be a directory.
+/// Those of [`receive`]; the directory cannot be made.
 pub fn receive_either(
     line: &mut (impl Read + AsFd),
     path: &Path,
@@ -114,11 +115,12 @@ pub fn receive_either(
     }
 }
 
-/// Copies what comes to a file at `path`, until the line ends, `is_over` is true, or so many bytes have come. Returns how many that were.
+/// Copies the input to a file at `path`, until the line ends, `is_over` is true, or `max_bytes` bytes were received.
+/// Returns the number of bytes.
 ///
 /// # Errors
 ///
-/// The file cannot be written, or there are too many: what has come is there.
+/// The file cannot be written, or the limit is exceeded. The file keeps the received bytes.
 pub fn receive(line: &mut (impl Read + AsFd), path: &Path, max_bytes: u64, is_over: &AtomicBool) -> Result<u64> {
     let mut image = Image::create(path, max_bytes)?;
     copy(line, is_over, |piece| image.take(piece))?;

@@ -1,4 +1,4 @@
-//! A connection to a receiver, by our protocol.
+//! A connection to a receiver with rftrace's protocol.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::stream::{self, Hello};
 /// The longest answer.
 const MAX_ANSWER_BYTES: usize = 4096;
 
-/// It. The peer learns that not all has come if this is dropped before its end.
+/// A connection to a receiver. If it is dropped before its end, the receiver notices that data is missing.
 #[derive(Debug)]
 pub struct Outgoing {
     stream: Stream,
@@ -22,11 +22,11 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Connects and begins. Nothing may take longer than `timeout`.
+    /// Connects and sends the beginning. No step may take longer than `timeout`.
     ///
     /// # Errors
     ///
-    /// The receiver is not there.
+    /// The receiver cannot be reached.
     pub fn connect(to: &Address, hello: &Hello, timeout: Duration) -> Result<Self> {
         let mut outgoing = Self { stream: Stream::connect(to, timeout)?, timeout, n_bytes: 0 };
         outgoing.send(&stream::hello(hello))?;
@@ -37,7 +37,7 @@ impl Outgoing {
     ///
     /// # Errors
     ///
-    /// The receiver does not take them: [`Error::Refused`] if it says why.
+    /// The receiver does not take them: [`Error::Refused`] if it gives a reason.
     pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
         self.n_bytes += bytes.len() as u64;
         self.stream.write_all(bytes).map_err(|error| match error.kind() {
@@ -50,17 +50,17 @@ impl Outgoing {
         })
     }
 
-    /// Bytes sent so far.
+    /// Returns the number of bytes sent so far.
     #[must_use]
     pub fn n_bytes(&self) -> u64 {
         self.n_bytes
     }
 
-    /// Waits for the answer to the end: the name that the trace has there.
+    /// Waits for the answer to the end of the stream. Returns the receiver's name of the trace.
     ///
     /// # Errors
     ///
-    /// The receiver has not got all, or says that it cannot take it.
+    /// The receiver has not received everything, or refuses the trace.
     pub fn finish(mut self) -> Result<String> {
         self.answer()
     }

@@ -1,6 +1,7 @@
-//! The places for peers of a server.
+//! The places for a server's peers.
 //!
-//! A peer that has announced its trace keeps its place. Other peers give way where no place is free: an announcement takes little time.
+//! A peer that has announced its trace keeps its place. If no place is free, other peers give way, as an announcement
+//! takes little time.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,22 +1,22 @@
-//! Messages of uftrace's network protocol.
+//! The messages of uftrace's network protocol.
 //!
-//! A message is a head of 8 bytes, all numbers big-endian, and what follows:
+//! A message is a head of 8 bytes, with big-endian numbers, and its contents:
 //!
 //! | bytes | head |
 //! |---|---|
 //! | 0..2 | `0xface` |
 //! | 2..4 | the type |
-//! | 4..8 | bytes that follow; negative ones are refused |
+//! | 4..8 | the number of bytes in the contents; negative numbers are refused |
 //!
-//! | type | | what follows |
+//! | type | message | contents |
 //! |---|---|---|
 //! | 101 | directory's name, the first message | the name, without NUL |
 //! | 102 | records of a task | i32 thread id, records as in the file |
 //! | 103 | records of the kernel | i32 processor, records |
 //! | 104 | records of perf | i32 processor, records |
 //! | 105 | `info` | its header with big-endian numbers, its text |
-//! | 106 | another file | i32 bytes of its name, the name, contents |
-//! | 107 | end, the last message | nothing |
+//! | 106 | another file | i32 length of its name, the name, its bytes |
+//! | 107 | end, the last message | none |
 
 use std::error::Error;
 use std::fmt;
@@ -37,13 +37,13 @@ const INFO: u16 = 105;
 const FILE: u16 = 106;
 const END: u16 = 107;
 
-/// The longest name of a directory: that of a path on Linux.
+/// The maximum length of a directory's name in bytes: that of a path on Linux.
 pub const MAX_DIR_NAME_BYTES: u32 = 4096;
-/// The longest name of a file.
+/// The maximum length of a file's name in bytes.
 pub const MAX_FILE_NAME_BYTES: u32 = 255;
-/// The longest `info`.
+/// The maximum size of `info` in bytes.
 pub const MAX_INFO_BYTES: u32 = 4 << 20;
-/// The longest message, by the type of its length.
+/// The maximum size of a message's contents in bytes, by the type of the length.
 pub const MAX_MESSAGE_BYTES: u32 = i32::MAX as u32;
 
 const INFO_HEADER_BYTES: usize = 40;
@@ -52,53 +52,53 @@ const INFO_NUMBERS: [std::ops::Range<usize>; 5] = [8..12, 12..14, 16..24, 24..32
 /// Where that header tells the order of bytes, and the one that differs from the network's.
 const INFO_ORDER: (usize, u8) = (14, 1);
 
-/// The file or task that a message's contents belong to.
+/// The file or task to which the contents of a message belong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Records of the task with this id.
     Task(u32),
-    /// Records of the kernel, for this processor.
+    /// Records of the kernel for this processor.
     Kernel(u32),
-    /// Records of perf, for this processor.
+    /// Records of perf for this processor.
     Perf(u32),
-    /// A whole file. The name is what the peer says.
+    /// A whole file, with the name that the peer gives it.
     File(Vec<u8>),
 }
 
-/// A piece of a message that was read.
+/// A piece of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// The name of the directory, as the peer says.
+    /// The name of the directory that the peer gives it.
     DirName(Vec<u8>),
-    /// So many bytes of this will come.
+    /// The beginning of a part with this number of bytes.
     Begin(Part, u32),
-    /// Some of them.
+    /// Some of the part's bytes.
     Bytes(&'a [u8]),
-    /// `info`, as the file is.
+    /// The bytes of the file `info`.
     Info(Vec<u8>),
     /// The trace is complete.
     End,
 }
 
-/// Why bytes are no messages of the protocol.
+/// The reason why bytes violate the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// A message begins with something else.
+    /// A message begins with this number.
     Start(u16),
-    /// A type that is not known.
+    /// A message has this unknown type.
     Type(u16),
-    /// The length of a message of this type is not possible.
+    /// A message of this type has this impossible length.
     Length(u16, u32),
-    /// A thread id, processor or length of a name is not possible.
+    /// A thread id, processor or length of a name is impossible.
     Number(u32),
-    /// The first message is of this type and not the directory's name.
+    /// The first message has this type and is not the directory's name.
     NoName(u16),
-    /// A message that may come once has come again.
+    /// A message of this type came twice, though only once is allowed.
     Again(u16),
     /// The header of `info` is not that of a trace.
     Info,
-    /// Something follows the end, or an error.
+    /// Bytes follow the end, or an error.
     Over,
 }
 
@@ -123,7 +123,8 @@ impl fmt::Display for Malformed {
 
 impl Error for Malformed {}
 
-/// Reads messages from pieces of any size. It holds at most [`MAX_INFO_BYTES`], and takes memory only for what has come.
+/// A parser of messages from pieces of any size. It holds at most [`MAX_INFO_BYTES`], and takes memory only for
+/// received bytes.
 #[derive(Debug)]
 pub struct Reader {
     state: State,
@@ -165,23 +166,23 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// At the first message.
+    /// Creates a parser at the first message.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// True if the directory's name has come and no message is half read: the peer may have nothing to say.
+    /// Returns true if the directory's name has come and no message is half read: the peer may be silent.
     #[must_use]
     pub fn is_between(&self) -> bool {
         self.has_name && self.state == State::Head && self.held.bytes().is_empty()
     }
 
-    /// Takes bytes from the beginning of `input` and returns what they say; `None` when it is empty.
+    /// Takes bytes from the beginning of `input` and returns their meaning; `None` when `input` is empty.
     ///
     /// # Errors
     ///
-    /// [`Malformed`]; nothing can be read after that.
+    /// [`Malformed`]; the parser is unusable after that.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, Malformed> {
         let event = self.advance(input);
         if event.is_err() {
@@ -318,7 +319,7 @@ fn head(kind: u16, bytes: u32) -> Vec<u8> {
     head
 }
 
-/// The message with a directory's name, whose end is cut off beyond [`MAX_DIR_NAME_BYTES`].
+/// Returns the message with a directory's name, which is cut after [`MAX_DIR_NAME_BYTES`].
 #[must_use]
 pub fn dir_name(name: &str) -> Vec<u8> {
     let name = name.get(..name.floor_char_boundary(MAX_DIR_NAME_BYTES as usize)).unwrap_or(name);
@@ -327,11 +328,11 @@ pub fn dir_name(name: &str) -> Vec<u8> {
     message
 }
 
-/// The beginning of a message, which so many bytes of contents follow.
+/// Returns the beginning of a message whose contents have this number of bytes.
 ///
 /// # Errors
 ///
-/// [`Malformed`] if no message can hold them, or their name or number.
+/// [`Malformed`] if the contents, their name or number fit into no message.
 pub fn begin(part: &Part, contents: u64) -> Result<Vec<u8>, Malformed> {
     let (kind, number, name) = match part {
         Part::Task(tid) => (TASK_RECORDS, *tid, &[][..]),
@@ -351,7 +352,7 @@ pub fn begin(part: &Part, contents: u64) -> Result<Vec<u8>, Malformed> {
     Ok(message)
 }
 
-/// The message with `info`, of the file.
+/// Returns the message with the bytes of the file `info`.
 ///
 /// # Errors
 ///
@@ -368,7 +369,7 @@ pub fn info(file: &[u8]) -> Result<Vec<u8>, Malformed> {
     Ok(message)
 }
 
-/// The last message.
+/// Returns the last message.
 #[must_use]
 pub fn end() -> Vec<u8> {
     head(END, 0)

@@ -1,7 +1,7 @@
-//! A server that makes a directory of what each peer sends.
+//! A server that makes a directory for each peer's trace.
 //!
-//! Each peer has a thread. One that sends nonsense, too much, too slowly or nothing loses its connection; the others notice nothing of
-//! it. What came until then stays, without the `info` that would make a trace of it.
+//! Each peer has a thread. A peer that sends malformed data, too much, too slowly or nothing loses its connection,
+//! without effect on the others. Its files stay, without the `info` that would make them a trace.
 //!
 //! Not here: the places of peers (`peers`).
 
@@ -45,31 +45,31 @@ const LEAST_BYTES_PER_SECOND: u64 = 16 << 10;
 const MOST_REFUSED: usize = 4;
 const REFUSAL: Duration = Duration::from_secs(1);
 
-/// The limits of a server.
+/// The options and limits of a server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReceiveOptions {
-    /// Where traces go: a directory for each.
+    /// The directory in which each trace gets a directory.
     pub dir: PathBuf,
-    /// The most bytes of a trace.
+    /// The maximum number of bytes of a trace.
     pub max_bytes: u64,
-    /// The most peers at a time.
+    /// The maximum number of peers at a time.
     pub max_peers: usize,
-    /// How long a peer may be silent within a message, and before the first one; and how long it may take for a message, beside a second
-    /// for each 16 KiB.
+    /// The maximum silence of a peer within a message and before the first one. A message may also take this time, plus
+    /// a second for each 16 KiB.
     pub timeout: Duration,
-    /// How long it may be silent between messages: a program that is being recorded may have nothing to tell.
+    /// The maximum silence between messages. A recorded program may have no records for a while.
     pub idle: Duration,
-    /// True if one complete trace is enough.
+    /// True to end after one complete trace.
     pub once: bool,
-    /// The token that peers have to show. Only then may others than this machine reach the server.
+    /// The token that peers have to show. Without one, other machines may not reach the server.
     pub token: Option<Token>,
-    /// The name of a file that lies beside what comes of a program that runs, for as long as it comes.
+    /// The name of a file that lies beside the records of a running program, while they are received.
     pub mark: Option<String>,
 }
 
 impl ReceiveOptions {
-    /// The usual limits, for traces that go to this directory.
+    /// Creates the default limits for traces in this directory.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -84,29 +84,30 @@ impl ReceiveOptions {
     }
 }
 
-/// The result of one peer. Displayed as one line.
+/// The result for one peer, displayed as one line.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Received {
     /// The peer's address.
     pub peer: String,
-    /// Where it is, if the peer has come to tell a name.
+    /// The path of the trace, if the peer has sent a name.
     pub dir: Option<PathBuf>,
-    /// Files that were made.
+    /// The number of files made.
     pub files: usize,
-    /// Bytes written to them.
+    /// The number of bytes written to them.
     pub bytes: u64,
-    /// How many processes it is of, where it is what was recorded of programs while they ran: the directory is to become a trace.
+    /// The number of processes in a recording of running programs, which is still to become a trace; `None` for other
+    /// data.
     pub processes: Option<u32>,
-    /// The image that has come, if a kernel has sent it: the directory is to become a trace.
+    /// The path of a kernel's image, which is still to become a trace; `None` for other data.
     pub image: Option<PathBuf>,
-    /// Files that were left out, as no trace has such.
+    /// The number of files that were left out, as no trace has such files.
     pub left_out: usize,
-    /// The names of the first ones.
+    /// The names of the first of them.
     pub left_out_names: Vec<String>,
-    /// True if `info` has come, but not the end: then it is there under the name `info.incomplete`.
+    /// True if `info` has come without the end of the trace. The file then has the name `info.incomplete`.
     pub has_incomplete_info: bool,
-    /// How it has ended: the trace is complete, or why not.
+    /// `Ok` for a complete trace, or the reason why it is incomplete.
     pub ended: Result<()>,
 }
 
@@ -140,25 +141,25 @@ impl fmt::Display for Received {
     }
 }
 
-/// Ends a [`Server`], from any thread.
+/// A handle that stops a [`Server`], from any thread.
 #[derive(Debug)]
 pub struct Stop(UnixStream);
 
 impl Stop {
-    /// Lets the server end. What has not come completely stays as it is.
+    /// Stops the server. Incomplete traces stay incomplete.
     pub fn stop(&self) {
         // Where a byte finds no room there are others already.
         let _ = (&self.0).write(&[0]);
     }
 
-    /// A socket that does the same when a byte is written to it: for handlers of signals.
+    /// Returns a socket that stops the server when a byte is written to it, for signal handlers.
     #[must_use]
     pub fn into_socket(self) -> UnixStream {
         self.0
     }
 }
 
-/// A server that listens.
+/// A server that listens for peers.
 #[derive(Debug)]
 pub struct Server {
     listeners: Vec<Listener>,
@@ -169,11 +170,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at an address, with TCP's port 0 at one that the system chooses.
+    /// Starts to listen at an address. For TCP's port 0 the system chooses a port.
     ///
     /// # Errors
     ///
-    /// If others than this machine reach the address, somebody listens there, or there cannot be a directory for what comes.
+    /// Other machines can reach the address and there is no token, the address is in use, or the directory cannot be
+    /// made.
     pub fn bind(address: &Address, options: ReceiveOptions) -> Result<Self> {
         let listener = Listener::bind(address, options.token.is_some())?;
         let root = Root::open(&options.dir)?;
@@ -182,40 +184,40 @@ impl Server {
         Ok(Self { listeners: vec![listener], root, options, stopped })
     }
 
-    /// Listens at a further address.
+    /// Starts to listen at a further address.
     ///
     /// # Errors
     ///
-    /// As of [`bind`](Self::bind).
+    /// Those of [`bind`](Self::bind).
     pub fn also(&mut self, address: &Address) -> Result<()> {
         self.listeners.push(Listener::bind(address, self.options.token.is_some())?);
         Ok(())
     }
 
-    /// Where it listens, at first and then at further addresses.
+    /// Returns the addresses at which the server listens, the first one first.
     ///
     /// # Errors
     ///
-    /// If the system does not tell it.
+    /// The system does not report an address.
     pub fn addresses(&self) -> Result<Vec<Address>> {
         self.listeners.iter().map(|listener| listener.address().map_err(Error::Wait)).collect()
     }
 
-    /// Returns a handle that ends the server.
+    /// Returns a handle that stops the server.
     ///
     /// # Errors
     ///
-    /// If the system has no room for one more.
+    /// The system has no further file descriptor.
     pub fn stop(&self) -> Result<Stop> {
         self.stopped.1.try_clone().map(Stop).map_err(Error::Wait)
     }
 
-    /// Receives traces until [`Stop::stop`] or, with `once`, the first complete one. Tells of each peer when it has ended. Returns
-    /// the number of complete traces.
+    /// Receives traces until [`Stop::stop`] or, with `once`, until the first complete trace. It calls `tell` at the end
+    /// of each peer, and returns the number of complete traces.
     ///
     /// # Errors
     ///
-    /// If there is no waiting for peers any more.
+    /// The server cannot wait for peers any more.
     pub fn run(&self, tell: &(dyn Fn(Received) + Sync)) -> Result<usize> {
         let peers = Peers::new(self.options.max_peers);
         let n_refused = AtomicUsize::new(0);

@@ -22,25 +22,25 @@ const PIECE_BYTES: usize = 128 << 10;
 /// The longest name that every receiver takes.
 const MAX_NAME_CHARS: usize = 64;
 
-/// Numbers of files and bytes that were sent.
+/// The numbers of files and bytes sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
-    /// Files.
+    /// The number of files.
     pub files: usize,
-    /// Their bytes.
+    /// The number of their bytes.
     pub bytes: u64,
 }
 
-/// Sends the trace in a directory, and waits until the receiver has taken all of it. Neither may take longer than `timeout` for
-/// anything.
+/// Sends the trace in a directory, and waits until the receiver has taken all of it. No step may take longer than
+/// `timeout`.
 ///
-/// By our protocol a `token` is shown, if there is one; uftrace's has none.
+/// With rftrace's protocol the client shows `token`, if there is one. uftrace's protocol has no tokens.
 ///
 /// # Errors
 ///
-/// If the directory is no complete trace, cannot be read or is changed meanwhile; if the receiver is not there, is too slow, or
-/// does not take it.
+/// The directory is no complete trace, cannot be read or changes meanwhile; the receiver cannot be reached, is too
+/// slow, or refuses the trace.
 pub fn send(dir: &Path, to: &To, token: Option<&Token>, timeout: Duration) -> Result<Sent> {
     let trace = Directory::read(dir)?;
     let mut sent = Sent { files: 0, bytes: 0 };
@@ -161,7 +161,7 @@ impl Directory {
     }
 }
 
-/// The directory's own name, without what some receivers do not take.
+/// Returns the name of a directory without characters that some receivers refuse.
 #[must_use]
 pub fn name_of(dir: &Path) -> String {
     let whole = fs::canonicalize(dir);

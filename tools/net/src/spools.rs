@@ -1,7 +1,7 @@
-//! Streams of our own protocol: files as `rftrace record` has them while programs run, in a folder of the new directory. A trace can be made from
-//! these. All names are the receiver's own.
+//! Received streams of rftrace's protocol: files in the form of a running `rftrace record`, in a folder of the new
+//! directory. A trace can be made from them. The receiver chooses all names.
 //!
-//! Not here: making the trace (`rftrace-record`, which the command asks for it).
+//! Not here: making the trace (`rftrace-record`, which the command calls).
 
 use std::fs::File;
 use std::io::{self, Write};

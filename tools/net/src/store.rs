@@ -1,5 +1,5 @@
-//! The directory of a trace that is received. What the peer says is believed nowhere: names are checked, files are made by this
-//! module alone, and only in the new directory.
+//! The directory of a received trace. The peer is untrusted: names are checked, and this module alone makes files, only
+//! in the new directory.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File};

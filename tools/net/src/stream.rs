@@ -1,31 +1,32 @@
-//! Our own protocol: what `rftrace record` takes out of programs, while they run. Read from pieces and written, without input or output.
+//! rftrace's protocol for records of running programs, without input or output.
 //!
-//! A stream is a beginning of [`HELLO_BYTES`] and a name, and then sections as those of an image (`docs/image-format.md`): a word with tag and
-//! length, contents of whole words, a checksum. All numbers are little-endian.
+//! A stream is a beginning of [`HELLO_BYTES`] and a name, then sections like those of an image
+//! (`docs/image-format.md`): a word with tag and length, contents of whole words, a checksum. All numbers are
+//! little-endian.
 //!
 //! | bytes | beginning |
 //! |---|---|
 //! | 0..8 | [`MAGIC`] |
 //! | 8..12 | [`VERSION`] |
-//! | 12..16 | what follows: 1 sections, 2 messages of uftrace's protocol |
-//! | 16..24 | the versions of images and records, as images have them |
-//! | 24..56 | the token; zeros if there is none |
-//! | 56..58 | bytes of the name, at most 255 |
+//! | 12..16 | the rest of the stream: 1 sections, 2 messages of uftrace's protocol |
+//! | 16..24 | the versions of images and records, in the form of images |
+//! | 24..56 | the token; zeros without one |
+//! | 56..58 | the length of the name, at most 255 |
 //! | 58.. | the name, filled up with zeros to a whole word |
 //!
 //! | tag | words |
 //! |---|---|
-//! | PROC | what follows belongs to the process with this number of the sender, from 0 in the order in which they come |
-//! | ABOU | bytes of a text, where this piece begins; the piece: what is known of the process by now. The first of a process comes before its chunks |
+//! | PROC | the number of the process to which the next sections belong; the sender numbers processes from 0 in the order of the stream |
+//! | ABOU | the length of a text, the offset of this piece; the piece: the facts about the process. The first one of a process precedes its chunks |
 //! | CHNZ, CHNK | a chunk of the process |
-//! | SYMS | a number as for PROC, then as ABOU: a file of symbols of a module |
-//! | BEAT | none: there is nothing to tell |
-//! | FILE | which file of the trace ([`Companion`]), bytes of it, where this piece begins; the piece. Behind all chunks, each file once |
-//! | END | processes, chunks, files: the stream is complete |
+//! | SYMS | the number of a module; then as in ABOU: its file of symbols |
+//! | BEAT | none; the sender is alive and has no data |
+//! | FILE | the number of a file of the trace ([`Companion`]), its length, the offset of this piece; the piece. After all chunks, each file once |
+//! | END | the numbers of processes, chunks and files: the stream is complete |
 //!
-//! The receiver answers once, by a line: `ok NAME` when all is there, `no REASON` when it takes no more.
+//! The receiver answers once, with a line: `ok NAME` when it has everything, `no REASON` when it refuses further data.
 //!
-//! Not here: where it is stored (`spools`), and what texts and chunks mean (`rftrace-frontend`).
+//! Not here: the storage (`spools`), and the meaning of texts and chunks (`rftrace-frontend`).
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -39,17 +40,17 @@ use crate::held::Held;
 
 /// The version of the protocol.
 pub const VERSION: u32 = 1;
-/// Bytes of a token.
+/// The size of a token in bytes.
 pub const TOKEN_BYTES: usize = 32;
-/// Bytes before the name.
+/// The number of bytes before the name.
 pub const HELLO_BYTES: usize = 58;
-/// The longest name.
+/// The maximum length of the name in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
-/// The longest contents of a section.
+/// The maximum size of a section's contents in bytes.
 pub const MAX_SECTION_BYTES: usize = 4 << 20;
-/// The longest text, or file of symbols.
+/// The maximum size of a text or file of symbols in bytes.
 pub const MAX_TEXT_BYTES: u64 = 256 << 20;
-/// Processes of a stream, and modules with symbols.
+/// The maximum number of processes in a stream, and of modules with symbols.
 pub const MAX_NUMBER: u32 = 1 << 16;
 
 const WORD: usize = 8;
@@ -62,23 +63,23 @@ const BEAT: [u8; 4] = *b"BEAT";
 const FILE: [u8; 4] = *b"FILE";
 const END: [u8; 4] = *b"END\n";
 
-/// The part of a stream behind its beginning.
+/// The kind of data after the beginning of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
     /// Sections.
     Sections,
-    /// A trace, by messages of uftrace's protocol.
+    /// Messages of uftrace's protocol.
     Messages,
 }
 
-/// The beginning.
+/// The beginning of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The part behind the beginning.
+    /// The kind of data after the beginning.
     pub follows: Follows,
-    /// The versions that images begin with.
+    /// The versions with which images begin.
     pub versions: u64,
-    /// The token that shows that the peer may send; zeros without.
+    /// The token that permits the peer to send; zeros without one.
     pub token: [u8; TOKEN_BYTES],
     /// The name for the trace.
     pub name: Vec<u8>,
@@ -91,56 +92,56 @@ pub struct Piece {
     pub is_first: bool,
     /// True for the last piece.
     pub is_last: bool,
-    /// The piece.
+    /// The bytes of the piece.
     pub bytes: Vec<u8>,
 }
 
-/// A section, or a piece of one, that was read.
+/// A section, or a piece of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The beginning.
+    /// The beginning of the stream.
     Hello(Hello),
-    /// The next sections belong to this process.
+    /// The number of the process to which the next sections belong.
     Process(u32),
-    /// A piece of what is known of the process.
+    /// A piece of the facts about the process.
     About(Piece),
     /// A chunk: the whole section, with its checksum.
     Chunk(Vec<u8>),
     /// A piece of the symbols of the module with this number.
     Symbols(u32, Piece),
-    /// The peer is there.
+    /// A sign of life.
     Beat,
     /// A piece of a file of the trace.
     File(Companion, Piece),
-    /// The stream is complete.
+    /// The end: the stream is complete.
     End,
 }
 
-/// Why bytes are no stream.
+/// The reason why bytes violate the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// It begins with something else.
+    /// The first bytes are wrong.
     Magic,
-    /// It has another version.
+    /// The stream has this other version.
     Version(u32),
-    /// The part behind the beginning is not known.
+    /// The data after the beginning is of this unknown kind.
     Follows(u32),
-    /// The name is too long.
+    /// The name has this length, which is too long.
     Name(u16),
-    /// A section with this tag is not known.
+    /// A section has this unknown tag.
     Tag([u8; 4]),
-    /// The length of a section with this tag is not possible.
+    /// A section with this tag has this impossible length.
     Length([u8; 4], u32),
-    /// The checksum of a section is wrong.
+    /// The checksum of a section with this tag is wrong.
     Checksum([u8; 4]),
-    /// A number in a section is not possible.
+    /// A section with this tag contains this impossible number.
     Number([u8; 4], u64),
-    /// A section comes before what it belongs to.
+    /// A section with this tag precedes the sections that it needs.
     Order([u8; 4]),
-    /// The end tells of other numbers of processes, chunks and files than came.
+    /// The numbers of processes, chunks and files in the end do not match the stream.
     End,
-    /// Something follows the end, or an error.
+    /// Bytes follow the end, or an error.
     Over,
 }
 
@@ -170,7 +171,8 @@ impl fmt::Display for Malformed {
 
 impl Error for Malformed {}
 
-/// Reads a stream from pieces of any size. It holds one section at the most, and takes memory only for what has come.
+/// A parser of a stream from pieces of any size. It holds one section at most, and takes memory only for received
+/// bytes.
 #[derive(Debug)]
 pub struct Reader {
     state: State,
@@ -225,18 +227,18 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// At the beginning.
+    /// Creates a parser at the beginning of a stream.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes bytes from the beginning of `input` and returns what they say; `None` when more are needed. Behind a
-    /// [`Hello`] that messages follow, what is left of `input` is theirs.
+    /// Takes bytes from the beginning of `input` and returns their meaning; `None` if more bytes are needed. After a
+    /// [`Hello`] with messages, the rest of `input` belongs to the messages.
     ///
     /// # Errors
     ///
-    /// [`Malformed`]; nothing can be read after that.
+    /// [`Malformed`]; the parser is unusable after that.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Event>, Malformed> {
         let event = self.advance(input);
         if event.is_err() {
@@ -453,7 +455,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     words.fold(0_u64, |sum, word| (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// The beginning of a stream. A name that is too long is cut.
+/// Returns the beginning of a stream. A name that is too long is cut.
 #[must_use]
 pub fn hello(hello: &Hello) -> Vec<u8> {
     let name = hello.name.get(..MAX_NAME_BYTES).unwrap_or(&hello.name);
@@ -481,21 +483,21 @@ fn section(tag: [u8; 4], words: &[u64], bytes: &[u8]) -> Vec<u8> {
     section
 }
 
-/// A section: the next ones belong to this process.
+/// Returns the section with the number of the process to which the next sections belong.
 #[must_use]
 pub fn process(number: u32) -> Vec<u8> {
     section(PROC, &[number.into()], &[])
 }
 
-/// Bytes of a text, or file, in one section.
+/// The maximum number of bytes of a text or file in one section.
 pub const PIECE_BYTES: usize = 1 << 20;
 
-/// The facts about a process, in as many sections as it takes.
+/// Returns the sections with the facts about a process.
 pub fn about(text: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     pieces(text).map(move |(start, piece)| section(ABOUT, &[text.len() as u64, start], piece))
 }
 
-/// The symbols of a module.
+/// Returns the sections with the symbols of a module.
 pub fn symbols(number: u32, text: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     pieces(text).map(move |(start, piece)| section(SYMBOLS, &[number.into(), text.len() as u64, start], piece))
 }
@@ -510,25 +512,26 @@ fn pieces(text: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     })
 }
 
-/// There is nothing to tell.
+/// Returns the section that is a sign of life.
 #[must_use]
 pub fn beat() -> Vec<u8> {
     section(BEAT, &[], &[])
 }
 
-/// A piece of a file of `total` bytes, from `start` on: at most [`PIECE_BYTES`], and none only where the file is empty.
+/// Returns the section with a piece of a file of `total` bytes, from the offset `start`. The piece has at most
+/// [`PIECE_BYTES`], and is empty only for an empty file.
 #[must_use]
 pub fn file(which: Companion, total: u64, start: u64, piece: &[u8]) -> Vec<u8> {
     section(FILE, &[which.word(), total, start], piece)
 }
 
-/// The end, behind so many processes, chunks and files.
+/// Returns the end of a stream with these numbers of processes, chunks and files.
 #[must_use]
 pub fn end(n_processes: u32, n_chunks: u64, n_files: u64) -> Vec<u8> {
     section(END, &[n_processes.into(), n_chunks, n_files], &[])
 }
 
-/// How long the section is, checksum included, that begins with these bytes of a spool; `None` if there are too few to tell.
+/// Returns the length of the section at the beginning of `spool`, with its checksum; `None` if there are too few bytes.
 #[must_use]
 pub fn section_bytes(spool: &[u8]) -> Option<usize> {
     (spool.len() >= WORD).then(|| number(spool, 4, 4) as usize + 2 * WORD)

@@ -1,4 +1,4 @@
-//! The secret that a receiver asks for which others than this machine reach.
+//! The secret that protects a receiver that other machines can reach.
 
 use std::fmt;
 use std::fs::File;
@@ -11,16 +11,16 @@ use subtle::ConstantTimeEq;
 use crate::error::{Error, Result};
 use crate::stream::TOKEN_BYTES;
 
-/// Bytes that both ends know.
+/// The bytes of a secret that both ends know.
 #[derive(Clone)]
 pub struct Token([u8; TOKEN_BYTES]);
 
 impl Token {
-    /// Reads a file of 32 bytes that nobody else can read.
+    /// Reads a file of 32 bytes that only this user can read.
     ///
     /// # Errors
     ///
-    /// It cannot be read, others can, or it has another length.
+    /// The file cannot be read, other users can read it, or it has another length.
     pub fn read(path: &Path) -> Result<Self> {
         let bad = |reason: String| Error::TokenFile { path: path.to_owned(), reason };
         let file = File::open(path).map_err(Error::at(path))?;
@@ -37,13 +37,13 @@ impl Token {
         }
     }
 
-    /// It, to be sent.
+    /// Returns the bytes, for sending.
     #[must_use]
     pub fn bytes(&self) -> [u8; TOKEN_BYTES] {
         self.0
     }
 
-    /// True if these are the bytes. The comparison takes the same time however many of them are right.
+    /// Returns true if `shown` is the token. The comparison takes constant time.
     #[must_use]
     pub fn is(&self, shown: &[u8; TOKEN_BYTES]) -> bool {
         self.0.ct_eq(shown).into()

@@ -1,6 +1,6 @@
-//! A task's calls as the page shows them: balanced, with names and values, in times that never go back.
+//! A task's calls in the page's form: balanced, with names and values, and with times that never decrease.
 //!
-//! Not here: what becomes of them (`pack`, `zoom`).
+//! Not here: the use of them (`pack`, `zoom`).
 
 use std::borrow::Cow;
 

@@ -6,18 +6,18 @@ use serde::{Serialize, Serializer};
 /// The most points of all quantities of a page: some 16 MB of text.
 const MAX_POINTS: usize = 1 << 20;
 
-/// A quantity of a process over time. It keeps each value until the next one.
+/// A quantity of a process over time. Each value holds until the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// Its quantity: `bytes of memory`.
+    /// The name of the quantity: `bytes of memory`.
     pub name: String,
     /// True for a number of bytes.
     pub is_bytes: bool,
-    /// The process.
+    /// The process's PID.
     pub pid: u32,
-    /// Its name; empty where that is not known.
+    /// The process's name; empty if it is unknown.
     pub process: String,
-    /// Nanoseconds of the trace's clock, which do not go back, and values from then on.
+    /// The times in nanoseconds of the trace's clock, ascending, and the values from then on.
     pub points: Vec<(u64, u64)>,
 }
 

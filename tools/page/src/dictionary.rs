@@ -1,4 +1,4 @@
-//! Names of functions and texts of values, each once, with numbers. Several may add to it at a time.
+//! Names of functions and texts of values, each once, with numbers. Several threads may add to it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

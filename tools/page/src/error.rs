@@ -7,7 +7,7 @@ use thiserror::Error;
 /// A `Result` of this crate.
 pub type Result<T> = result::Result<T, Error>;
 
-/// Why there is no page.
+/// An error: the page could not be made or served.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,29 +15,29 @@ pub enum Error {
     #[error(transparent)]
     Read(#[from] rftrace_read::Error),
 
-    /// It has more calls than the page holds.
+    /// The trace has more calls than a page can hold.
     #[error(
         "the trace has more than {max} calls, too many for a page: choose a part of it by --from and --to, --tid, -F, -D or -t"
     )]
     TooManyCalls {
-        /// So many are possible.
+        /// The maximum number.
         max: u64,
     },
 
-    /// It has times that the page cannot count in nanoseconds.
+    /// The trace has times beyond the page's range of nanoseconds.
     #[error("the trace has times more than 104 days after its start, too many for a page: choose a part of it by --to")]
     TooLong,
 
-    /// The file would be larger than browsers load well.
+    /// The data exceed the size that browsers load well.
     #[error(
         "the page would have {} MiB of data, more than the {} MiB that browsers load well: choose a part of the trace by --from and \
          --to, --tid, -F, -D or -t, or look at it with `rftrace view`",
         bytes >> 20, max >> 20
     )]
     TooLarge {
-        /// How large the data would be.
+        /// The size of the data in bytes.
         bytes: u64,
-        /// So much is possible.
+        /// The maximum size in bytes.
         max: u64,
     },
 
@@ -47,13 +47,13 @@ pub enum Error {
     )]
     Index(#[source] io::Error),
 
-    /// The index is not what was written.
+    /// The index is damaged.
     #[error(
         "the index of the page is damaged: remove `index-page` from the trace's directory, and start `rftrace view` again"
     )]
     Damaged,
 
-    /// The page asks for what is not there.
+    /// The page's question names a part that does not exist.
     #[error("no such part of the trace")]
     Question,
 
@@ -61,7 +61,7 @@ pub enum Error {
     #[error("cannot write the page")]
     Write(#[source] io::Error),
 
-    /// There is no port to listen to, or no random token.
+    /// The server cannot listen at a port, or make a random token.
     #[error("cannot serve the page")]
     Listen(#[source] io::Error),
 }

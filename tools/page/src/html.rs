@@ -36,11 +36,11 @@ pub(crate) fn document() -> String {
 }
 
 impl Page {
-    /// The page with its data, as a file to keep or to send.
+    /// Returns the page with its data, as a file to keep or to send.
     ///
     /// # Errors
     ///
-    /// The data are more than browsers load well.
+    /// The data exceed the size that browsers load well.
     pub fn html(&self) -> Result<Vec<u8>> {
         let embedded = self.embedded().map_err(Error::Write)?;
         if embedded.len() as u64 > MAX_EMBEDDED {

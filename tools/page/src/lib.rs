@@ -1,24 +1,41 @@
-//! A function trace in the browser: one page with its timeline, flame graph, call tree and functions.
+//! A trace in the browser: one page with its timeline, flame graph, call tree and functions.
 //!
-//! Not here: reading (`rftrace-read`), call stacks (`rftrace-views`), and other tools' formats (`rftrace-export`).
+//! Not here: reading (`rftrace-read`), call stacks (`rftrace-views`), and the formats of other tools
+//! (`rftrace-export`).
 //!
-//! - [`Page::read`] packs the calls of a trace; [`Page::html`] is the page with them as one file.
-//! - [`Counter`]s are shown beside the calls: memory of each process, for one.
-//! - [`Server`] serves the same page to browsers of this machine.
+//! - [`Page::read`] packs the calls of a trace; [`Page::html`] returns one file with the page and the calls.
+//! - [`Counter`]s are shown above the calls, such as the memory of each process.
+//! - [`Server`] serves the page to browsers of this machine.
 //!
 //! # How it works
 //!
-//! The page unpacks all calls into typed arrays, 24 bytes each, by task and depth. Calls of one depth do not overlap, so calls
-//! narrower than a pixel are found by binary search, and a picture costs as much as there are pixels, however long the trace is. Flame
-//! graph, tree and functions of a range go through its calls level by level, in slices, so that the page answers meanwhile.
-//! `pack.rs` says how the calls are sent.
+//! The page unpacks all calls into typed arrays, 24 bytes each, by task and depth. Calls of one depth do not overlap,
+//! so a binary search skips calls narrower than a pixel. The cost of a picture depends on the number of pixels, not on
+//! the length of the trace. Flame graph, tree and functions of a range read its calls level by level, in slices, so the
+//! page stays responsive. `pack.rs` defines the form of the calls.
 //!
-//! A trace too long for a browser's memory is a [`Zoom`]: a file of all calls, and of blocks of those that are narrower than pixels of several
-//! widths. The page asks the server for the parts it draws.
+//! A trace too long for a browser's memory is a [`Zoom`]: a file of all calls, and of blocks of calls that are narrower
+//! than pixels of several widths. The page requests from the server the parts that it draws.
 //!
 //! # Trust
 //!
-//! Names are data: they are in JSON or packed, and the page shows them as text. It may load nothing but its own data.
+//! Names are data: they are in JSON or packed, and the page shows them as text. The page may load only its own data.
+//!
+//! # Example
+//!
+//! This program writes a page with all calls of a trace:
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use rftrace_page::{MAX_CALLS, Page};
+//! use rftrace_read::Trace;
+//!
+//! let trace = Trace::open(Path::new("trace"))?;
+//! let page = Page::read(&trace, "my program", MAX_CALLS)?;
+//! std::fs::write("trace.html", page.html()?)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]

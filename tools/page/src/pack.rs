@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::numbers::number;
 use crate::values::{CallValues, lost_note};
 
-/// The most calls of a page: 1.6 GB in the browser, and some 320 MB here.
+/// The maximum number of calls of a page. They take 1.6 GB in the browser, and some 320 MB here.
 pub const MAX_CALLS: u64 = 1 << 26;
 
 /// JavaScript counts exactly up to here.
@@ -116,15 +116,15 @@ impl Head {
 }
 
 impl Page {
-    /// Packs the part of `trace` that is chosen. No more than `max_calls`, nor more than [`MAX_CALLS`], are taken.
+    /// Packs the chosen part of `trace`. It takes at most `max_calls` calls, and at most [`MAX_CALLS`].
     ///
-    /// Calls, and their times, are those of [`Report`](rftrace_views::Report): time without a processor is a call of
-    /// `linux:schedule`, and what is open at the end ends with the last record. A function that no record names, which has no row in
+    /// Calls and times are those of [`Report`](rftrace_views::Report). Time without a processor is a call of
+    /// `linux:schedule`; open calls end with the last record. A function that no record identifies, which has no row in
     /// a report, is `(unknown)`.
     ///
     /// # Errors
     ///
-    /// A file of the trace cannot be read, or there is more than a page holds.
+    /// A file of the trace cannot be read, or the trace has more calls than a page can hold.
     pub fn read(trace: &Trace, title: &str, max_calls: u64) -> Result<Self> {
         let base_ns = trace.start_ns()?.unwrap_or(0);
         let mut packer = Packer {
@@ -170,7 +170,7 @@ impl Page {
         Ok(Self { head, events: packer.events, n_lost_values: texts.n_lost, summary })
     }
 
-    /// A page of counters alone, of a program whose calls were not recorded.
+    /// Creates a page of counters alone, for a program whose calls were not recorded.
     pub fn without_calls(title: &str, counters: Vec<Counter>) -> Self {
         let times = || counters.iter().flat_map(|counter| &counter.points).map(|&(time, _)| time);
         let base_ns = times().min().unwrap_or(0);
@@ -192,23 +192,24 @@ impl Page {
         Self { head, events: Vec::new(), n_lost_values: 0, summary: Summary::default() }
     }
 
-    /// Lines that the page shows: what is missing in the trace. What is missing in the page alone is told behind them.
+    /// Sets the lines about missing parts of the trace. The page adds lines about parts that only it lacks.
     pub fn set_notes(&mut self, notes: Vec<String>) {
         self.head.notes = notes;
         self.head.notes.extend(lost_note(self.n_lost_values));
     }
 
-    /// Sets counters of processes, shown above the calls: the part that is in the page's range. To be called after [`Page::set_notes`].
+    /// Sets counters of processes, shown above the calls. Only values in the page's range of time count. Call it after
+    /// [`Page::set_notes`].
     pub fn set_counters(&mut self, counters: Vec<Counter>) {
         self.head.set_counters(counters);
     }
 
-    /// How much was read, and the flaws in it.
+    /// Returns the number of records read, and the flaws in them.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// The number of calls.
+    /// Returns the number of calls.
     pub fn n_calls(&self) -> u64 {
         self.head.n_calls()
     }

@@ -1,7 +1,7 @@
-//! Serves a page to browsers of this machine, or one file to the page of another site.
+//! A server of a page to browsers of this machine, or of one file to the page of another site.
 //!
-//! Other users of the machine reach it too. Who has no token costs a few KiB, and a place among [`MOST_CONNECTIONS`] until the next
-//! one needs it.
+//! Other users of the machine can connect too. A client without the token costs a few KiB, and a place among
+//! [`MOST_CONNECTIONS`] until another client needs it.
 //!
 //! Not here: answers and access (`answer`).
 
@@ -42,9 +42,10 @@ const MOST_WORKERS: usize = 4;
 /// How long no connections are taken when the system has no room for more.
 const NO_ROOM: Duration = Duration::from_millis(50);
 
-/// Serves one page, or one file, at an address of this machine that nobody guesses.
+/// A server of one page or one file, at a secret address of this machine.
 ///
-/// Requests without the token get nothing, nor do those that name another host, such as a web page whose name was made to mean this machine.
+/// It does not answer requests without the token, nor requests with another host name, such as those of a web page
+/// whose name was made to resolve to this machine.
 pub struct Server {
     listener: TcpListener,
     desk: Arc<Desk>,
@@ -52,16 +53,16 @@ pub struct Server {
     header_time: Duration,
 }
 
-/// A file for the page of a site.
+/// A file for the page of another site.
 #[derive(Debug)]
 pub struct SharedFile {
-    /// It need not have a name.
+    /// The file; it may be without a name.
     pub file: File,
-    /// How it is called behind the token.
+    /// The file's name in the address, behind the token.
     pub name: &'static str,
-    /// Its media type.
+    /// The file's media type.
     pub kind: &'static str,
-    /// The site, such as `https://profiler.firefox.com`: pages of others get nothing.
+    /// The site, such as `https://profiler.firefox.com`. Pages of other sites get no answer.
     pub origin: &'static str,
 }
 
@@ -72,21 +73,21 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Listens to 127.0.0.1; any free port is taken for 0.
+    /// Starts to listen at 127.0.0.1 for requests of a page. With `port` 0 the system chooses a free one.
     ///
     /// # Errors
     ///
-    /// The port is taken.
+    /// The port is in use.
     pub fn bind(page: Page, port: u16) -> Result<Self> {
         let (start, events) = page.into_parts();
         Self::listen(Served::Page { document: document().into(), start: start.into(), events: events.into() }, port)
     }
 
-    /// The same, for a page that asks for what is seen of a long trace.
+    /// Starts to listen like [`bind`](Self::bind), for the page of a long trace, which requests its visible part.
     ///
     /// # Errors
     ///
-    /// The port is taken.
+    /// The port is in use.
     pub fn bind_zoom(zoom: Zoom, port: u16) -> Result<Self> {
         Self::listen(
             Served::Zoom { document: document().into(), start: zoom.start().into(), zoom: Box::new(zoom) },
@@ -94,11 +95,12 @@ impl Server {
         )
     }
 
-    /// Listens to 127.0.0.1 for the pages of a site; any free port is taken for 0.
+    /// Starts to listen at 127.0.0.1 for a site's page that reads the file. With `port` 0 the system chooses a free
+    /// one.
     ///
     /// # Errors
     ///
-    /// The port is taken.
+    /// The port is in use.
     pub fn bind_for(file: SharedFile, port: u16) -> Result<Self> {
         let SharedFile { file, name, kind, origin } = file;
         Self::listen(Served::Shared { file: Arc::new(file), name, kind, origin }, port)
@@ -115,7 +117,7 @@ impl Server {
         Ok(Self { listener, desk, header_time: HEADER_TIME })
     }
 
-    /// Where the page, or the file, is.
+    /// Returns the address of the page or file.
     pub fn url(&self) -> String {
         let name = match self.desk.served {
             Served::Page { .. } | Served::Zoom { .. } => "",
@@ -124,7 +126,7 @@ impl Server {
         format!("http://127.0.0.1:{}/{}/{name}", self.desk.port, self.desk.token)
     }
 
-    /// Sets the work to do at the first request that has the token.
+    /// Sets a function that is called at the first request with the token.
     pub fn when_loaded(&self, work: impl FnOnce() + Send + 'static) {
         *self.desk.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(work));
     }
@@ -133,7 +135,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// No connections can be taken.
+    /// The server can accept no further connections.
     pub fn run(&self) -> Result<()> {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().max_blocking_threads(MOST_WORKERS).build().map_err(Error::Listen)?;

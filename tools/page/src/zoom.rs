@@ -1,6 +1,6 @@
-//! A trace of any length in the browser: its calls are in a file, and the page asks for what is seen.
+//! A trace of any length in the browser: its calls are in a file, and the page requests the visible part.
 //!
-//! Not here: traces that the page has whole (`pack`).
+//! Not here: traces that the page holds completely (`pack`).
 
 mod answers;
 mod blocks;
@@ -23,9 +23,9 @@ use crate::values::lost_note;
 use answers::Answers;
 use store::Directory;
 
-/// All calls of a trace in a file, with what they merge into where they are narrower than a pixel: an index of the page.
+/// An index for the page of a long trace: a file of all calls, and of blocks of calls that are narrower than a pixel.
 ///
-/// It takes some eight bytes a call, on the disk. In memory are names, values, sums, and some fifty bytes for 4096 calls.
+/// The file takes some eight bytes a call. In memory are names, values, sums, and some fifty bytes for 4096 calls.
 #[derive(Debug)]
 pub struct Zoom {
     file: File,
@@ -34,15 +34,15 @@ pub struct Zoom {
 }
 
 impl Zoom {
-    /// The one that was kept of a trace, if there is one.
+    /// Opens the kept index of a trace, if there is one.
     pub fn kept(trace: &Trace, title: &str) -> Option<Self> {
         let file = trace.kept_file(Kept::Page)?;
         let directory = store::read_directory(&file)?;
         Some(Self::new(file, directory, title))
     }
 
-    /// Makes one of the part of `trace` that is chosen. It is kept if that is all of it and [`Trace::use_index`] was called; otherwise it is in a
-    /// file without a name.
+    /// Makes the index of the chosen part of `trace`. It is kept for a whole trace after [`Trace::use_index`];
+    /// otherwise it is in a file without a name.
     ///
     /// Calls and times are those of [`Page::read`](crate::Page::read).
     ///
@@ -94,7 +94,7 @@ impl Zoom {
         Self { file, directory, head }
     }
 
-    /// Lines that the page shows: what is missing in the trace. What is missing in the page alone is told behind them.
+    /// Sets the lines about missing parts of the trace. The page adds lines about parts that only it lacks.
     pub fn set_notes(&mut self, notes: Vec<String>) {
         self.head.notes = notes;
         self.head.notes.extend(lost_note(self.directory.n_lost_values));
@@ -109,12 +109,12 @@ impl Zoom {
         self.head.set_counters(counters);
     }
 
-    /// How much was read, and the flaws in it.
+    /// Returns the number of records read, and the flaws in them.
     pub fn summary(&self) -> &Summary {
         &self.directory.summary
     }
 
-    /// The number of calls.
+    /// Returns the number of calls.
     pub fn n_calls(&self) -> u64 {
         self.head.n_calls()
     }

@@ -10,7 +10,7 @@ use crate::records::Records;
 use crate::trace::Trace;
 use crate::warning::Warnings;
 
-/// Reads the records of all tasks in order of time; among equal times, in the order of [`Trace::tasks`].
+/// An iterator over the records of all tasks in order of time; with equal times in the order of [`Trace::tasks`].
 ///
 /// An item is the task's index in [`Trace::tasks`] and its record.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct AllRecords<'t> {
 }
 
 impl Trace {
-    /// The records of all tasks, in order of time.
+    /// Returns the records of all tasks, in order of time.
     ///
     /// # Errors
     ///
@@ -45,13 +45,13 @@ impl<'t> AllRecords<'t> {
         Ok(all)
     }
 
-    /// The next result of [`AllRecords::next`], unless that is an error.
+    /// Returns the next item without consuming it; `None` at the end and before an error.
     pub fn peek(&self) -> Option<(usize, &Record)> {
         let &Reverse((_, idx)) = self.queue.peek()?;
         Some((idx, self.heads[idx].as_ref()?))
     }
 
-    /// The flaws met up to here, in all tasks.
+    /// Returns the flaws found so far, in all tasks.
     pub fn warnings(&self) -> Warnings {
         let mut sum = Warnings::default();
         for source in &self.sources {

@@ -1,7 +1,7 @@
-//! A part of what was recorded: some functions, from some time on, those that took long.
+//! A choice of records: some functions, a range of time, a minimum duration.
 //!
-//! A task's records go through a [`Chooser`], which leaves calls out as a whole, entry and exit, and counts depths anew. So whatever
-//! reads records has the part, and needs to know nothing of it.
+//! A task's records pass through a [`Chooser`]. It leaves out whole calls, entry and exit, and counts depths anew. So a
+//! reader of records sees the chosen part without further work.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -11,20 +11,20 @@ use std::sync::Arc;
 use rftrace_format::record::{Kind, Record};
 use rftrace_pattern::Pattern;
 
-/// A choice of what is shown of a trace. All its conditions must hold.
+/// The chosen part of a trace. All conditions must hold.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Choice {
-    /// Only these functions and what they call; all, if there are none.
+    /// The only shown functions, with their calls; empty for all functions.
     pub below: Vec<Pattern>,
-    /// Not these functions, nor what they call.
+    /// The functions that are left out with their calls.
     pub not_below: Vec<Pattern>,
-    /// So many levels at the most: from the outermost function on, or from those in `below`.
+    /// The maximum number of levels, from the outermost function on, or from those in `below`.
     pub depth: usize,
-    /// Calls that took so long at least, in nanoseconds.
+    /// The minimum duration of calls in nanoseconds.
     pub min_ns: u64,
-    /// The time that is shown, in nanoseconds of the trace's clock. Functions that are open where it begins are entered then, and
-    /// end where it ends.
+    /// The shown time, in nanoseconds of the trace's clock. Functions that are open at its beginning are entered then;
+    /// those open at its end return then.
     pub times: Range<u64>,
 }
 

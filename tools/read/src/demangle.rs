@@ -11,16 +11,16 @@ const MAX_BYTES: usize = 4096;
 /// How many dots a name may have at which a suffix, as compilers give to clones of functions, can begin.
 const MAX_DOTS: usize = 16;
 
-/// How the functions of a trace are named. Symbol files that rftrace wrote have mangled names for all but the first.
+/// The form of function names. Symbol files written by rftrace have mangled names for all forms but the first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Demangle {
-    /// As the symbol files say: without the parameters of C++ functions, without the hashes of Rust.
+    /// The names in the symbol files: C++ functions without parameters, Rust functions without hashes.
     #[default]
     Simple,
-    /// With parameters, and with hashes: what tells overloads and instances of generic functions apart.
+    /// Names with parameters and hashes, which tell overloads and instances of generic functions apart.
     Full,
-    /// As the linker sees them.
+    /// Mangled names, as in the linker's symbols.
     No,
 }
 

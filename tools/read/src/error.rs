@@ -1,4 +1,4 @@
-//! Errors of this crate.
+//! The errors of this crate.
 
 use std::borrow::Cow;
 use std::io;
@@ -9,7 +9,7 @@ use rftrace_format::Malformed;
 /// The result of reading a trace.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a trace directory could not be read, or the output not be written.
+/// An error: a trace directory could not be read, or the output could not be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,69 +20,69 @@ pub enum Error {
         path.display()
     )]
     NotATrace {
-        /// The `info` file that was looked for.
+        /// The expected path of `info`.
         path: PathBuf,
     },
 
     /// A file could not be opened or read.
     #[error("{}: cannot read it", path.display())]
     Io {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
 
-    /// A file exists but its contents are not what the format asks for.
+    /// A file violates the format.
     #[error("{}: byte {offset}: {reason}", path.display())]
     Malformed {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// Where in the file, in bytes from its start.
+        /// The offset of the fault in bytes.
         offset: u64,
-        /// The fault there, and the remedy.
+        /// The fault and the remedy.
         reason: Cow<'static, str>,
     },
 
-    /// A binary cannot be read, or is not one of the trace.
+    /// A binary cannot be read, or does not belong to the trace.
     #[error("{}: {reason}", path.display())]
     Binary {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// The fault, and the remedy.
+        /// The fault and the remedy.
         reason: String,
     },
 
     /// A file of the output could not be written.
     #[error("{}: cannot write it", path.display())]
     WriteFile {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
 
     /// Context switches cannot be recorded.
     #[error("context switches cannot be recorded: {remedy}")]
     Schedule {
-        /// Why, and what to do about it.
+        /// The reason and the remedy.
         remedy: &'static str,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
 
-    /// Several sources cannot be brought together, for the reason that it tells, with the remedy.
+    /// Several sources cannot be aligned in time.
     #[error("{reason}")]
     Unaligned {
         /// The missing or unfit fact, and the remedy.
         reason: String,
     },
 
-    /// The trace, or what was chosen of it, cannot be written in this format.
+    /// The trace, or its chosen part, cannot be written in this format.
     #[error("{0}")]
     Export(Cow<'static, str>),
 
-    /// The result is no longer needed, see [`Reading::stop`](crate::Reading::stop).
+    /// The reader was stopped, see [`Reading::stop`](crate::Reading::stop).
     #[error("reading was stopped")]
     Stopped,
 
@@ -92,17 +92,17 @@ pub enum Error {
 }
 
 impl Error {
-    /// A file whose contents are wrong at this byte, for this reason.
+    /// Creates the error for a fault in the file `path` at the byte `offset`.
     pub fn malformed(path: &Path, offset: u64, reason: impl Into<Cow<'static, str>>) -> Self {
         Self::Malformed { path: path.to_owned(), offset, reason: reason.into() }
     }
 
-    /// A file of which a part is not as the format wants it.
+    /// Creates the error for a fault that a parser of the format has found in the file `path`.
     pub fn of_format(path: &Path, malformed: Malformed) -> Self {
         Self::malformed(path, malformed.offset, malformed.reason)
     }
 
-    /// True if the reader of the output has closed it, as `head` does. For a command-line tool that is success.
+    /// Returns true if the reader of the output has closed it, as `head` does. For a command-line tool that is success.
     pub fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Write(source) if source.kind() == io::ErrorKind::BrokenPipe)
     }

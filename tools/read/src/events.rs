@@ -12,7 +12,7 @@ use crate::warning::{Warning, Warnings};
 /// The longest name in bytes; of longer ones the beginning is kept.
 const MAX_NAME_BYTES: usize = 4096;
 
-/// The names of events, from a table of fixed ones and the trace's `events.txt`.
+/// The names of events, from the format's fixed names and the trace's `events.txt`.
 #[derive(Debug, Default)]
 pub struct EventNames {
     user: HashMap<u64, Box<str>>,
@@ -43,7 +43,7 @@ impl EventNames {
         self.kernel.extend(names.into_iter().map(|(id, name)| (id, name.into())));
     }
 
-    /// The name of an event, in the form `provider:name`; for an unknown one, the number.
+    /// Returns the name of an event, in the form `provider:name`; for an unknown one, the number.
     pub fn name(&self, id: u64) -> Cow<'_, str> {
         match self.known(id) {
             Some(name) => Cow::Borrowed(name),
@@ -51,7 +51,7 @@ impl EventNames {
         }
     }
 
-    /// The name of an event, if the format or the trace has one.
+    /// Returns the name of an event, or `None` if neither the format nor the trace names it.
     pub fn known(&self, id: u64) -> Option<&str> {
         fixed_name(id).or_else(|| self.user.get(&id).or_else(|| self.kernel.get(&id)).map(AsRef::as_ref))
     }

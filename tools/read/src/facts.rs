@@ -1,4 +1,4 @@
-//! Facts of a trace about the program and its clock, besides records.
+//! Facts of a trace about the program and its clock.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,31 +21,31 @@ const MAX_BYTES: u64 = 64 * 1024;
 ///
 /// # Errors
 ///
-/// It cannot be read, a line is malformed, or one that is needed is missing.
+/// The file cannot be read, a line is malformed, or a required line is missing.
 pub fn read_clock(dir: &Path) -> Result<Option<ClockFile>> {
     let path = dir.join(CLOCK);
     let Some(bytes) = files::if_present(files::read(&path, MAX_BYTES))? else { return Ok(None) };
     ClockFile::parse(&bytes).map(Some).map_err(|malformed| Error::of_format(&path, malformed))
 }
 
-/// A file that was mapped into the traced program: itself, or a library.
+/// A file that was mapped into the traced program: the program itself or a library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Module {
-    /// Its path on the machine that was traced.
+    /// The path on the traced machine.
     pub path: String,
-    /// Its first address.
+    /// The first address.
     pub start: u64,
-    /// The first address behind it.
+    /// The first address after the module.
     pub end: u64,
-    /// The build-id in hexadecimal digits, as far as the trace has it.
+    /// The build-id in hexadecimal digits, `None` if the trace does not have it.
     pub build_id: Option<String>,
-    /// The number of functions whose names the trace has.
+    /// The number of functions with names in the trace.
     pub symbols: usize,
 }
 
 impl Trace {
-    /// The modules of all programs in the trace, each once, in the order of the map files.
+    /// Returns the modules of all programs in the trace, each once, in the order of the map files.
     pub fn modules(&self) -> Vec<Module> {
         let mut found: Vec<Module> = Vec::new();
         for session in self.sessions() {
@@ -65,7 +65,8 @@ impl Trace {
         found
     }
 
-    /// The lines `key=value` of the file `clock.txt`, which says how ticks became nanoseconds; only rftrace writes it.
+    /// Returns the lines `key=value` of `clock.txt`, which describes the conversion from ticks to nanoseconds. Only
+    /// rftrace writes that file.
     ///
     /// # Errors
     ///
@@ -75,14 +76,14 @@ impl Trace {
         Ok(text::pairs(&bytes).collect())
     }
 
-    /// The measured cost of a recorded call, whether [times are corrected](Self::correct_times) or not; `None` if it was not measured, or the file
-    /// cannot be read.
+    /// Returns the measured cost of a recorded call, whether or not [times are corrected](Self::correct_times). `None`
+    /// if it was not measured, or the file cannot be read.
     pub fn measured_cost(&self) -> Option<CallCost> {
         CallCost::parse(&files::read(&self.dir().join(CLOCK), MAX_BYTES).ok()?)
     }
 
-    /// The gaps in the recording, by the file `record.txt`, which only rftrace writes. Losses that have a place in the trace
-    /// are in `rftrace_views::TaskStats`.
+    /// Returns the losses of the recording from the file `record.txt`, which only rftrace writes. Losses with a place
+    /// in the trace are in `rftrace_views::TaskStats`.
     ///
     /// # Errors
     ///
@@ -92,7 +93,7 @@ impl Trace {
         Ok(Gaps::parse(&bytes.unwrap_or_default()))
     }
 
-    /// The reason for a dump, by the file `record.txt`; `None` if the trace is no dump.
+    /// Returns the reason of a dump from the file `record.txt`; `None` if the trace is no dump.
     ///
     /// # Errors
     ///
@@ -120,7 +121,7 @@ impl Trace {
         Ok(ends)
     }
 
-    /// True if the trace tells when tasks had no processor.
+    /// Returns true if the trace records when tasks had no processor.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Files of a trace, none of which is believed: they are regular ones, and text goes through memory line by line.
+//! Files of a trace, which are untrusted: only regular files are read, and text line by line.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,20 +9,20 @@ use rftrace_format::opener;
 
 use crate::error::{Error, Result};
 
-/// Opens a regular file, as [`opener::open`].
+/// Opens a regular file, like [`opener::open`].
 ///
 /// # Errors
 ///
-/// [`Error::Io`], also for what is no regular file.
+/// [`Error::Io`], also for a file of another kind.
 pub fn open(path: &Path) -> Result<File> {
     opener::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
-/// Reads a whole file of at most `most` bytes: for small text files and binaries, never for records.
+/// Reads a whole file of at most `most` bytes, for small text files and binaries, never for records.
 ///
 /// # Errors
 ///
-/// Those of [`open`], or [`Error::Malformed`] for a longer one.
+/// Those of [`open`], and [`Error::Malformed`] for a longer file.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes);
@@ -34,7 +34,7 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// True if a file begins with these bytes.
+/// Returns true if the file begins with these bytes.
 ///
 /// # Errors
 ///
@@ -46,11 +46,11 @@ pub fn begins_with(path: &Path, bytes: &[u8]) -> Result<bool> {
     Ok(start == bytes)
 }
 
-/// The result, or nothing where the file does not exist.
+/// Converts the error of a missing file to `None`.
 ///
 /// # Errors
 ///
-/// All others of the result.
+/// All other errors of `result`.
 pub fn if_present<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),

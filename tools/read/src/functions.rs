@@ -1,4 +1,4 @@
-//! The functions of a task that were looked up of late: most calls are of few.
+//! A cache of a task's recently looked-up functions, as most calls are of few functions.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ const COUNTS: std::ops::RangeInclusive<usize> = 1 << 5..=1 << 10;
 /// How many of all tasks that are read at once.
 const ALL_COUNTS: usize = 1 << 16;
 
-/// Looks functions of one task up. A copy finds them anew.
+/// A cache for looking up the functions of one task. A clone starts empty.
 #[derive(Debug)]
 pub struct Functions<'t> {
     trace: &'t Trace,
@@ -42,7 +42,7 @@ struct Known<'t> {
 const NONE: Known<'_> = Known { addr: u64::MAX, symbol: None };
 
 impl<'t> Functions<'t> {
-    /// Those of one of the trace's tasks.
+    /// Creates the cache for one of the trace's tasks.
     pub fn new(trace: &'t Trace, task: &'t Task) -> Self {
         Self::among(trace, task, 1)
     }
@@ -53,12 +53,12 @@ impl<'t> Functions<'t> {
         Self { trace, task, hold: RefCell::new(0..0), known: RefCell::default(), count }
     }
 
-    /// As [`Trace::function_name`].
+    /// Returns the same as [`Trace::function_name`].
     pub fn name(&self, time_ns: u64, addr: u64) -> Cow<'t, str> {
         shown_name(self.symbol(time_ns, addr), addr)
     }
 
-    /// As [`Trace::same_function`].
+    /// Returns the same as [`Trace::same_function`].
     #[inline]
     pub fn are_same(&self, time_ns: u64, a: u64, b: u64) -> bool {
         a == b

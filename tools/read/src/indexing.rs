@@ -1,6 +1,6 @@
-//! Makes the index of a trace that is read in part, and keeps it for the next time.
+//! Makes the index of a trace that is read in part, and stores it for later readers.
 //!
-//! Not here: what is in it (`index`), reading by it (`seeker`).
+//! Not here: the content of the index (`index`), and reading with it (`seeker`).
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
@@ -25,14 +25,16 @@ use crate::trace::Trace;
 const MIN_BLOCK_BYTES: u64 = 64 << 10;
 
 impl Trace {
-    /// Skips records before the first [chosen](Trace::choose) time, and blocks of records without a chosen function. This takes
-    /// a file `index` in the directory, which is made from all records if it is missing or is of other data. Where the directory
-    /// may not be written, the file is in the user's cache (`$XDG_CACHE_HOME/rftrace`), or the index is for this trace alone.
+    /// Lets readers skip records before the first [chosen](Trace::choose) time, and blocks of records without a chosen
+    /// function.
     ///
-    /// Results of the whole trace, such as the sums of a graph, are kept in the same way from then on ([`Kept`](crate::Kept)).
+    /// This needs the file `index` in the directory. If it is missing or out of date, it is made from all records. If
+    /// the directory is read-only, the file goes to the user's cache (`$XDG_CACHE_HOME/rftrace`), or the index serves
+    /// this trace object only. From now on results of the whole trace, such as the sums of a graph, are kept in the
+    /// same way ([`Kept`](crate::Kept)).
     ///
-    /// Nothing else changes. Small tasks have no index, nor those with records of the kernel, and there is none where calls of
-    /// inlined functions are [left out](Trace::fold_inlined).
+    /// Results do not change. Small tasks have no index, nor tasks with records of the kernel. A trace that
+    /// [leaves out](Trace::fold_inlined) calls of inlined functions has none.
     ///
     /// # Errors
     ///
@@ -82,7 +84,8 @@ impl Trace {
 
 #[cfg(fuzzing)]
 impl Trace {
-    /// For the fuzzer: makes an index of short blocks, has what is behind its checksum changed, and uses what can be read of that.
+    /// Makes an index of short blocks, lets `change` modify the part behind its checksum, and uses the readable rest.
+    /// Returns whether there is any. For the fuzzer.
     #[doc(hidden)]
     pub fn use_changed_index(&mut self, change: impl FnOnce(&mut Vec<u8>)) -> Result<bool> {
         self.use_index_from(0, 64, None)?;

@@ -8,15 +8,14 @@ use rftrace_format::info::Info;
 use crate::error::{Error, Result};
 use crate::files;
 
-/// The most bytes of the file: one line has the numbers of all tasks.
+/// The maximum size of the file in bytes. One line has the numbers of all tasks.
 pub const MAX_BYTES: u64 = 32 << 20;
 
 /// Reads an `info` file.
 ///
 /// # Errors
 ///
-/// The file is missing, is not a 64-bit little-endian trace of version 4, or its sections are not those that its mask announces,
-/// in their order.
+/// The file is missing, is not of a 64-bit little-endian trace of version 4, or its sections do not match its mask.
 pub fn read(path: &Path) -> Result<Info> {
     let bytes = files::read(path, MAX_BYTES).map_err(|error| match error {
         Error::Io { path, source }

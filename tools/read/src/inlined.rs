@@ -1,13 +1,13 @@
-//! Calls of functions that were inlined into the one that they are recorded in.
+//! Calls of functions that the compiler has inlined into the recorded function.
 //!
-//! Where the compiler puts the call of the hook into functions before it inlines them, a function has several: its own, at
-//! its beginning, and behind it those of what was inlined. Each makes an entry, whose exit comes with that of the whole
-//! function.
+//! If the compiler inserts the call of the hook before it inlines a function, the outer function has several such
+//! calls: its own at its beginning, and behind it those of the inlined functions. Each makes an entry; their exits come
+//! with the exit of the whole function.
 
 use rftrace_format::record::{Kind, Record};
 
-/// True if an entry at `addr`, in a function that was entered at `open`, is of something inlined in it. A recursive function is entered at its
-/// beginning again, so not behind `open`.
+/// Returns true if an entry at `addr`, in a function that was entered at `open`, is that of an inlined function. A
+/// recursive call enters the function at its beginning again, so not behind `open`.
 #[inline]
 pub fn is_inlined(open: u64, addr: u64, same_function: impl FnOnce(u64, u64) -> bool) -> bool {
     addr > open && same_function(open, addr)

@@ -38,13 +38,13 @@ pub(crate) const MAX_FILE_BYTES: u64 = 256 << 20;
 /// The most that the user's cache holds.
 const MAX_CACHE_BYTES: u64 = 1 << 30;
 
-/// A sum by which bytes that were damaged are told, not those that were forged.
+/// Returns a checksum that detects accidental damage, not forgery.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u64 {
     hash(bytes)
 }
 
-/// Kinds of results that are kept of a whole trace.
+/// The kinds of results that are kept for a whole trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kept {
@@ -52,11 +52,11 @@ pub enum Kept {
     Graph,
     /// The rows of a report.
     Report,
-    /// The sums of reports of its parts. What is chosen makes no difference, nor which tasks are shown. It is a [`KeptFile`].
+    /// The sums of the reports of the trace's parts, a [`KeptFile`]. They do not depend on choices or shown tasks.
     Blocks,
-    /// The sums of graphs of its parts, likewise.
+    /// The sums of the graphs of the trace's parts, a [`KeptFile`]. They do not depend on choices or shown tasks.
     GraphBlocks,
-    /// All calls of a trace, and what they merge into where they are narrower than a pixel. It is a [`KeptFile`].
+    /// All calls of a trace, merged where they are narrower than a pixel, a [`KeptFile`].
     Page,
 }
 
@@ -78,7 +78,7 @@ impl Kept {
 }
 
 impl Trace {
-    /// True if results are kept: the trace is long, all of it is shown, and [`Trace::use_index`] was called.
+    /// Returns true if results are kept: the trace is long, all of it is shown, and [`Trace::use_index`] was called.
     pub fn keeps(&self) -> bool {
         !self.is_chosen() && self.may_keep()
     }
@@ -88,18 +88,18 @@ impl Trace {
         self.keeps_indices() && !self.has_sources() && self.records_bytes() >= MIN_BYTES
     }
 
-    /// True if results of this kind are kept.
+    /// Returns true if results of this kind are kept.
     pub fn keeps_this(&self, what: Kept) -> bool {
         if what.is_of_parts() { self.may_keep() } else { self.keeps() }
     }
 
-    /// The length of all tasks' records, in bytes.
+    /// Returns the total size of all tasks' records in bytes.
     pub fn records_bytes(&self) -> u64 {
         let length = |task| fs::metadata(self.dat_file(task)).map_or(0, |file| file.len());
         self.tasks().iter().map(length).sum()
     }
 
-    /// The kept result, if the trace and how it is shown are the same as when it was made.
+    /// Returns the kept result, if neither the trace nor its shown part has changed since it was made.
     pub fn kept(&self, what: Kept) -> Option<Vec<u8>> {
         if !self.keeps_this(what) {
             return None;
@@ -116,7 +116,7 @@ impl Trace {
         read(&self.dir().join(what.file())).or_else(|| read(&cache_file(self.dir(), what.file())?))
     }
 
-    /// Keeps something. Where that fails it is made anew the next time.
+    /// Stores a result. If that fails, the next reader makes it again.
     pub fn keep(&self, what: Kept, bytes: &[u8]) {
         if !self.keeps_this(what) || bytes.len() as u64 > MAX_FILE_BYTES - 32 {
             return;
@@ -126,8 +126,8 @@ impl Trace {
         keep(&self.dir().join(what.file()), cache_file(self.dir(), what.file()).as_deref(), &whole);
     }
 
-    /// A file that was kept, to be read part by part, if it was made of what the trace is now. What was made begins at
-    /// [`KeptFile::START`]; of that nothing is checked.
+    /// Returns a kept file for reading part by part, if the trace has not changed since it was made. The result begins
+    /// at [`KeptFile::START`] and is unchecked.
     pub fn kept_file(&self, what: Kept) -> Option<File> {
         if !self.keeps_this(what) {
             return None;
@@ -142,7 +142,7 @@ impl Trace {
         open(&self.dir().join(what.file())).or_else(|| open(&cache_file(self.dir(), what.file())?))
     }
 
-    /// A file to keep something in that is too large to be made in memory; `None` where it would not be kept.
+    /// Returns a file for a result that is too large for memory; `None` if it would not be kept.
     pub fn keep_file(&self, what: Kept) -> Option<KeptFile> {
         if !self.keeps_this(what) {
             return None;
@@ -167,7 +167,7 @@ impl Trace {
     }
 }
 
-/// A file that is kept once it is whole. Dropped before that, it is removed.
+/// A file that is kept once it is finished. Dropping it before removes it.
 #[derive(Debug)]
 pub struct KeptFile {
     file: File,
@@ -179,19 +179,19 @@ pub struct KeptFile {
 }
 
 impl KeptFile {
-    /// The offset of the result: the hash of the trace's state is before.
+    /// The offset of the result in bytes; the hash of the trace's state precedes it.
     pub const START: u64 = 32;
 
-    /// The file, to be read and written behind [`KeptFile::START`].
+    /// Returns the file, for reading and writing from [`KeptFile::START`] on.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// It is whole: the next time it is found.
+    /// Marks the file as complete, so that later readers find it.
     ///
     /// # Errors
     ///
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn finish(mut self) -> io::Result<File> {
         let file = self.file.try_clone()?;
         file.write_all_at(&[MAGIC.as_slice(), &self.stamp.to_le_bytes()].concat(), 0)?;

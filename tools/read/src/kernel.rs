@@ -1,7 +1,7 @@
-//! `kernel-cpu<N>.dat`, `kernel_header` and `kallsyms`: what tasks did in the kernel.
+//! `kernel-cpu<N>.dat`, `kernel_header` and `kallsyms`: the functions of tasks in the kernel.
 //!
-//! A file holds pages of ftrace's ring buffer, of one processor: entries and exits of functions, and other events. uftrace writes
-//! them as the kernel gives them, `rftrace record` in the same form.
+//! A file holds pages of ftrace's ring buffer for one processor: entries and exits of functions, and other events.
+//! uftrace stores them in the kernel's form; `rftrace record` does the same.
 
 use std::collections::HashMap;
 use std::io::{BufReader, Read};
@@ -21,7 +21,7 @@ use crate::warning::{Warning, Warnings};
 /// The most records that are read: a GiB.
 const MAX_RECORDS: usize = 1 << 26;
 
-/// From here on addresses are the kernel's, as records have them.
+/// The lowest address of the kernel, in the form of records.
 pub const FIRST_ADDRESS: u64 = 1 << 47;
 
 /// The kernel records of all tasks, 16 bytes each.

@@ -1,19 +1,19 @@
 //! Reads trace directories in the format of [uftrace](https://github.com/namhyung/uftrace), which rftrace writes.
 //!
-//! Not here: call stacks and what is shown of a trace (`rftrace-views`), and other tools' formats (`rftrace-export`).
+//! Not here: call stacks and views of a trace (`rftrace-views`), and the formats of other tools (`rftrace-export`).
 //!
 //! # Overview
 //!
-//! - [`Trace::open`] reads a directory's metadata.
-//! - [`Trace::records`] and [`Trace::all_records`] read what was recorded, of one task or of all in order of time.
-//! - [`Trace::choose`] has only a part of it read: some functions, levels, times.
-//!   [`Trace::use_index`] goes past what is not in that part.
-//! - [`info::read`] and [`read_clock`] read one file; [`lines`] reads any text of a trace line by line. What a line or a record
-//!   looks like is in the crate [`rftrace_format`].
+//! - [`Trace::open`] reads the metadata of a directory.
+//! - [`Trace::records`] reads the records of one task, [`Trace::all_records`] those of all tasks in order of time.
+//! - [`Trace::choose`] limits all readers to some functions, levels or times. [`Trace::use_index`] lets them skip the
+//!   rest.
+//! - [`info::read`] and [`read_clock`] read one file; [`lines`] reads any text of a trace line by line. The crate
+//!   [`rftrace_format`] defines lines and records.
 //!
 //! # Example
 //!
-//! Which functions did each task enter?
+//! This program prints the functions that each task entered:
 //!
 //! ```
 //! # fn main() -> rftrace_read::Result<()> {
@@ -34,18 +34,17 @@
 //! # }
 //! ```
 //!
-//! Call stacks and sums of times are in `rftrace-views`.
-//!
 //! # Flaws in traces
 //!
-//! A trace may come from a program that crashed, a buffer that was too small, or another tool. Metadata that makes no sense
-//! is an [`Error`] that says where. Records that make no sense are skipped, and counted in [`Warnings`].
+//! A trace may come from a program that crashed, a buffer that was too small, or another tool. Malformed metadata is an
+//! [`Error`] with its place. Readers skip malformed records, and count them in [`Warnings`].
 //!
 //! # Limits
 //!
 //! - Only little-endian 64-bit traces.
-//! - Data of events are skipped, function arguments and return values where the trace does not tell what they are, and so are files of other sources: `kernel-*.dat`,
-//!   `extern.dat`; of `*.dbg` all but [source lines](Trace::read_sources); of `perf-cpu*.dat` all but context switches, which are held in memory, 8 bytes each.
+//! - Readers skip the data of events; arguments and return values without specs in the trace; and the files
+//!   `extern.dat`. Of `*.dbg` they use only [source lines](Trace::read_sources) and specs of values, of `perf-cpu*.dat`
+//!   only context switches, which take 8 bytes of memory each.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -10,7 +10,7 @@ use crate::files;
 /// The longest line in bytes: names of C++ functions are long, but not as long as this.
 const MAX_LINE_BYTES: u64 = 1024 * 1024;
 
-/// Reads lines, and knows where they are.
+/// A reader of lines that knows their offsets.
 pub struct Lines {
     path: PathBuf,
     input: Box<dyn BufRead>,
@@ -37,17 +37,17 @@ impl Lines {
         Ok(Self::new(path, Box::new(BufReader::with_capacity(64 * 1024, files::open(path)?))))
     }
 
-    /// Reads from elsewhere; `path` is for messages.
+    /// Reads from another source. `path` is for messages.
     pub fn new(path: &Path, input: Box<dyn BufRead>) -> Self {
         let (buffer, text) = (Vec::new(), String::new());
         Self { path: path.to_owned(), input, buffer, text, number: 0, offsets: (0, 0) }
     }
 
-    /// The next line, as [`rftrace_format::text::line()`] has it.
+    /// Reads the next line, in the form of [`rftrace_format::text::line()`]; `None` at the end.
     ///
     /// # Errors
     ///
-    /// It cannot be read, or is longer than a MiB.
+    /// The line cannot be read, or is longer than 1 MiB.
     #[allow(clippy::should_implement_trait, reason = "an iterator's items cannot be borrowed from it")]
     pub fn next(&mut self) -> Result<Option<&str>> {
         self.buffer.clear();
@@ -67,12 +67,12 @@ impl Lines {
         Ok(Some(&self.text))
     }
 
-    /// The line that [`Lines::next`] has returned last.
+    /// Returns the line of the last [`Lines::next`].
     pub fn current(&self) -> &str {
         &self.text
     }
 
-    /// The same as it is in the file, with its end.
+    /// Returns the bytes of that line in the file, with its end.
     pub fn current_bytes(&self) -> &[u8] {
         &self.buffer
     }
@@ -86,7 +86,7 @@ impl Lines {
         parse(&self.text).map_err(|reason| self.error(reason))
     }
 
-    /// An error in the current line.
+    /// Creates the error for a fault in the current line.
     pub fn error(&self, reason: &str) -> Error {
         Error::malformed(&self.path, self.offsets.0, format!("line {}: {reason}", self.number))
     }

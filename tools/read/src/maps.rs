@@ -1,4 +1,4 @@
-//! `sid-<sid>.map`: where each module of a program lies in memory.
+//! `sid-<sid>.map`: the place of each module of a program in memory.
 
 use rftrace_format::map::MapLine;
 use rftrace_format::record::ADDRESS_MASK;
@@ -6,16 +6,16 @@ use rftrace_format::record::ADDRESS_MASK;
 use crate::error::Result;
 use crate::lines::Lines;
 
-/// A module's place: symbols lie at `start` plus their own address.
+/// The place of a module in memory. A symbol lies at `start` plus its own address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its first address.
+    /// The first address.
     pub start: u64,
     /// The first address after the module.
     pub end: u64,
-    /// Its file on the machine that was traced.
+    /// The path of the file on the traced machine.
     pub path: String,
-    /// The build-id in hexadecimal digits, as far as the map has it.
+    /// The build-id in hexadecimal digits, `None` if the map does not have it.
     pub build_id: Option<String>,
 }
 

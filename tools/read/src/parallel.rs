@@ -1,6 +1,6 @@
-//! Work on several tasks at the same time.
+//! Parallel work on several tasks.
 //!
-//! Not here: what is done, and workers that keep something from one task to the next (`rftrace_views`).
+//! Not here: the work itself, and workers that keep data from one task to the next (`rftrace_views`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,11 +9,11 @@ use std::thread;
 /// The most threads.
 const MAX_THREADS: usize = 16;
 
-/// Does `n` pieces of work, some at a time, by their numbers. Returns what comes of each, in their order.
+/// Calls `work` for each number below `n`, several at a time. Returns the results in order.
 ///
 /// # Errors
 ///
-/// That of the first one that fails, in their order. None is begun after one has failed.
+/// The error of the lowest number that fails. No piece of work begins after a failure.
 pub fn some_at_a_time<T: Send, E: Send>(n: usize, work: impl Fn(usize) -> Result<T, E> + Sync) -> Result<Vec<T>, E> {
     let n_threads = thread::available_parallelism().map_or(1, usize::from).min(n).clamp(1, MAX_THREADS);
     let next = AtomicUsize::new(0);

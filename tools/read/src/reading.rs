@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Records of a trace read by all readers since it was [watched](crate::Trace::watch), and whether these go on.
+/// The progress of all readers of a trace since it was [watched](crate::Trace::watch), and a switch that stops them.
 #[derive(Debug, Default)]
 pub struct Reading {
     n_steps: AtomicU64,
@@ -13,13 +13,13 @@ impl Reading {
     /// So many records are read before it is looked at again.
     pub(crate) const STEP: u64 = 1 << 14;
 
-    /// Makes readers end with [`Error::Stopped`](crate::Error::Stopped) soon.
+    /// Makes all readers end soon, with [`Error::Stopped`](crate::Error::Stopped).
     pub fn stop(&self) {
         // Only a wish: nothing else is passed on with it.
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// About how many records were read.
+    /// Returns the approximate number of records read.
     pub fn n_records(&self) -> u64 {
         self.n_steps.load(Ordering::Relaxed) * Self::STEP
     }

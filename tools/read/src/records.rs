@@ -1,4 +1,5 @@
-//! The records of one task, read from its `<tid>.dat` piece by piece, and among them its context switches and what it did in the kernel.
+//! The records of one task, read from its `<tid>.dat` piece by piece, with its context switches and its functions in
+//! the kernel.
 
 use std::borrow::Cow;
 use std::fs;
@@ -27,7 +28,7 @@ use crate::window::Window;
 /// Records and payloads are multiples of this.
 const UNIT: usize = 8;
 
-/// The event that stands for records that newer ones have overwritten.
+/// The name of the event that stands for records that newer ones have overwritten.
 pub const OVERWRITTEN: &str = "rftrace:overwritten_records";
 
 /// The largest number of lost records that is believed.
@@ -37,20 +38,22 @@ const MAX_LOST: u64 = u32::MAX as u64;
 const FLAWS: [Warning; N_FLAWS] =
     [Warning::CutRecord, Warning::CorruptStretch, Warning::TimeBackwards, Warning::PayloadSkipped];
 
-/// Reads the records of one task, in order of time.
+/// An iterator over the records of one task, in order of time.
 ///
-/// - A record that is earlier than the one before it gets that one's time.
-/// - Values of calls are passed over; [`Trace::values`] reads them. Of other payloads the lengths are not known, so the next record is
-///   searched for: it has the magic number, is not earlier, and names an address in a module or a known event.
-/// - What is no record is skipped in the same way.
-/// - Context switches of `perf-cpu<N>.dat` come as events, at their times, with depth 0; those before the first
-///   record and behind the last one are left out.
-/// - What the task did in the kernel (`kernel-cpu<N>.dat`) comes at its times, below the function that was open then.
+/// - A record with an earlier time than its predecessor gets the predecessor's time.
+/// - Values of calls are skipped; [`Trace::values`] reads them. The lengths of other payloads are unknown, so the
+///   reader searches for the next record: it has the magic number, is not earlier, and names an address in a module or
+///   a known event.
+/// - Invalid bytes are skipped in the same way.
+/// - Context switches of `perf-cpu<N>.dat` come as events at their times, with depth 0. Those before the first record
+///   and after the last one are left out.
+/// - Functions of the task in the kernel (`kernel-cpu<N>.dat`) come at their times, below the function that was open
+///   then.
+/// - Calls of inlined functions are left out if the trace [folds](Trace::fold_inlined) them, and so is everything that
+///   was not [chosen](Trace::choose).
 ///
-/// - Where the trace folds them, calls of inlined functions are left out, and so is what was not [chosen](Trace::choose).
-///
-/// A missing file is a task without records. No file is kept open, so a trace can have more tasks than a process may have
-/// open files. A copy goes on where the original is; it reads anew what that has in memory.
+/// A task whose file is missing has no records. No file stays open, so a trace can have more tasks than a process may
+/// have open files. A clone continues at the same record; it reads the buffered part again.
 #[derive(Debug, Clone)]
 pub struct Records<'t> {
     trace: &'t Trace,
@@ -72,27 +75,28 @@ pub struct Records<'t> {
     n_read: u64,
 }
 
-/// A place in a task's records, from where they can be read again.
+/// A place in a task's records at which reading can restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// How many bytes of the file are before it.
+    /// The number of bytes of the file before it.
     pub position: u64,
-    /// The time of the record before, in nanoseconds of the trace's clock; 0 at the beginning.
+    /// The time of the previous record, in nanoseconds of the trace's clock; 0 at the beginning.
     pub last_ns: u64,
 }
 
 impl Trace {
-    /// The records of one of the trace's tasks, in order of time.
+    /// Returns the records of one of the trace's tasks, in order of time.
     pub fn records<'t>(&'t self, task: &'t Task) -> Records<'t> {
         self.records_among(task, 1)
     }
 
-    /// The records of a task, while those of others are read too, so many with it.
+    /// Returns the records of a task for a reader that reads `n_tasks` tasks at the same time. It takes less memory for
+    /// each.
     pub fn records_among<'t>(&'t self, task: &'t Task, n_tasks: usize) -> Records<'t> {
         Records::new(self, task, n_tasks)
     }
 
-    /// The time of the first record, whatever part is chosen; `None` if there are no records.
+    /// Returns the time of the first record in nanoseconds, regardless of choices; `None` without records.
     ///
     /// # Errors
     ///
@@ -108,7 +112,8 @@ impl Trace {
         Ok(start_ns)
     }
 
-    /// The exits of a task's functions that did not return, outermost first: only the end of its file is read.
+    /// Returns the exits of a task's functions that did not return, outermost first. It reads only the end of the
+    /// task's file.
     ///
     /// # Errors
     ///
@@ -142,7 +147,8 @@ impl Trace {
         Ok(found)
     }
 
-    /// About how many bytes of records are in the times that are [chosen](Self::chosen_times), as if each task's came evenly.
+    /// Returns the approximate number of bytes of records in the [chosen](Self::chosen_times) times. It assumes that
+    /// the records of each task are evenly spread over time.
     ///
     /// # Errors
     ///
@@ -199,26 +205,27 @@ impl<'t> Records<'t> {
         }
     }
 
-    /// How many functions and records a copy would have in memory.
+    /// Returns the number of functions and records that a clone would hold in memory.
     pub fn n_held(&self) -> usize {
         self.chooser.as_ref().map_or(0, Chooser::n_held) + self.folding.as_ref().map_or(0, Folding::n_held)
     }
 
-    /// The flaws met up to here.
+    /// Returns the flaws found so far.
     pub fn warnings(&self) -> &Warnings {
         &self.warnings
     }
 
-    /// Where the reader is: behind the record that was returned last. `None` where more is read already, as amid context switches and where
-    /// calls of inlined functions are [left out](Trace::fold_inlined).
+    /// Returns the reader's place, behind the last returned record. `None` if the reader has read further: among
+    /// context switches, and if calls of inlined functions are [left out](Trace::fold_inlined).
     pub fn mark(&self) -> Option<Mark> {
         let is_ahead = self.head.is_some() || self.folding.is_some() || !self.kernel.is_over();
         let waits = self.chooser.as_ref().is_some_and(Chooser::waits);
         (!is_ahead && !waits).then_some(Mark { position: self.file.position(), last_ns: self.last_ns })
     }
 
-    /// Goes to a mark further on, where these functions are open: addresses and times of entry, outermost first. If the time that is
-    /// [chosen](Trace::choose) has begun there, they count as shown already. The mark has to be one of this task's records, all of which fit.
+    /// Moves forward to a mark. `open` gives the functions that are open there: addresses and times of entry, outermost
+    /// first. If the [chosen](Trace::choose) time has begun there, these functions count as shown. The mark must belong
+    /// to this task's records, all of them valid.
     pub fn go_to(&mut self, mark: Mark, open: impl IntoIterator<Item = (u64, u64)>) {
         self.file.seek(mark.position);
         self.last_ns = mark.last_ns;
@@ -290,7 +297,7 @@ impl<'t> Records<'t> {
         Ok(())
     }
 
-    /// Leaves nothing out, whatever is chosen.
+    /// Ignores all choices from now on.
     pub fn take_all(&mut self) {
         (self.chooser, self.seeker) = (None, None);
     }

@@ -1,6 +1,6 @@
-//! Goes past what a choice leaves out of a task's records, by an index.
+//! Skips the parts of a task's records that a choice leaves out, with an index.
 //!
-//! Not here: what is in an index (`index`), what a choice leaves out otherwise (`chosen`).
+//! Not here: the content of an index (`index`), and other work of a choice (`chosen`).
 
 use std::ops::Range;
 use std::sync::Arc;

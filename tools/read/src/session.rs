@@ -1,4 +1,4 @@
-//! A program's address space: from an address to a function.
+//! A program's address space: the way from an address to a function.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -22,12 +22,12 @@ use crate::sources::{SourcePlace, SourceTable};
 use crate::symbols::{Symbol, SymbolTable};
 use crate::warning::Warnings;
 
-/// One run of one program, from its start or `exec` on.
+/// A run of a program, from its start or `exec` on.
 #[derive(Debug)]
 pub struct Session {
-    /// The name of its map file.
+    /// The name of the session's map file.
     pub map_file: String,
-    /// The mappings of the map file, in its order.
+    /// The mappings in that file, in its order.
     pub mappings: Vec<Mapping>,
     modules: Vec<Module>,
     /// Libraries loaded at run time, with when; in the order of the file.
@@ -166,7 +166,7 @@ impl Session {
         self.module(time_ns, addr).map(|module| &*module.name)
     }
 
-    /// The number of known functions of the module that begins at `start`.
+    /// Returns the number of known functions of the module that begins at `start`.
     pub fn symbols_at(&self, start: u64) -> usize {
         self.modules.iter().find(|module| module.start == start).map_or(0, |module| module.symbols.len())
     }

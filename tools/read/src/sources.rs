@@ -1,4 +1,4 @@
-//! `<module>.dbg`: where the functions of a module are in the source, and which values are recorded of them.
+//! `<module>.dbg`: the source lines of a module's functions, and the specs of their values.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,15 +21,16 @@ const MAX_PATH_BYTES: usize = 4096;
 /// The most inlined functions that are named where there is room for some words.
 const MAX_SHOWN: usize = 4;
 
-/// Where a function begins in the source. Shown as `src/main.rs:12`, and `, inlined: parse, next` behind that if it is known what was inlined into it.
+/// The source line at which a function begins. It is displayed as `src/main.rs:12`, followed by
+/// `, inlined: parse, next` if inlined functions are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourcePlace<'t> {
-    /// The source file, as the compiler was told of it.
+    /// The source file's path, as the compiler got it.
     pub path: &'t str,
-    /// The number of the line, from 1 on.
+    /// The line number, from 1.
     pub line: u32,
-    /// Functions that the compiler has inlined into it, so that they have no calls of their own: those that it calls itself first. Empty unless
-    /// the trace [shows them](crate::Trace::show_inlined).
+    /// The functions that the compiler has inlined into it, which have no calls of their own; direct callees come
+    /// first. Empty unless the trace [shows them](crate::Trace::show_inlined).
     pub inlined: &'t [Box<str>],
 }
 

@@ -1,27 +1,27 @@
-//! Counts and flaws of a reading.
+//! The counts and flaws of a reading.
 
 use serde::{Deserialize, Serialize};
 
 use crate::warning::Warnings;
 
-/// How much was read, and what was wrong with it.
+/// The amount of records read, and their flaws.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Summary {
     /// The number of records.
     pub records: u64,
-    /// Calls that were nested too deeply to be recorded.
+    /// The number of calls beyond the deepest recorded level.
     pub deep_calls: u64,
-    /// True if the beginning of a task was overwritten, as in a ring that was too small for all.
+    /// True if the beginning of a task was overwritten, as in a ring buffer.
     pub overwritten: bool,
-    /// Calls of functions whose names the trace does not have.
+    /// The number of calls of functions without names in the trace.
     pub nameless_calls: u64,
-    /// The flaws met in the records; those of the metadata are in [`Trace::warnings`](crate::Trace::warnings).
+    /// The flaws in the records. Flaws in the metadata are in [`Trace::warnings`](crate::Trace::warnings).
     pub warnings: Warnings,
 }
 
 impl Summary {
-    /// So many records with these flaws.
+    /// Creates a summary from a number of records and their flaws.
     pub fn new(records: u64, warnings: Warnings) -> Self {
         Self { records, warnings, ..Self::default() }
     }

@@ -1,7 +1,7 @@
-//! `perf-cpu<N>.dat`: context switches, as the kernel's perf events tell of them.
+//! `perf-cpu<N>.dat`: context switches, from the kernel's perf events.
 //!
-//! A file holds the records of one processor, as `perf_event_open(2)` describes them; those of context switches have a sample
-//! id of process, thread and time behind their header.
+//! A file holds the records of one processor, as `perf_event_open(2)` describes them. Those of context switches have a
+//! sample id of process, thread and time behind their header.
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read};

@@ -1,4 +1,4 @@
-//! The threads of a trace, and the processes that they belong to.
+//! The threads of a trace, and their processes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,22 +21,22 @@ pub struct Task {
 }
 
 impl Task {
-    /// The thread's number.
+    /// Returns the thread's id.
     pub fn tid(&self) -> u32 {
         self.tid
     }
 
-    /// The number of the process it belongs to.
+    /// Returns the id of its process.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The file name of the program that its process ran last; empty, if the trace does not tell.
+    /// Returns the file name of the program that its process ran last; empty if the trace does not name it.
     pub fn process_name(&self) -> &str {
         &self.process_name
     }
 
-    /// The thread's name; that of the process, if the trace has none, as uftrace's do.
+    /// Returns the thread's name; that of the process if the trace has none, such as a trace of uftrace.
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.process_name)
     }

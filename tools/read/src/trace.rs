@@ -33,7 +33,7 @@ use crate::warning::{Warning, Warnings};
 use crate::window::Window;
 use crate::{CallCost, files, info};
 
-/// A trace directory whose metadata has been read. Records are read from their files when they are asked for.
+/// A trace directory whose metadata has been read. Readers load records from their files on demand.
 #[derive(Debug)]
 pub struct Trace {
     dir: PathBuf,
@@ -64,16 +64,16 @@ pub struct Trace {
 
 impl Trace {
     /// Reads the metadata of the trace in `dir`: `info`, `task.txt`, the maps, the symbols, the event names, the
-    /// context switches, and what tasks did in the kernel.
+    /// context switches, and the functions of tasks in the kernel.
     ///
     /// # Errors
     ///
-    /// One of these files is missing (symbols and event names may be) or malformed.
+    /// One of these files is malformed or missing. Symbols and event names may be missing.
     pub fn open(dir: &Path) -> Result<Self> {
         Self::open_named(dir, Demangle::Simple)
     }
 
-    /// Like [`Trace::open`], with functions named in a chosen way.
+    /// Opens a trace like [`Trace::open`], with this form of function names.
     ///
     /// # Errors
     ///
@@ -180,29 +180,29 @@ impl Trace {
         })
     }
 
-    /// Chooses whether calls of functions that were inlined are left out of all records, so that the call of the function
-    /// that they were inlined into stands for them. That needs the names of functions. By default they are there.
+    /// Sets whether all readers leave out calls of inlined functions, so that the call of the outer function stands for
+    /// them. This needs names of functions. Off by default.
     pub fn fold_inlined(&mut self, folds: bool) {
         self.folds_inlined = folds;
     }
 
-    /// Chooses whether what [`Trace::read_sources`] reads has the functions that were inlined. By default it does not.
+    /// Sets whether [`Trace::read_sources`] also reads the names of inlined functions. Off by default.
     pub fn show_inlined(&mut self, shows: bool) {
         self.shows_inlined = shows;
     }
 
-    /// Chooses whether sums of times are shown without what recording itself took. Records keep their times. By default they are shown as
-    /// recorded, and so they are where nobody has measured it: [`Trace::cost`] is `None` then.
+    /// Sets whether sums of times exclude the measured overhead of recording. Records keep their times. Off by default,
+    /// and without effect if the overhead was not measured: [`Trace::cost`] is `None` then.
     pub fn correct_times(&mut self, corrects: bool) {
         self.cost = if corrects { self.measured_cost() } else { None };
     }
 
-    /// The cost of a call, which is subtracted from sums of times.
+    /// Returns the overhead per call that is subtracted from sums of times; `None` if times are not corrected.
     pub fn cost(&self) -> Option<CallCost> {
         self.cost
     }
 
-    /// Chooses what is shown: records are read as if no more had been recorded. That needs the names of functions.
+    /// Limits all readers to a part of the trace, as if nothing else had been recorded. This needs names of functions.
     ///
     /// ```
     /// use rftrace_read::{Choice, Kind, Pattern, Trace};
@@ -214,7 +214,7 @@ impl Trace {
     /// choice.below = vec![Pattern::new("main")?];
     /// choice.depth = 1;
     /// trace.choose(choice);
-    /// // Nothing is left but calls of `main`.
+    /// // Only calls of `main` are left.
     /// for (idx, record) in trace.all_records()?.collect::<Result<Vec<_>, _>>()? {
     ///     if record.kind == Kind::Entry {
     ///         assert_eq!(trace.function_name(&trace.tasks()[idx], record.time_ns, record.addr), "main");
@@ -227,12 +227,12 @@ impl Trace {
         self.choice = Some(choice).filter(Choice::is_part).map(Arc::new);
     }
 
-    /// True if only a part of the trace is shown.
+    /// Returns true if only a part of the trace is shown.
     pub fn is_chosen(&self) -> bool {
         self.choice.is_some()
     }
 
-    /// The time that is shown, if times are chosen and nothing else is; in nanoseconds of the trace's clock.
+    /// Returns the chosen time in nanoseconds of the trace's clock, if times are chosen and nothing else is.
     pub fn chosen_times(&self) -> Option<Range<u64>> {
         self.choice()?.times_alone()
     }
@@ -258,12 +258,12 @@ impl Trace {
         self.keeps_indices
     }
 
-    /// Has this called before all records are read for what is kept for the next time, which takes a while.
+    /// Sets a function that is called before all records are read for a kept result, which takes a while.
     pub fn on_index(&mut self, tells: Option<fn()>) {
         self.tells_of_index = tells;
     }
 
-    /// Called by makers of kept results: reports that all records are read for these.
+    /// Calls that function. For makers of kept results.
     pub fn tell_of_index(&self) {
         if let Some(tells) = self.tells_of_index {
             tells();
@@ -274,7 +274,7 @@ impl Trace {
         self.demangle
     }
 
-    /// Makes all readers of records report their progress, and stop when they are told to.
+    /// Makes all readers report their progress to `reading`, and stop when it says so.
     pub fn watch(&mut self, reading: Arc<Reading>) {
         self.reading = Some(reading);
     }
@@ -283,11 +283,11 @@ impl Trace {
         self.reading.as_deref()
     }
 
-    /// Leaves out all tasks but those with these numbers.
+    /// Leaves out all tasks except those with these ids.
     ///
     /// # Errors
     ///
-    /// The first number that no task has; then nothing changes.
+    /// The first id without a task. Then nothing changes.
     pub fn keep_tasks(&mut self, tids: &[u32]) -> std::result::Result<(), u32> {
         match tids.iter().find(|&&tid| !self.tasks.iter().any(|task| task.tid == tid)) {
             Some(&unknown) => Err(unknown),
@@ -302,53 +302,53 @@ impl Trace {
         self.folds_inlined
     }
 
-    /// The directory that was opened.
+    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The contents of the file `info`.
+    /// Returns the contents of the file `info`.
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// The tasks: first those of `info` in its order, then those that only `task.txt` knows.
+    /// Returns the tasks: first those of `info` in its order, then those that only `task.txt` lists.
     pub fn tasks(&self) -> &[Task] {
         &self.tasks
     }
 
-    /// The tasks that are listed as recorded, but whose files are missing.
+    /// Returns the tasks that `info` lists as recorded, but whose files are missing.
     pub fn tasks_without_file(&self) -> impl Iterator<Item = &Task> {
         self.tasks.iter().filter(|task| task.is_listed && !self.dat_file(task).exists())
     }
 
-    /// The file with a task's records.
+    /// Returns the path of a task's file of records.
     pub fn dat_file(&self, task: &Task) -> PathBuf {
         self.dir.join(records(task.tid))
     }
 
-    /// The names of events.
+    /// Returns the names of events.
     pub fn events(&self) -> &EventNames {
         &self.events
     }
 
-    /// Flaws that were met in [`Trace::open`]. Readers of records have their own.
+    /// Returns the flaws that [`Trace::open`] has found. Readers of records have their own.
     pub fn warnings(&self) -> &Warnings {
         &self.warnings
     }
 
-    /// The name of the function around `addr`, as a task sees it at `time_ns`: borrowed, or, if it is unknown, the address
-    /// in angle brackets.
+    /// Returns the name of the function that contains `addr` in the task's address space at `time_ns`; for an unknown
+    /// function the address in angle brackets.
     pub fn function_name(&self, task: &Task, time_ns: u64, addr: u64) -> Cow<'_, str> {
         shown_name(self.symbol(task, time_ns, addr), addr)
     }
 
-    /// The name of the file that `addr` is in, as a task sees it at `time_ns`.
+    /// Returns the file name of the module that contains `addr` in the task's address space at `time_ns`.
     pub fn module_name(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&str> {
         self.sessions.get(self.session_at(task, time_ns)?)?.module_name(time_ns, addr)
     }
 
-    /// True if two addresses lie in one function.
+    /// Returns true if two addresses lie in one function.
     pub fn same_function(&self, task: &Task, time_ns: u64, a: u64, b: u64) -> bool {
         let symbol = |addr| self.symbol(task, time_ns, addr).map(std::ptr::from_ref);
         a == b || symbol(a).is_some_and(|symbol_a| symbol(b) == Some(symbol_a))
@@ -375,12 +375,12 @@ impl Trace {
         self.kernel.of_task(task.tid)
     }
 
-    /// All sessions, in the order of `task.txt`.
+    /// Returns all sessions, in the order of `task.txt`.
     pub fn sessions(&self) -> &[Session] {
         &self.sessions
     }
 
-    /// The index of the session in which a task is at `time_ns`.
+    /// Returns the index of a task's session at `time_ns`.
     pub fn session_at(&self, task: &Task, time_ns: u64) -> Option<usize> {
         let after = task.sessions.partition_point(|&(since, _)| since <= time_ns);
         task.sessions.get(after.saturating_sub(1)).map(|&(_, idx)| idx)
@@ -398,8 +398,8 @@ impl Trace {
         program.start.max(libraries.start)..program.end.min(libraries.end)
     }
 
-    /// Reads where functions are in the source, for [`Trace::source`]: from the trace's `.dbg` files and, for modules without one, from what
-    /// `others` knows in the format of such a file.
+    /// Reads source lines for [`Trace::source`] from the trace's `.dbg` files. For a module without such a file it
+    /// calls `others`, which may return a text in that format.
     ///
     /// # Errors
     ///
@@ -414,23 +414,24 @@ impl Trace {
         Ok(())
     }
 
-    /// True after [`Trace::read_sources`].
+    /// Returns true after [`Trace::read_sources`].
     pub fn has_sources(&self) -> bool {
         self.has_sources
     }
 
-    /// Where the function around `addr` begins in the source, as far as that was read.
+    /// Returns the source line at which the function around `addr` begins; `None` if it is unknown.
     pub fn source(&self, task: &Task, time_ns: u64, addr: u64) -> Option<SourcePlace<'_>> {
         self.sessions.get(self.session_at(task, time_ns)?)?.source(time_ns, addr)
     }
 
-    /// Which values the calls of the function around `addr` have, or its returns, if that is known.
+    /// Returns the specs of the values of calls of the function around `addr`, or with `is_result` of its returns;
+    /// `None` if they are unknown.
     pub fn value_specs(&self, task: &Task, time_ns: u64, addr: u64, is_result: bool) -> Option<&[ValueSpec]> {
         self.sessions.get(self.session_at(task, time_ns)?)?.values(time_ns, addr, is_result)
     }
 
-    /// The values behind a record, as text; empty if there are none, or it is not known which they are. They are read from the
-    /// file, with what lies behind them: for records in their order that is once in a while.
+    /// Returns the values behind a record as text; empty if there are none or their specs are unknown. It reads a part
+    /// of the file that covers many records, so reading in order is cheap.
     ///
     /// # Errors
     ///
@@ -444,8 +445,8 @@ impl Trace {
         Ok(texts?.unwrap_or_default())
     }
 
-    /// The bytes of the values behind a record, as they are in the file; empty if there are none, or it is not known which they are. Those of
-    /// one function are alike, whatever trace they are in.
+    /// Returns the bytes of the values behind a record, as in the file; empty if there are none or their specs are
+    /// unknown. The values of one function have the same form in all traces.
     ///
     /// # Errors
     ///

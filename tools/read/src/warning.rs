@@ -1,4 +1,4 @@
-//! Flaws that a reader gets over, counted.
+//! Flaws that do not stop a reader, with their counts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,33 +9,33 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Warning {
-    /// A line of a text file that is not understood; it was ignored.
+    /// A malformed line of a text file; it was ignored.
     UnknownLine,
     /// A task of `info` that `task.txt` does not mention; its functions have no names.
     UnknownTask,
-    /// A symbol file without mangled names, where other than the simple ones are asked for.
+    /// A symbol file without mangled names, although their form was chosen.
     NoMangledNames,
-    /// A record that was cut off by the end of its file.
+    /// A record cut off by the end of its file.
     CutRecord,
-    /// A stretch of a `.dat` file that holds no valid records; it was skipped.
+    /// A stretch of a `.dat` file without valid records; it was skipped.
     CorruptStretch,
-    /// A record that is earlier than the one before it; it was taken to happen at the same time.
+    /// A record earlier than the one before it; it got the time of that one.
     TimeBackwards,
-    /// A record with function arguments, a return value or event data, which are not shown.
+    /// A record with arguments, a return value or event data that are not shown.
     PayloadSkipped,
     /// A function exit without an entry; it was ignored.
     StrayExit,
-    /// A function that ended, as later records show, but whose exit is not recorded.
+    /// A function that ended, as later records show, without a recorded exit.
     MissingExit,
-    /// A call of a function that was inlined into the one that it is recorded in.
+    /// A call of a function that was inlined into the recorded one.
     InlinedCall,
-    /// A function that was entered in more than 524288 open ones; it was left out.
+    /// A function entered in more than 524,288 open ones; it was left out.
     TooDeep,
-    /// A record that the tracer itself says it lost.
+    /// A record that the tracer reports as lost.
     LostRecord,
-    /// A context switch that the kernel says it lost.
+    /// A context switch that the kernel reports as lost.
     LostSwitch,
-    /// A record of the kernel that it says it lost.
+    /// A record of the kernel that it reports as lost.
     LostKernelRecord,
 }
 
@@ -100,29 +100,29 @@ impl Warning {
     }
 }
 
-/// How often each flaw was met.
+/// The number of flaws of each kind.
 ///
-/// Its `Display` is one line for each kind, without a newline at the end.
+/// `Display` writes one line for each kind, without a newline at the end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warnings(BTreeMap<Warning, u64>);
 
 impl Warnings {
-    /// How often `warning` was met.
+    /// Returns the number of flaws of the kind `warning`.
     pub fn count(&self, warning: Warning) -> u64 {
         self.0.get(&warning).copied().unwrap_or(0)
     }
 
-    /// True if there are no flaws.
+    /// Returns true if there are no flaws.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each flaw that was met, with how often.
+    /// Returns each kind of flaw with its number, which is not 0.
     pub fn iter(&self) -> impl Iterator<Item = (Warning, u64)> + '_ {
         self.0.iter().map(|(&warning, &count)| (warning, count))
     }
 
-    /// Counts `warning` so many times more.
+    /// Adds `count` to the number of flaws of a kind.
     #[inline]
     pub fn add(&mut self, warning: Warning, count: u64) {
         if count > 0 {
@@ -137,7 +137,7 @@ impl Warnings {
         *sum = sum.saturating_add(count);
     }
 
-    /// Adds what another reader has met.
+    /// Adds the flaws of another reader.
     pub fn merge(&mut self, other: &Self) {
         for (warning, count) in other.iter() {
             self.add(warning, count);

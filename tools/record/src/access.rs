@@ -1,4 +1,4 @@
-//! The way to banks for others than the thread that looks after them: it does their jobs between two looks.
+//! Access to banks for other threads than the one that empties them: that thread runs their jobs between two rounds.
 
 use std::sync::mpsc::{self, Sender};
 

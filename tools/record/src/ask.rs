@@ -1,7 +1,7 @@
-//! How a recorder has a process do something: one request at a time, by a signal or, where that has no handler of ours as in a process that was
-//! attached to, by a thread of it that is borrowed.
+//! Requests of a recorder to a process, one at a time: by a signal or, in an attached process without rftrace's
+//! handler, by a borrowed thread.
 //!
-//! Not here: what is asked (`control`), and how requests and answers lie in a bank (`rftrace_frontend::bank`).
+//! Not here: the kinds of requests (`control`), and their form in a bank (`rftrace_frontend::bank`).
 
 use std::collections::HashSet;
 use std::fs;

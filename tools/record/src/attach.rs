@@ -1,4 +1,5 @@
-//! Recording programs that run: from attaching to them until their end, a signal to this process, or the end of the time.
+//! Recording of running programs: from attaching to them until their end, a signal to this process, or the end of the
+//! time.
 //!
 //! Not here: how the tracer comes into a program and out again (`rftrace-attach`).
 
@@ -31,103 +32,104 @@ use super::resources::{self, ResourceRecorder};
 use super::specification::Plan as SpecificationPlan;
 use super::sys;
 
-/// How to record.
+/// The options of a recording.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The processes.
     pub pids: Vec<u32>,
-    /// The file of the library that is loaded.
+    /// The path of the tracer's library, which is loaded into each process.
     pub library: PathBuf,
-    /// Rules of what is recorded; empty for everything.
+    /// The filter rules; empty to record everything.
     pub filter: String,
     /// True to record the program's calls of library functions too.
     pub has_library_calls: bool,
-    /// True to begin with recording switched off.
+    /// True to begin with recording off.
     pub is_disabled: bool,
-    /// Which functions get a branch at their beginning, as of [`Wanted::branches`].
+    /// The patterns of functions that get a branch at their beginning, see [`Wanted::branches`].
     pub branches: Vec<String>,
-    /// As of [`Wanted::exceptions`].
+    /// The symbols of functions that get none, see [`Wanted::exceptions`].
     pub exceptions: Vec<String>,
-    /// As of [`Wanted::within`].
+    /// The folder of the programs that get branches, see [`Wanted::within`].
     pub within: Option<PathBuf>,
     /// True to turn calls of the tracer into NOPs and jumps.
     pub is_patched: bool,
-    /// Where somebody answers what values functions have, if that is needed.
+    /// The socket that answers questions about functions' values, if that is needed.
     pub types: Option<Passed>,
-    /// How long; `None` until this process is told to end.
+    /// The duration; `None` to record until this process is told to end.
     pub limit: Option<Duration>,
-    /// Bytes of each process's bank.
+    /// The size of each process's bank in bytes.
     pub buffer_bytes: usize,
-    /// Behaviour of threads that find the bank full.
+    /// The behaviour of threads that find the bank full.
     pub on_full: OnFull,
-    /// Bytes that may be written. Each process has an equal part of them.
+    /// The maximum number of bytes of records on the disk. Each process has an equal share.
     pub most_bytes: u64,
-    /// Banks are rings, which are written at the end alone, and for dumps.
+    /// True if banks are rings, which are written only at the end and for dumps.
     pub is_ring: bool,
-    /// Which dumps are made of each of them: of their bytes too it has an equal part.
+    /// The dumps to make. Each process has an equal share of their bytes too.
     pub dumps: dumps::Options,
-    /// Spelling of the triggers of dumps, for the controller of the recording.
+    /// The spelling of dump triggers, for `rftrace ctl`.
     pub spelling: Spelling,
-    /// Options for resources, if they are recorded.
+    /// The options for resources, if they are recorded.
     pub resources: Option<Resources>,
 }
 
-/// Options for recording resources: their acquisition and release.
+/// The options for recording resources: allocations and releases.
 #[derive(Clone, Debug)]
 pub struct Resources {
-    /// Attach options for them.
+    /// The attach options for them.
     pub wanted: ResourcesWanted,
-    /// Kinds of resources.
+    /// The kinds of resources.
     pub kinds: Vec<Resource>,
-    /// Plan of the specified resources: [`ResourcesWanted::specified`] comes from it.
+    /// The plan of the specified resources, from which [`ResourcesWanted::specified`] comes.
     pub plan: SpecificationPlan,
     /// True to record arguments and the stacks of releases too.
     pub is_detailed: bool,
 }
 
-/// Why recording has ended.
+/// The reason why the recording of a process ended.
 #[derive(Debug)]
 pub enum Reason {
-    /// The time was over, or this process was told to.
+    /// The time was over, or this process was told to end.
     Left,
-    /// The program has ended.
+    /// The program ended.
     Ended,
     /// The process runs another program.
     OtherProgram,
-    /// The process could not be left as it should be.
+    /// Detaching from the process failed.
     NotLeft(anyhow::Error),
 }
 
-/// Result of a recording.
+/// The result of a recording.
 #[derive(Debug)]
 pub struct Recorded {
-    /// Recording from the banks.
+    /// The records from the banks.
     pub banks: BankRecording,
-    /// Outcomes of the processes, in the order in which they were named.
+    /// The outcomes of the processes, in the order of the options.
     pub processes: Vec<EndOfProcess>,
-    /// Summary of the recorded resources, if wanted.
+    /// The summary of the recorded resources, if they were recorded.
     pub resources: Option<resources::Recorded>,
-    /// From where to where the directory was moved; or it was deleted.
+    /// The old and the new path of a moved directory; or an error if it was deleted.
     pub followed: Result<Option<(PathBuf, PathBuf)>>,
-    /// Root directories of processes in containers, held until there is a trace.
+    /// The root directories of processes in containers, held until the trace is made.
     pub roots: Vec<OtherRoot>,
 }
 
-/// Outcome of a process.
+/// The outcome for a process.
 #[derive(Debug)]
 pub struct EndOfProcess {
-    /// Its number.
+    /// The process's PID.
     pub pid: u32,
-    /// Why recording it has ended.
+    /// The reason why its recording ended.
     pub reason: Reason,
-    /// Outcome for functions chosen for a hook.
+    /// The result for functions chosen for a hook.
     pub told: Told,
-    /// How many threads went on in the copies of functions' first instructions when those got their branches, and for how long all threads
-    /// were stopped for that.
+    /// The number of threads that were moved into copies of functions' first instructions when those got their
+    /// branches, and the time for which all threads were stopped for that.
     pub stopped: (usize, Duration),
-    /// Functions that take something or give it back, each with a module that calls it otherwise than through slots that could be changed.
+    /// The functions for resources that a module calls in other ways than through slots that can be changed, each with
+    /// that module.
     pub left_out: Vec<String>,
-    /// As of [`Attached::is_confined`].
+    /// True if the process is confined, see [`Attached::is_confined`].
     pub is_confined: bool,
 }
 
@@ -303,11 +305,14 @@ impl<F: FnMut(Written)> Sum<F> {
     }
 }
 
-/// Records. `begun` is called when all programs are attached to, with why the recording cannot be controlled if that is so, `tell` as by [`BankRecorder::begin`].
+/// Records running programs.
+///
+/// It calls `begun` when it has attached to all programs; the argument is the reason why the recording cannot be
+/// controlled, if so. It calls `tell` like [`BankRecorder::begin`].
 ///
 /// # Errors
 ///
-/// Nothing is recorded: one of the processes cannot be attached to, and the others are left again.
+/// One of the processes cannot be attached to; nothing is recorded, and the others are left again.
 pub fn record(
     output: &mut Output,
     options: &Options,
@@ -544,11 +549,11 @@ fn do_errand(what: What, pid: u32, process: Option<&mut Result<Attended, Reason>
     problem
 }
 
-/// Ends those that record these processes, in order: they leave them, and save what they have.
+/// Ends the recorders of these processes, in order: they detach and save their records.
 ///
 /// # Errors
 ///
-/// There is no such process; who records it may not be told to end, or does not.
+/// A process does not exist; a recorder may not be signalled, or does not end.
 pub fn take_over(pids: &[u32]) -> Result<()> {
     /// Until it has left a process with many threads. The saving of data then takes longer.
     const LEAVES_WITHIN: Duration = Duration::from_secs(30);
@@ -570,11 +575,11 @@ pub fn take_over(pids: &[u32]) -> Result<()> {
     Ok(())
 }
 
-/// Leaves a process that an earlier recorder has left in the middle of it. Returns whether there was anything to leave.
+/// Detaches from a process that an earlier recorder left without detaching. Returns whether anything had to be done.
 ///
 /// # Errors
 ///
-/// As of [`record`].
+/// Those of [`record`].
 pub fn leave(pid: u32, library: &Path, of_resources: &Path) -> Result<bool> {
     rftrace_attach::leave(pid, library, of_resources)
 }

@@ -1,7 +1,7 @@
-//! Banks while a program runs: one thread takes what is full, and copies rings when a dump is due. At the end each process's becomes a
-//! part, as if the process had saved it.
+//! Banks while a program runs: one thread takes full chunks, and copies rings when a dump is due. At the end the
+//! records of each process become a part, as if the process had saved them.
 //!
-//! Not here: what a bank is and how it is emptied (`rftrace_frontend::bank`), and which dumps are due (`dumps`).
+//! Not here: the form and the emptying of a bank (`rftrace_frontend::bank`), and the choice of dumps (`dumps`).
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -33,18 +33,18 @@ use super::save::{discard, missing, save_to};
 use super::snapshots::{AtEnd, Maker, SavedSnapshots, save_snapshots};
 use super::sys;
 
-/// How banks are made, and what becomes of what is in them.
+/// The size of banks, and the use of their records.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Bytes of each process's.
+    /// The size of each process's bank in bytes.
     pub buffer_bytes: usize,
-    /// Behaviour of threads without room.
+    /// The behaviour of threads that find no room.
     pub on_full: OnFull,
-    /// Bytes of records that are written, in memory.
+    /// The maximum number of bytes of written records, by their size in memory.
     pub most_bytes: u64,
-    /// They are rings, which are written at the end alone, and for dumps.
+    /// True if banks are rings, which are written only at the end and for dumps.
     pub is_ring: bool,
-    /// When those are made.
+    /// The dumps to make.
     pub dumps: dumps::Options,
     /// True if the recording is sent to another machine.
     pub is_sent: bool,
@@ -61,7 +61,7 @@ const RING_PAUSE: Duration = Duration::from_millis(4);
 /// Between two questions whether a process lives.
 const LOOK: Duration = Duration::from_millis(4);
 
-/// Empties the banks of all recorded processes.
+/// A recorder that empties the banks of all recorded processes.
 #[derive(Debug)]
 pub struct BankRecorder {
     /// Other processes open it by its number here.
@@ -78,7 +78,7 @@ pub struct BankRecorder {
     work: PathBuf,
 }
 
-/// Recording from the banks.
+/// The recording from the banks.
 #[derive(Debug)]
 pub struct BankRecording {
     collected: Vec<AtEnd>,
@@ -93,30 +93,31 @@ pub struct BankRecording {
 }
 
 impl BankRecorder {
-    /// Makes banks, and begins. Spools are written to `work`. `tell` is called again and again with what they hold, and dropped when the last has been taken.
+    /// Makes the banks and begins to empty them. Spools are written to `work`. It calls `tell` repeatedly with the
+    /// amount written, and drops it after the last records.
     ///
     /// # Errors
     ///
-    /// There is no memory or no thread for it.
+    /// The system has no memory or no thread for it.
     pub fn begin(work: &Path, plan: Plan, tell: impl FnMut(Written) + Send + 'static) -> Result<Self> {
         let n_slots = (ADDRESS_BYTES / plan.buffer_bytes.max(64 << 20)).clamp(8, MOST_PROCESSES);
         Self::begin_in(memory()?, n_slots, work, plan, tell)
     }
 
-    /// As [`begin`](Self::begin), for one process alone.
+    /// Makes a recorder like [`begin`](Self::begin), for one process alone.
     ///
     /// # Errors
     ///
-    /// As of that.
+    /// Those of [`begin`](Self::begin).
     pub fn begin_for_one(work: &Path, plan: Plan, tell: impl FnMut(Written) + Send + 'static) -> Result<Self> {
         Self::begin_in(memory()?, 1, work, plan, tell)
     }
 
-    /// Banks without room: processes that keep what is recorded themselves are asked there.
+    /// Makes banks without room, only for requests to processes that keep their own records.
     ///
     /// # Errors
     ///
-    /// As of [`begin`](Self::begin).
+    /// Those of [`begin`](Self::begin).
     pub fn for_requests(work: &Path) -> Result<Self> {
         let dumps = dumps::Options::default();
         let plan =
@@ -181,11 +182,11 @@ impl BankRecorder {
         Ok(Self { file, on_full, is_over, living, dumps, thread, snapshots, jobs, work })
     }
 
-    /// Where recorded processes find them, as long as this one lives.
+    /// Returns the file of the banks for recorded processes. It is valid while this process lives.
     ///
     /// # Errors
     ///
-    /// The system tells nothing of them.
+    /// The system does not report it.
     pub fn passed(&self) -> Result<Passed> {
         Passed::of(&self.file).context("cannot pass the banks on")
     }
@@ -196,13 +197,13 @@ impl BankRecorder {
         &self.file
     }
 
-    /// By which dumps are asked for while the program runs.
+    /// Returns a handle that makes dumps while the program runs.
     #[must_use]
     pub fn dumps(&self) -> DumpControl {
         self.dumps.clone()
     }
 
-    /// The processes that record into a bank and have not ended, as far as they are known.
+    /// Returns the living processes that record into a bank, as far as they are known.
     #[must_use]
     pub fn living(&self) -> Vec<u32> {
         let mut living = self.living.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -210,12 +211,12 @@ impl BankRecorder {
         living
     }
 
-    /// The calls of all processes as text, from the first one on.
+    /// Returns the calls of all processes as text, from the first one on.
     pub fn pipe(&self) -> Option<Pipe> {
         Pipe::begin(&self.jobs, None, What::All)
     }
 
-    /// Nothing is written: what is recorded is only shown.
+    /// Writes no records to the disk from now on: they are only shown.
     pub fn keep_nothing(&self) {
         self.jobs.with(|banks| banks.keep_nothing());
     }
@@ -242,7 +243,7 @@ impl BankRecorder {
         self.jobs.clone()
     }
 
-    /// Takes what is left, and waits until all snapshots are written.
+    /// Takes the remaining records, and waits until all snapshots are written.
     #[must_use]
     pub fn stop(self) -> BankRecording {
         self.is_over.store(true, Relaxed);
@@ -410,7 +411,7 @@ impl BankRecording {
         &self.unread
     }
 
-    /// With what was in the banks of another recorder.
+    /// Adds the records from another recorder's banks.
     #[must_use]
     pub fn with(mut self, other: Self) -> Self {
         self.collected.extend(other.collected);

@@ -1,6 +1,6 @@
-//! Files of a trace beside its records, from the trace of who sends to that of who receives.
+//! The files of a trace beside its records, on their way from the sender's trace to the receiver's.
 //!
-//! Not here: which files these are (`rftrace_format::companion`), and how they are sent (`sender`).
+//! Not here: the list of these files (`rftrace_format::companion`), and the sending (`sender`).
 
 use std::fs;
 use std::io::ErrorKind;

@@ -1,4 +1,4 @@
-//! Functions of libraries as compilers ship them: those of Rust's standard library, which is compiled already.
+//! Functions of precompiled libraries, such as those of Rust's standard library.
 
 use std::fs;
 use std::path::Path;
@@ -7,12 +7,14 @@ use object::read::archive::ArchiveFile;
 use object::{Object, ObjectSymbol, SymbolKind};
 use rftrace_read::{Error, Result, files};
 
-/// The symbols of all functions that the `.rlib` files of a folder define, ascending. A program that is linked with these libraries has
-/// such functions from them, and other instances of their generic functions from its own compilation, with other symbols.
+/// Returns the symbols of all functions that the `.rlib` files of a folder define, ascending.
+///
+/// A program that is linked with these libraries has such functions from them. Other instances of their generic
+/// functions come from the program's own compilation, and have other symbols.
 ///
 /// # Errors
 ///
-/// The folder or a library cannot be read, or is none.
+/// The folder or a library cannot be read, or a file is no library.
 pub fn compiled_functions(folder: &Path) -> Result<Vec<String>> {
     let io = |source| Error::Io { path: folder.to_owned(), source };
     let mut symbols = Vec::new();

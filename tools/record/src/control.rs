@@ -1,6 +1,6 @@
-//! Commands of `rftrace ctl` for a recorder, while programs run.
+//! A recorder's answers to the commands of `rftrace ctl`, while programs run.
 //!
-//! Not here: the client and the meaning of the words (`rftrace-control`); requests to a process (`ask`).
+//! Not here: the client and the commands (`rftrace-control`), and requests to a process (`ask`).
 
 use std::collections::HashSet;
 use std::fs;
@@ -26,7 +26,7 @@ use super::pipe::{self, Pipe};
 use super::processes::{n_threads, start_time, threads};
 use super::rfs;
 
-/// Listens as long as it lives.
+/// A listener for `rftrace ctl`, active while it lives.
 #[derive(Debug)]
 pub struct Control {
     server: Server,
@@ -34,20 +34,21 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens to who wants to control the recording; `work` is the folder that is recorded to.
+    /// Starts to listen for the recording in the folder `work`.
     ///
     /// # Errors
     ///
-    /// There can be no socket.
+    /// The socket cannot be created.
     pub fn begin(work: &Path, banks: &BankRecorder, spelling: Spelling) -> std::io::Result<Self> {
         Self::serve(Place::Of(work), Recorded::new(vec![Recorder::new(banks, None)], spelling))
     }
 
-    /// The same, where processes keep what is recorded in buffers of their own, of so many bytes each: in these banks they are only asked.
+    /// Starts to listen for processes that keep their records in buffers of their own, of this size in bytes. These
+    /// banks serve only requests.
     ///
     /// # Errors
     ///
-    /// As of [`begin`](Self::begin).
+    /// Those of [`begin`](Self::begin).
     pub fn of_own_buffers(
         work: &Path,
         requests: &BankRecorder,
@@ -81,19 +82,20 @@ impl Control {
         Ok(Self { server: Server::begin(at, Arc::new(recorded))?, is_given_up })
     }
 
-    /// The recording is over.
+    /// Ends the listener at the end of the recording.
     pub fn finish(self) {
         self.server.finish();
         self.is_given_up.store(true, Relaxed);
     }
 }
 
-/// How it is written what dumps are made on.
+/// The spelling of dump triggers.
 #[derive(Clone, Copy, Debug)]
 pub struct Spelling {
-    /// Reads it.
+    /// Parses a trigger.
     pub read: fn(&str) -> Result<DumpOn, String>,
-    /// By which value of the key `watch` a process looks for it, if it has to, under a number.
+    /// Returns the value of the filter key `watch` by which a process notices the trigger with this number, if a
+    /// process has to.
     pub watch: fn(usize, &DumpOn) -> Option<String>,
 }
 

@@ -1,4 +1,5 @@
-//! The tracer's overhead per recorded call, measured by the library as a program of its own after the end of the recorded one.
+//! The tracer's overhead per recorded call. The library measures it in a separate process after the end of the recorded
+//! program.
 //!
 //! Not here: the measurement (`rftrace-preload`), and its use (`rftrace-views`).
 
@@ -14,8 +15,8 @@ use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::recording::COST;
 use rftrace_format::store;
 
-/// Has the library measure it. Of several kinds of hooks, where nobody knows which one a function has, it is the least. `None` if it
-/// cannot be measured.
+/// Has the library measure the overhead. For several kinds of hooks it is the smallest, as the kind of a function's
+/// hook is unknown. `None` if it cannot be measured.
 #[must_use]
 pub fn measure(library: &Path, kinds: &[HookKind]) -> Option<CallCost> {
     let of_kind = |kind: &HookKind| {
@@ -42,11 +43,11 @@ pub(crate) fn kept_in(work: &Path) -> Option<CallCost> {
     CallCost::parse(&opener::read(&work.join(COST), MOST_TEXT).ok()?)
 }
 
-/// Writes it into a trace, in place of what it said before.
+/// Writes the overhead into a trace, and replaces an earlier value.
 ///
 /// # Errors
 ///
-/// Its `clock.txt` cannot be read or written.
+/// The trace's `clock.txt` cannot be read or written.
 pub fn add_to(dir: &Path, cost: CallCost) -> Result<()> {
     let path = dir.join(files::CLOCK);
     let mut text = opener::read_text(&path, MOST_TEXT).with_context(|| format!("cannot read {}", path.display()))?;

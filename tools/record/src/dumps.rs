@@ -1,6 +1,7 @@
-//! Which dumps are made, and when: decided here by what is seen of the processes, made by who asks (`banks`).
+//! The choice of dumps and their times. The decision is made here, from events of the processes; `banks` makes the
+//! dumps.
 //!
-//! Not here: how what dumps are made on is written (the command), and how a ring is copied (`rftrace_frontend::bank`).
+//! Not here: the spelling of triggers (the command), and the copy of a ring (`rftrace_frontend::bank`).
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::process::ExitStatusExt;
@@ -14,29 +15,29 @@ use rftrace_frontend::bank::{Death, Dump, Notice, RAISED};
 
 use super::run::Ended;
 
-/// Trigger of a dump.
+/// The trigger of a dump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpOn {
-    /// As it was written: that is the reason in the dump.
+    /// The text in which the user specified it, which is the dump's reason.
     pub text: String,
-    /// Event that it names.
+    /// The event.
     pub event: Event,
-    /// Extent of the dump.
+    /// The extent of the dump.
     pub extent: Extent,
 }
 
-/// Something that happens.
+/// An event that triggers a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The program gets a signal; its library has the dump made.
+    /// The program gets a signal. The library in it requests the dump.
     Signal(i32),
-    /// A process dies, or the program ends with a status that is not 0.
+    /// A process dies, or the program ends with a status other than 0.
     Fatal,
-    /// Nothing was recorded for so long.
+    /// Nothing was recorded for this time.
     Stall(Duration),
-    /// Again and again after so long.
+    /// This time has passed, again and again.
     Every(Duration),
-    /// A call of a function: the tracer looks for it, and tells of it by its number.
+    /// A function is called. The tracer notices the call, and reports it by its number.
     Call,
     /// A panic of Rust begins to unwind.
     Panic,
@@ -44,52 +45,52 @@ pub enum Event {
     Throw,
 }
 
-/// Wanted part of the ring, and how often.
+/// The part of the ring in a dump, and the frequency of dumps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// So much that comes after the event too.
+    /// The time after the event that the dump includes.
     pub after: Duration,
-    /// Only the thread in which it was.
+    /// True to include only the thread with the event.
     pub is_of_thread: bool,
-    /// Only so much before the end.
+    /// The maximum time before the dump's end.
     pub last: Option<Duration>,
-    /// Each time, not once a second at the most.
+    /// True to make a dump each time, otherwise once a second at most.
     pub is_burst: bool,
-    /// So many times at the most.
+    /// The maximum number of dumps.
     pub times: Option<u32>,
 }
 
-/// Which dumps stay where more are due than may be.
+/// The choice of dumps to keep, if more are due than the maximum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
-    /// The first: no more are made then.
+    /// The first ones: no more are made after that.
     #[default]
     First,
-    /// The last: older ones are removed.
+    /// The last ones: older ones are removed.
     Last,
-    /// Those of the calls that lasted longest.
+    /// Those of the longest calls.
     Slowest,
 }
 
-/// Options for dumps.
+/// The options for dumps.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Triggers.
+    /// The triggers.
     pub on: Vec<DumpOn>,
-    /// How many there are at the most, but for those that somebody asks for.
+    /// The maximum number of dumps, not counting requested ones.
     pub most: usize,
-    /// Which.
+    /// The choice of dumps to keep.
     pub keep: Keep,
-    /// Bytes of rings that they may hold together.
+    /// The maximum number of bytes of rings in all dumps.
     pub most_bytes: u64,
-    /// The signal that asks for one; 0 for none.
+    /// The signal that requests a dump; 0 for none.
     pub signal: i32,
-    /// Of processes that ran before they were recorded.
+    /// True for processes that ran before they were recorded.
     pub of_running: bool,
 }
 
 impl Options {
-    /// Why no dumps can be made on something, if that is so.
+    /// Returns the reason why an event cannot trigger dumps; `None` if it can.
     #[must_use]
     pub fn refusal(&self, event: Event) -> Option<&'static str> {
         if !self.of_running {
@@ -110,7 +111,7 @@ impl Options {
     }
 }
 
-/// Where a dump lies that was asked for, or why there is none.
+/// The answer to a requested dump: its path, or the reason why there is none.
 pub type Answer = Result<PathBuf, String>;
 
 /// A dump that is to be made.
@@ -141,14 +142,14 @@ pub(crate) enum Decision {
     InPlaceOf(Option<Made>),
 }
 
-/// Numbers of due dumps that are not there.
+/// The numbers of due dumps that do not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotThere {
-    /// They were due when enough were made.
+    /// The number of dumps that were due after the maximum was reached.
     pub n_more: usize,
-    /// They were made, and removed when others were.
+    /// The number of dumps that were removed for later ones.
     pub n_removed: usize,
-    /// There was no room.
+    /// The number of dumps for which there was no room.
     pub n_without_room: usize,
 }
 
@@ -383,7 +384,7 @@ impl Due {
     }
 }
 
-/// Asks for dumps while a program is recorded, and changes what they are made on. From any thread.
+/// A handle that requests dumps during a recording, and changes the triggers. Any thread may use it.
 #[derive(Clone, Debug)]
 pub struct DumpControl(Arc<Mutex<Dumps>>);
 
@@ -396,8 +397,9 @@ impl DumpControl {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a dump of a process: of its ring, or of all that its stream has. Returns where it will be told where that lies, as soon as it
-    /// does, or why there is none; nothing, if recording has ended. It does not count among those that options limit.
+    /// Requests a dump of a process: of its ring, or of its whole stream. The answer comes through the returned channel
+    /// as soon as the dump is written; there is none if the recording has ended. Requested dumps do not count towards
+    /// the limit of the options.
     #[must_use]
     pub fn dump(&self, pid: u32, reason: &str) -> Receiver<Answer> {
         self.ask(pid, Dump { reason: reason.to_owned(), ..Dump::default() })
@@ -419,9 +421,11 @@ impl DumpControl {
         answer
     }
 
-    /// Has dumps made on something more. Returns its number. Of [`Event::Call`] the process has to be told besides: by the rule
-    /// `watch=NUMBER:TEXT` of its filter. Signals are those of the beginning, and panics and exceptions are noticed only where they were
-    /// among what dumps were made on then. Only of rings.
+    /// Adds a trigger, for rings only. Returns its number.
+    ///
+    /// For [`Event::Call`] the caller also sends the process the rule `watch=NUMBER:TEXT` for its filter. Signals are
+    /// limited to those at the beginning. Panics and exceptions are noticed only if they were triggers at the
+    /// beginning.
     #[must_use]
     pub fn add(&self, on: DumpOn) -> usize {
         let mut dumps = self.dumps();
@@ -429,24 +433,24 @@ impl DumpControl {
         dumps.on.len() - 1
     }
 
-    /// Has no more dumps made on what has this number. Returns whether there was such.
+    /// Removes the trigger with this number. Returns whether it existed.
     pub fn remove(&self, number: usize) -> bool {
         self.dumps().on.get_mut(number).and_then(Option::take).is_some()
     }
 
-    /// The signal that asks for one; 0 for none.
+    /// Returns the signal that requests a dump; 0 for none.
     #[must_use]
     pub fn signal(&self) -> i32 {
         self.dumps().options.signal
     }
 
-    /// As [`Options::refusal`].
+    /// Returns the same as [`Options::refusal`].
     #[must_use]
     pub fn refusal(&self, event: Event) -> Option<&'static str> {
         self.dumps().options.refusal(event)
     }
 
-    /// Returns the triggers of dumps, with their numbers.
+    /// Returns the triggers with their numbers.
     #[must_use]
     pub fn list(&self) -> Vec<(usize, DumpOn)> {
         self.dumps().each().map(|(number, on)| (number, on.clone())).collect()

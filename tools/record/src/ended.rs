@@ -1,4 +1,4 @@
-//! How a program ended, kept beside what it recorded until a trace is made of that.
+//! The end of a program, stored beside its records until a trace is made of them.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;

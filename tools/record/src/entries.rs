@@ -1,4 +1,4 @@
-//! Reports of recorded processes on functions chosen for a branch (`-P`), and on calls of libraries (`--libcalls`).
+//! The reports of recorded processes on functions chosen for a branch (`-P`), and on library calls (`--libcalls`).
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -9,48 +9,48 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::passed::Passed;
 use rftrace_format::recording::{EntriesLine, Share};
 
-/// A file in memory that all recorded processes append to, and what was told otherwise.
+/// A file in memory to which all recorded processes append reports, and reports from other sources.
 #[derive(Debug)]
 pub struct Entries {
     file: File,
     added: Told,
 }
 
-/// Reports of the processes.
+/// The reports of the processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// Functions with a branch, in all processes.
+    /// The number of functions with a branch, in all processes.
     pub functions: Share,
-    /// Functions of libraries whose calls are recorded.
+    /// The number of library functions whose calls are recorded.
     pub library_calls: Share,
-    /// Functions and calls that are not recorded, one a line.
+    /// The functions and calls that are not recorded, a line each.
     pub left_out: Vec<String>,
-    /// Programs whose return addresses stay, as their runtimes read them.
+    /// The programs in which return addresses stay in place, as their runtimes read them.
     pub readers: Vec<String>,
 }
 
 impl Entries {
-    /// Makes it, empty.
+    /// Makes an empty file.
     ///
     /// # Errors
     ///
-    /// There is no memory for it.
+    /// The system has no memory for it.
     pub fn create() -> Result<Self> {
         let memory =
             memfd_create("rftrace-entries", MFdFlags::MFD_CLOEXEC).context("no memory for a list of functions")?;
         Ok(Self { file: File::from(memory), added: Told::default() })
     }
 
-    /// Where other processes find it, as long as this one lives.
+    /// Returns the file for other processes. It is valid while this process lives.
     ///
     /// # Errors
     ///
-    /// The system tells nothing of it.
+    /// The system does not report it.
     pub fn passed(&self) -> Result<Passed> {
         Passed::of(&self.file).context("cannot pass the list of functions on")
     }
 
-    /// Adds what is told of a process that cannot say it.
+    /// Adds a report on a process that cannot write one.
     pub fn add(&mut self, told: Told) {
         let before = std::mem::take(&mut self.added);
         self.added = before.with(told);
@@ -72,7 +72,7 @@ impl Entries {
 }
 
 impl Told {
-    /// Reads what processes say. The same said by several processes of one program is told once.
+    /// Parses reports. Equal reports of several processes of one program count once.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut programs = Vec::new();
@@ -93,7 +93,7 @@ impl Told {
         told.with(Self::default())
     }
 
-    /// With what others say.
+    /// Adds other reports.
     #[must_use]
     pub fn with(mut self, other: Self) -> Self {
         self.functions += other.functions;
@@ -107,7 +107,7 @@ impl Told {
         self
     }
 
-    /// Takes functions out of those that were done, for which there are lines why they were not.
+    /// Moves functions from the recorded ones to the others, for which there are lines with the reason.
     pub fn leave_out(&mut self, lines: impl Iterator<Item = String>) {
         let n_before = self.left_out.len();
         self.left_out.extend(lines);

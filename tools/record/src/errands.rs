@@ -1,4 +1,4 @@
-//! Errands for attached processes. The thread that attends them does them all, as the system lets no other one.
+//! Tasks for attached processes. Only the thread that is attached to them may do these.
 
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 

@@ -1,9 +1,10 @@
-//! Follows a program by `ptrace`: its processes, threads and signals. Nothing of it is stopped but for these.
+//! Follows a program with `ptrace`: its processes, threads and signals. It stops the program for nothing else.
 //!
-//! Not here: what is made of that (`rftrace functracer`), and recording meanwhile in a process that ran already ([`track`](crate::track)).
+//! Not here: the use of it (`rftrace functracer`), and recording in a running process meanwhile
+//! ([`track`](crate::track)).
 //!
-//! **Invariant**: signals are passed on, stops by job control too, but for the one that the caller takes for itself.
-//! **Invariant**: a system call that a stop has interrupted, or a signal that is taken, begins again.
+//! **Invariant**: signals are passed on, also those of job control, except the one that the caller takes.
+//! **Invariant**: a system call that was interrupted by a stop, or by a taken signal, begins again.
 
 #![expect(unsafe_code)]
 
@@ -18,18 +19,18 @@ use anyhow::{Context, Result};
 use nix::libc::{self, c_int, c_void, pid_t};
 use rftrace_attach::Started;
 
-/// Event of a thread or process. Both are named by their numbers for the system; a process has that of its first thread.
+/// An event of a thread or process. Both are named by their system ids; a process has that of its first thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happened {
-    /// A thread or process is there.
+    /// A thread or process exists.
     Created(u32),
-    /// A thread has made a process, which is already told.
+    /// A thread has created a process, which was reported before.
     Forked(u32, u32),
     /// A thread runs another program.
     Executed(u32),
-    /// A thread ends, with this status as `wait` has it.
+    /// A thread ends, with this status of `wait`.
     Exiting(u32, u32),
-    /// A process is gone, by a signal.
+    /// A process was killed by a signal.
     Killed(u32, c_int),
     /// A thread gets a signal.
     Signal(u32, c_int),
@@ -37,12 +38,12 @@ pub enum Happened {
     Detached(u32),
 }
 
-/// Treatment of a signal.
+/// The treatment of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The program gets it.
     PassedOn,
-    /// It does not.
+    /// The program does not get it.
     Taken,
 }
 
@@ -54,12 +55,13 @@ const OPTIONS: c_int = libc::PTRACE_O_TRACEFORK
     // For who borrows a thread that is followed.
     | libc::PTRACE_O_TRACESYSGOOD;
 
-/// Runs a program and follows it to the end of all its processes. `started` gets its number before it has done anything, `each` all that happens. Returns the status of the
-/// first process, as shells have it.
+/// Runs a program and follows it to the end of all its processes. It calls `started` with the program's PID before the
+/// program has done anything, and `each` for all events. Returns the status of the first process, in the form of
+/// shells.
 ///
 /// # Errors
 ///
-/// The program cannot be run, or the system does not permit to follow it.
+/// The program cannot be run, or the system does not permit following it.
 pub fn follow(
     command: Command,
     started: impl FnOnce(u32),
@@ -86,7 +88,7 @@ pub fn follow(
     Ok(following.code)
 }
 
-/// The process that a thread is of.
+/// Returns the process of a thread.
 #[must_use]
 pub fn process_of(tid: u32) -> Option<u32> {
     let status = fs::read(format!("/proc/{tid}/status")).ok()?;
@@ -94,7 +96,7 @@ pub fn process_of(tid: u32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
 }
 
-/// The arguments of a process, the program's name first.
+/// Returns the arguments of a process, the program's name first.
 #[must_use]
 pub fn command_of(tid: u32) -> Option<Vec<String>> {
     let line = fs::read(format!("/proc/{tid}/cmdline")).ok().filter(|line| !line.is_empty())?;
@@ -102,16 +104,16 @@ pub fn command_of(tid: u32) -> Option<Vec<String>> {
     Some(line.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect())
 }
 
-/// Processes that ran already, and are followed from some time on to another.
+/// Running processes that are followed for some time.
 #[derive(Debug)]
 pub struct Running(Following);
 
 impl Running {
-    /// Follows processes, but not those that they begin.
+    /// Starts to follow processes, but not their later children.
     ///
     /// # Errors
     ///
-    /// The system does not permit to follow one of them, or it has ended.
+    /// The system does not permit following one of them, or it has ended.
     pub fn begin(pids: &[u32], mut each: impl FnMut(Happened) -> Result<Fate>) -> Result<Self> {
         let mut following = Following { processes: pids.iter().copied().collect(), ..Following::default() };
         for &pid in pids {
@@ -133,11 +135,11 @@ impl Running {
         Ok(Self(following))
     }
 
-    /// Takes what has happened. Returns whether any of them is still there.
+    /// Handles the events since the last call. Returns whether any of the processes is alive.
     ///
     /// # Errors
     ///
-    /// Those of `each`, and what the system does not tell.
+    /// Those of `each`, and of the system.
     pub fn take(&mut self, mut each: impl FnMut(Happened) -> Result<Fate>) -> Result<bool> {
         while let Some((tid, status)) = wait_with(-1, libc::WNOHANG)? {
             self.0.handle(tid, status, &mut each)?;
@@ -145,11 +147,11 @@ impl Running {
         Ok(!self.0.known.is_empty())
     }
 
-    /// Stops threads of a process, one after the other, until `work` has done its work by one of them, which it may use.
+    /// Stops threads of a process, one after another, until `work` succeeds with one of them.
     ///
     /// # Errors
     ///
-    /// As of [`take`](Self::take).
+    /// Those of [`take`](Self::take).
     pub fn stop_some(
         &mut self,
         pid: u32,
@@ -183,11 +185,11 @@ impl Running {
         Ok(())
     }
 
-    /// Follows them no more.
+    /// Stops following the processes.
     ///
     /// # Errors
     ///
-    /// As of [`take`](Self::take).
+    /// Those of [`take`](Self::take).
     pub fn leave(mut self, mut each: impl FnMut(Happened) -> Result<Fate>) -> Result<()> {
         /// The system lets those go that have not stopped by then, when this process ends.
         const PATIENCE: Duration = Duration::from_secs(2);
@@ -380,7 +382,7 @@ fn message(tid: pid_t) -> u64 {
     message
 }
 
-/// Sends a process a signal.
+/// Sends a signal to a process.
 pub fn send(pid: u32, signal: c_int) {
     crate::sys::send(pid, signal);
 }

@@ -1,6 +1,7 @@
-//! Inherited settings that would disturb this process: it puts them aside, and the program that it runs gets them back.
+//! Inherited settings that would disturb the recorder: it removes them for itself, and restores them for the recorded
+//! program.
 //!
-//! Signals that are ignored or blocked, soft limits, and libraries that somebody else has preloaded.
+//! They are ignored or blocked signals, soft limits, and libraries that a caller has preloaded.
 
 #![expect(unsafe_code)]
 
@@ -72,11 +73,11 @@ struct Inherited {
     raised: [bool; LIMITS.len()],
 }
 
-/// Puts it aside. To be called before this process has done anything else: it may begin anew, without what others have preloaded.
+/// Removes the settings. Call it before anything else: it may start this program again, without preloaded libraries.
 ///
 /// # Errors
 ///
-/// It cannot begin anew, or what is left by a limit is too little for a recording.
+/// The program cannot be started again, or a limit leaves too little for a recording.
 pub fn put_aside() -> Result<()> {
     begin_without_preloaded()?;
     let before = INHERITED.get_or_init(Inherited::take).limits;
@@ -91,7 +92,7 @@ pub fn put_aside() -> Result<()> {
     Ok(())
 }
 
-/// Has the program begin with all that was put aside.
+/// Restores all removed settings for the program that `command` runs.
 pub fn hand_on(command: &mut Command) {
     if let Some(&inherited) = INHERITED.get().filter(|inherited| inherited.matters()) {
         // SAFETY: the closure makes system calls only.
@@ -99,7 +100,7 @@ pub fn hand_on(command: &mut Command) {
     }
 }
 
-/// The most address space that the program may use, in bytes, if that is limited.
+/// Returns the limit of the program's address space in bytes, if there is one.
 #[must_use]
 pub fn address_space() -> Option<u64> {
     let place = LIMITS.iter().position(|limit| limit.which == libc::RLIMIT_AS)?;

@@ -1,4 +1,4 @@
-//! From what processes have saved to the trace, also where nobody was left to make it.
+//! Makes the trace of the parts that processes have saved, also after the recorder has ended.
 
 use std::path::{Path, PathBuf};
 
@@ -16,24 +16,25 @@ use super::parts::{self, Joined};
 use super::run::Ended;
 use super::schedule::{self, ScheduleRecorder};
 
-/// Recordings beside the files that processes have saved.
+/// The recordings beside the parts of processes.
 #[derive(Debug, Default)]
 pub struct Beside {
-    /// Context switches.
+    /// The context switches.
     pub schedule: Option<ScheduleRecorder>,
     /// The program's recording in the kernel.
     pub kernel: Option<KernelRecording>,
-    /// Recording from banks.
+    /// The recording from banks.
     pub banks: Option<BankRecording>,
     /// The tracer's overhead per call, if it was measured.
     pub cost: Option<CallCost>,
 }
 
-/// Makes the trace, and moves snapshots below it. Processes have said `notes`. Their files stay where they are, so this may be done again.
+/// Makes the trace, and moves snapshots into it. `notes` are the messages of processes. The parts stay in place, so
+/// this may be repeated.
 ///
 /// # Errors
 ///
-/// Something cannot be read, written or moved.
+/// A file cannot be read, written or moved.
 pub fn join(output: &Output, ended: &Ended, beside: Beside, notes: Vec<String>) -> Result<Joined> {
     // For who recovers it, should there be no room for a trace. Without it there is one, too.
     let _ = ended.keep_in(output.work());
@@ -41,20 +42,20 @@ pub fn join(output: &Output, ended: &Ended, beside: Beside, notes: Vec<String>) 
     join_all(output, Some(ended), beside, notes)
 }
 
-/// As [`join`], of a process that was not started for it: it may go on.
+/// Makes the trace like [`join`], for an attached process, which may go on.
 ///
 /// # Errors
 ///
-/// As of [`join`].
+/// Those of [`join`].
 pub fn join_attached(output: &Output, beside: Beside) -> Result<Joined> {
     join_all(output, None, beside, Vec::new())
 }
 
-/// As [`join`], of a recording that was interrupted: nobody knows how the program has ended.
+/// Makes the trace like [`join`], for an interrupted recording; the end of the program is unknown.
 ///
 /// # Errors
 ///
-/// As of [`join`].
+/// Those of [`join`].
 pub fn recover(output: &Output) -> Result<Joined> {
     let left = output.work().display();
     let beside = Beside { banks: BankRecording::of(output.work(), Extent::All)?, ..Beside::default() };
@@ -64,22 +65,22 @@ pub fn recover(output: &Output) -> Result<Joined> {
     })
 }
 
-/// Summary of a recording kept as it is.
+/// The summary of a recording that is kept unconverted.
 #[derive(Debug, Default)]
 pub struct KeptStream {
-    /// Calls and returns, some of which may belong to none.
+    /// The number of calls and returns, which may include incomplete ones.
     pub n_records: u64,
-    /// Bytes of them.
+    /// The size of these records in bytes.
     pub bytes: u64,
-    /// Losses of the recording, each with the reason.
+    /// The losses of the recording, each with the reason.
     pub errors: Vec<String>,
 }
 
-/// Keeps what was recorded as it is; snapshots become traces below it. There may be nothing.
+/// Keeps the recording unconverted. Snapshots become traces below it. The recording may be empty.
 ///
 /// # Errors
 ///
-/// Something cannot be written.
+/// A file cannot be written.
 pub fn keep(output: &mut Output, ended: &Ended, beside: Beside, notes: Vec<String>) -> Result<KeptStream> {
     let mut kept = KeptStream { errors: notes, ..KeptStream::default() };
     match beside.schedule.map(ScheduleRecorder::stop).transpose() {
@@ -99,12 +100,12 @@ pub fn keep(output: &mut Output, ended: &Ended, beside: Beside, notes: Vec<Strin
     Ok(kept)
 }
 
-/// Makes a trace of an interrupted recording in a directory that is about to be written anew, if there is one. Returns where the
-/// trace is going to be.
+/// Makes a trace of an interrupted recording in a directory that is about to be overwritten, if there is one. Returns
+/// the path of that trace.
 ///
 /// # Errors
 ///
-/// As of [`join`]; or the recording is not interrupted.
+/// Those of [`join`]; or the recording is not interrupted.
 pub fn recover_older(dir: &Path) -> Result<Option<PathBuf>> {
     let elsewhere = "choose another directory with --output";
     // A recording kept as it is stays so.

@@ -8,12 +8,12 @@ use rftrace_format::info::Changes;
 use rftrace_format::store;
 use rftrace_read::{Error, Result, files, info};
 
-/// Part that is kept of more records than there is room for.
+/// The part to keep if there are more records than room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// The first ones.
+    /// The first records.
     Beginning,
-    /// The last ones: at least half as many as there is room for.
+    /// The last records: at least half of those for which there is room.
     End,
 }
 

@@ -1,4 +1,5 @@
-//! Records what a program and its children do in the kernel: system calls, functions and events, by an instance of tracefs.
+//! Recording of a program and its children in the kernel: system calls, functions and events, with an instance of
+//! tracefs.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, ErrorKind, Read};
@@ -51,7 +52,7 @@ const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 /// A group of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Events {
-    /// A processor goes from one task to another one.
+    /// Context switches of processors.
     Sched,
     /// System calls.
     Syscalls,
@@ -82,16 +83,16 @@ impl FromStr for Events {
     }
 }
 
-/// Options for recording the kernel.
+/// The options for recording the kernel.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
-    /// Functions with names like these; of none, all; `None` for no functions.
+    /// The patterns of functions; an empty list stands for all functions, `None` for no functions.
     pub functions: Option<Vec<String>>,
-    /// Events. Where functions are recorded system calls are too.
+    /// The events. With functions, system calls are always recorded too.
     pub events: Vec<Events>,
 }
 
-/// An instance that is ready, and does not record yet.
+/// A prepared instance that does not record yet.
 #[derive(Debug)]
 pub struct KernelEvents {
     parts: Parts,
@@ -114,22 +115,22 @@ struct Parts {
 }
 
 impl KernelEvents {
-    /// Prepares it. From now on signals of `ending` do not end this process: who has asked for that is told before the program
-    /// starts, when what was made here is removed.
+    /// Prepares an instance. From now on signals of `ending` do not end this process: they are handled before the
+    /// program starts, when the instance has been removed.
     ///
     /// # Errors
     ///
-    /// The kernel does not allow it, or does not have what is wanted.
+    /// The kernel does not permit it, or lacks a requested feature.
     pub fn open(wanted: &Wanted, ending: impl Iterator<Item = c_int>) -> Result<Self> {
         prepare(wanted, ending).context("what the program does in the kernel cannot be recorded")
     }
 
-    /// Returns the deviation from the options, and its reason.
+    /// Returns the difference from the options and its reason, if there is one.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// Reads the kernel's buffers from now on, into files in the folder `work` which take `max_bytes` together.
+    /// Starts to read the kernel's buffers, into files in the folder `work` with `max_bytes` in total.
     ///
     /// # Errors
     ///
@@ -164,7 +165,7 @@ impl KernelEvents {
     }
 }
 
-/// Records until it is told to stop. The instance is removed when it is dropped.
+/// A recorder of the kernel. Dropping it removes the instance.
 #[derive(Debug)]
 pub struct KernelRecorder {
     running: Running,
@@ -223,7 +224,7 @@ impl KernelRecorder {
         Ok(())
     }
 
-    /// Stops, and removes the instance.
+    /// Stops the recorder, and removes the instance.
     ///
     /// # Errors
     ///
@@ -234,7 +235,7 @@ impl KernelRecorder {
     }
 }
 
-/// Recording in the form in which the kernel has written it.
+/// A recording of the kernel in the form in which the kernel wrote it.
 #[derive(Debug)]
 pub struct KernelRecording {
     files: Vec<(u32, PathBuf)>,
@@ -243,19 +244,19 @@ pub struct KernelRecording {
     n_dropped_pages: u64,
 }
 
-/// Numbers of the trace's records from the kernel.
+/// The counts of the kernel's records in a trace.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct InKernel {
-    /// Calls of the system and of functions.
+    /// The number of calls of the system and of functions.
     pub n_calls: u64,
-    /// Other events.
+    /// The number of other events.
     pub n_events: u64,
-    /// Events that the kernel has lost.
+    /// The number of events that the kernel lost.
     pub n_lost: u64,
-    /// Pages that there was no room for.
+    /// The number of pages for which there was no room.
     pub n_dropped_pages: u64,
-    /// Pages that could not be read to their end.
+    /// The number of pages that could not be read to their end.
     pub n_wrong_pages: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Implementation of `rftrace record`: looks at a program, runs it with a tracer preloaded, and makes one trace of the files that its processes
-//! saved.
+//! The implementation of `rftrace record`: it examines a program, runs it with a preloaded tracer, and makes one trace
+//! of the files that its processes saved.
 //!
 //! Not here: the command's arguments and its summary (`rftrace-tools`), and the preloaded library (`rftrace-preload`).
 

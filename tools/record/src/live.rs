@@ -1,7 +1,8 @@
-//! Looking at what a program that runs records, at once and without a trace: from attaching to it until its end, or until that is over.
+//! Live observation of a running program without a trace: from attaching to it until its end, or until the observer
+//! stops.
 //!
-//! Not here: how the tracer comes into the program and out again (`rftrace-attach`), how its bank is read (`rftrace_frontend::bank`), and
-//! what becomes of the records (who gives a [`Watch`]).
+//! Not here: how the tracer comes into the program and out again (`rftrace-attach`), reading its bank
+//! (`rftrace_frontend::bank`), and the use of the records (the caller's [`Watch`]).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,39 +21,39 @@ use super::banks::{NO_MEMORY, NO_THREAD, OnFull};
 use super::errands::Errands;
 use super::sys;
 
-/// How to look.
+/// The options of an observation.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The process.
     pub pid: u32,
-    /// The file of the library that is loaded.
+    /// The path of the tracer's library, which is loaded into the process.
     pub library: PathBuf,
-    /// Rules of what is recorded; empty for everything.
+    /// The filter rules; empty to record everything.
     pub filter: String,
     /// True to record the program's calls of library functions too.
     pub has_library_calls: bool,
-    /// Which functions get a branch at their beginning, as of [`Wanted::branches`].
+    /// The patterns of functions that get a branch at their beginning, see [`Wanted::branches`].
     pub branches: Vec<String>,
-    /// Bytes of the bank.
+    /// The size of the bank in bytes.
     pub buffer_bytes: usize,
-    /// Behaviour of threads that find it full.
+    /// The behaviour of threads that find the bank full.
     pub on_full: OnFull,
-    /// From one look to the next.
+    /// The time between two looks.
     pub every: Duration,
 }
 
-/// Takes what is recorded, on a thread of its own.
+/// The receiver of records, on a thread of its own.
 pub trait Watch: Take + Send + 'static {
-    /// All that was recorded before a moment was taken: that of the beginning, then one after the other.
+    /// Handles a moment: all records before `at` were passed on. The first moment is the beginning.
     fn look(&mut self, at: Moment, live: &Live);
 }
 
-/// Has `to` take what a process records, until that has ended or `is_over` says so. `begun` is called when it is attached to. Returns what
-/// has taken it, and why it has ended.
+/// Passes the records of a process to `to`, until the process ends or `is_over` returns true. It calls `begun` after
+/// attaching. Returns `to`, and the reason of the end.
 ///
 /// # Errors
 ///
-/// Nothing is recorded: the process cannot be attached to.
+/// The process cannot be attached to; nothing is recorded.
 pub fn run<W: Watch>(
     options: &Options,
     to: W,
@@ -88,7 +89,7 @@ pub fn run<W: Watch>(
     Ok((to, reasons.remove(0)))
 }
 
-/// Processor time that this process took so far.
+/// Returns the processor time of this process so far.
 #[must_use]
 pub fn own_time() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)

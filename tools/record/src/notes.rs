@@ -1,4 +1,4 @@
-//! Where recorded processes say what they cannot write to the directory: why that is.
+//! Messages of recorded processes about data that they could not write to the directory.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,16 +11,16 @@ use rftrace_format::passed::Passed;
 /// Room for some dozens.
 const BYTES: usize = 16 << 10;
 
-/// Memory that all recorded processes share: text, each note with a NUL behind it.
+/// A memory that all recorded processes share, with their messages as text, each with a NUL at its end.
 #[derive(Debug)]
 pub struct Notes(File);
 
 impl Notes {
-    /// Makes it, empty.
+    /// Makes an empty memory.
     ///
     /// # Errors
     ///
-    /// There is no memory for it.
+    /// The system has no memory for it.
     pub fn create() -> Result<Self> {
         let memory = memfd_create("rftrace-notes", MFdFlags::MFD_CLOEXEC).context("no memory for notes")?;
         let mut file = File::from(memory);
@@ -29,16 +29,16 @@ impl Notes {
         Ok(Self(file))
     }
 
-    /// Where other processes find it, as long as this one lives.
+    /// Returns the file for other processes. It is valid while this process lives.
     ///
     /// # Errors
     ///
-    /// The system tells nothing of it.
+    /// The system does not report it.
     pub fn passed(&self) -> Result<Passed> {
         Passed::of(&self.0).context("cannot pass the notes on")
     }
 
-    /// Reads the notes.
+    /// Reads the messages.
     ///
     /// # Errors
     ///

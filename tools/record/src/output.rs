@@ -1,4 +1,4 @@
-//! The directory that a recording goes to.
+//! The directory of a recording.
 
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::cost;
 use super::run::{self, Ended};
 
-/// A directory that is being written. A temporary one is removed when this is dropped.
+/// A directory that is being written. Dropping it removes a temporary one.
 #[derive(Debug)]
 pub struct Output {
     /// Nobody else writes there meanwhile.
@@ -29,7 +29,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Makes the directory, after moving an older trace away.
+    /// Makes the directory, and moves an older trace away.
     pub fn prepare(wanted: Option<&Path>, is_live: bool) -> Result<Self> {
         let temporary = (is_live && wanted.is_none()).then(make_temporary).transpose()?;
         let dir = wanted.or(temporary.as_ref().map(TempDir::path)).unwrap_or(Path::new("uftrace.data"));
@@ -44,7 +44,7 @@ impl Output {
         Ok(Self { owned, dir, work, temporary })
     }
 
-    /// Returns the output that an unfinished `rftrace record` has left in a directory, or has kept there as it was; `None` without one.
+    /// Returns the directory of an unfinished or unconverted recording; `None` if there is no recording in it.
     ///
     /// # Errors
     ///
@@ -61,11 +61,11 @@ impl Output {
         Ok(Some(Self { owned, dir, work, temporary: None }))
     }
 
-    /// Looks where the directory is by now. One that was moved goes on at its place. Returns from where to where.
+    /// Follows a moved directory. Returns its old and its new path, if it was moved.
     ///
     /// # Errors
     ///
-    /// It was deleted, or what was recorded in it.
+    /// The directory, or the recording in it, was deleted.
     pub fn follow(&mut self) -> Result<Option<(PathBuf, PathBuf)>> {
         let before = self.dir.clone();
         let deleted = || format!("what was recorded to {} is lost", before.display());
@@ -80,7 +80,7 @@ impl Output {
         Ok(moved.map(|moved| (before, moved)))
     }
 
-    /// True if it holds a recording kept as it was.
+    /// Returns true if the directory holds an unconverted recording.
     pub fn is_kept(&self) -> bool {
         self.work.ends_with(STREAM)
     }
@@ -93,18 +93,18 @@ impl Output {
         Ok(())
     }
 
-    /// The directory, for writers.
+    /// Returns the directory for writers.
     #[must_use]
     pub fn owned(&self) -> &Owned {
         &self.owned
     }
 
-    /// The directory.
+    /// Returns the directory's path.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where processes write to.
+    /// Returns the folder to which processes write.
     pub fn work(&self) -> &Path {
         &self.work
     }
@@ -171,13 +171,13 @@ impl Output {
         Ok(())
     }
 
-    /// Leaves everything as it is, a temporary directory too. Returns where processes have written to.
+    /// Keeps all files, also in a temporary directory. Returns the folder to which processes wrote.
     pub fn keep(self) -> PathBuf {
         self.temporary.map(TempDir::keep);
         self.work
     }
 
-    /// Nothing was recorded: removes what was made.
+    /// Removes everything that was made, as nothing was recorded.
     pub fn discard(&self) {
         let _ = fs::remove_dir_all(&self.work);
         // Only if nothing else is in it.
@@ -210,7 +210,7 @@ fn make_temporary() -> Result<TempDir> {
     })
 }
 
-/// Bytes of the files in a folder.
+/// Returns the total size of the files in a folder in bytes.
 pub fn bytes_in(dir: &Path) -> Result<u64> {
     let size = |path: PathBuf| {
         let meta = fs::symlink_metadata(&path).with_context(|| format!("cannot look at {}", path.display()))?;

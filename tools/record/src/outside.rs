@@ -1,6 +1,7 @@
-//! Running a program that nothing can be preloaded into, as it is linked statically or has musl as its C library: the tracer is put into it before it begins.
+//! Running a program into which nothing can be preloaded, as it is linked statically or uses musl: the tracer is put
+//! into it before it begins.
 //!
-//! Not here: how that is done (`rftrace-attach`), and all else of running a program ([`run`](crate::run)).
+//! Not here: how that is done (`rftrace-attach`), and the rest of running a program ([`run`](crate::run)).
 
 use rftrace_format::passed::Passed;
 use std::io;
@@ -24,7 +25,7 @@ use super::sys;
 use super::terminal::say;
 use super::told::RuleEffects;
 
-/// The tracer is put into the program by this process.
+/// A runner that puts the tracer into the program.
 #[derive(Debug)]
 pub struct Outside<'a> {
     banks: &'a BankRecorder,
@@ -37,33 +38,33 @@ pub struct Outside<'a> {
     told: Told,
 }
 
-/// Selection of functions and values to record.
+/// The functions and values to record.
 #[derive(Clone, Debug)]
 pub struct Choice<'a> {
-    /// Rules, which may be none, and where it is told which of them match anything.
+    /// The filter rules, maybe empty, and the place for reports on rules that match anything.
     pub rules: (&'a str, &'a RuleEffects),
-    /// Where it is answered what values functions have, if that is needed.
+    /// The socket that answers questions about functions' values, if that is needed.
     pub types: Option<Passed>,
-    /// Patterns of functions that get a branch at their beginning.
+    /// The patterns of functions that get a branch at their beginning.
     pub branches: &'a [String],
-    /// Symbols of functions that get none.
+    /// The symbols of functions that get none.
     pub exceptions: &'a [String],
-    /// It has none at all if it does not lie below this folder.
+    /// The folder of programs that get branches; another program gets none.
     pub within: Option<&'a Path>,
-    /// Recording begins switched off.
+    /// True to begin with recording off.
     pub is_disabled: bool,
 }
 
-/// Outcome of the recording.
+/// The outcome of the recording.
 #[derive(Debug, Default)]
 pub struct Told {
-    /// By what the recording is controlled, or why it cannot be.
+    /// The listener for `rftrace ctl`, or the reason why there is none.
     pub control: Option<io::Result<Control>>,
-    /// Why the program is not recorded any more.
+    /// The reason why the program is no longer recorded.
     pub end: Option<Reason>,
-    /// Outcome for functions chosen for a branch.
+    /// The result for functions chosen for a branch.
     pub functions: entries::Told,
-    /// As of [`Attached::is_confined`].
+    /// True if the process is confined, see [`Attached::is_confined`].
     pub is_confined: bool,
 }
 
@@ -75,8 +76,8 @@ struct Running {
 }
 
 impl<'a> Outside<'a> {
-    /// Records into banks for one process. `spelling` is that of triggers of dumps, for the controller of the recording; `signals` ask for
-    /// snapshots, and switch recording.
+    /// Creates the runner with banks for one process. `spelling` is that of dump triggers, for `rftrace ctl`. The two
+    /// `signals` request a snapshot, and start and stop recording.
     #[must_use]
     pub fn new(banks: &'a BankRecorder, choice: Choice<'a>, spelling: Spelling, signals: [c_int; 2]) -> Self {
         let (errands, told) = (Errands::new(), Told::default());

@@ -1,4 +1,4 @@
-//! One trace directory of what the recorded processes have saved.
+//! The trace directory that joins the parts of the recorded processes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
@@ -29,42 +29,42 @@ use super::output::link;
 use super::run::Ended;
 use super::values::{PartValues, SpecFiles};
 
-/// Summary of the joined recording.
+/// The summary of the joined recording.
 #[derive(Debug, Default)]
 pub struct Joined {
-    /// Entries and exits.
+    /// The number of entries and exits.
     pub events: u64,
-    /// Threads that have records.
+    /// The number of threads with records.
     pub threads: usize,
-    /// Processes that have saved something; 0 if there is no trace.
+    /// The number of processes that saved anything; 0 if there is no trace.
     pub processes: usize,
-    /// Calls that were nested too deeply.
+    /// The number of calls beyond the deepest recorded level.
     pub lost: u64,
-    /// Processes whose buffer was full.
+    /// The number of processes whose buffer was full.
     pub full: usize,
-    /// Pieces of buffers that were overwritten.
+    /// The number of overwritten chunks.
     pub overwritten: u64,
-    /// Threads that were too many at a time.
+    /// The number of threads beyond the maximum at one time.
     pub untraced_threads: u64,
-    /// Saves that were not made because enough was written.
+    /// The number of saves that were not made because of the size limit.
     pub too_much: usize,
-    /// Calls and returns that found no room while the program ran.
+    /// The number of calls and returns that found no room while the program ran.
     pub dropped: u64,
-    /// Processes that went on when what was recorded of them ended.
+    /// The number of processes that outlived their recording.
     pub cut: usize,
-    /// Pieces of what was recorded that could not be read.
+    /// The number of unreadable chunks.
     pub damaged: u64,
-    /// Bytes of the trace.
+    /// The size of the trace in bytes.
     pub bytes: u64,
-    /// Data that could not be saved, with reasons.
+    /// The data that could not be saved, with reasons.
     pub errors: Vec<String>,
-    /// Parts with records that could not be made a part of the trace.
+    /// The number of parts with records that could not be joined.
     pub left_over: usize,
-    /// Directories of the snapshots that were taken.
+    /// The directories of the snapshots.
     pub snapshots: Vec<PathBuf>,
-    /// Dumps that were due and are not there.
+    /// The numbers of due dumps that do not exist.
     pub dumps_not_there: NotThere,
-    /// Numbers of the kernel's records, if it was recorded.
+    /// The counts of the kernel's records, if it was recorded.
     pub kernel: Option<InKernel>,
     /// True if allocations of memory were recorded.
     pub has_resources: bool,
@@ -73,7 +73,7 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// True if there is no trace, of calls or of memory, and no snapshot.
+    /// Returns true if there is no trace, neither of calls nor of resources, and no snapshot.
     pub fn is_empty(&self) -> bool {
         self.processes == 0 && self.snapshots.is_empty() && !self.has_resources
     }
@@ -536,7 +536,8 @@ fn write_info(parts: &[SavedPart], main: &SavedPart, tids: &[u32], dir: &Path, e
     write(&dir.join(files::INFO), &changes.apply(&bytes))
 }
 
-/// Why there is no trace. `was_put`: the tracer was put into the program from outside, which leaves nothing in `work`.
+/// Returns the reason why there is no trace. `was_put` is true if the tracer was put into the program from outside,
+/// which leaves no files in `work`.
 pub fn why_nothing(work: &Path, ended: &Ended, was_put: bool) -> &'static str {
     let has_entry = fs::read_dir(work).is_ok_and(|entries| {
         let is_process = |name: &str| matches!(Entry::of(name), Some(Entry::Process { .. }));

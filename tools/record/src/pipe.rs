@@ -1,8 +1,9 @@
-//! Calls of programs as text, as they come: what a recorder passes on is put in order of time, and each line is written once.
+//! The calls of running programs as text: records are put in order of time, and each line is written once.
 //!
-//! Nobody waits for the reader of the text. Calls that it does not take in time are left out, and the text tells how many.
+//! No program waits for the reader of the text. Calls that the reader does not take in time are left out, and the text
+//! gives their number.
 //!
-//! Not here: how records are read (`rftrace_frontend::bank`).
+//! Not here: reading the records (`rftrace_frontend::bank`).
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -23,18 +24,18 @@ const MOST_WAITING: usize = 4 << 20;
 /// Functions that are open in a thread, at the most.
 const MOST_OPEN: usize = 4096;
 
-/// Selection of calls to show.
+/// The calls to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Calls in memory, and all later ones.
+    /// The calls in memory, and all later ones.
     All,
-    /// Calls from now on.
+    /// The calls from now on.
     FromNow,
-    /// Calls in memory now, and no later ones.
+    /// The calls in memory, and no later ones.
     Now,
 }
 
-/// Pieces of text, as they come. Some are empty, where nothing comes for a while.
+/// An iterator over pieces of the text. Some are empty, when no call comes for a while.
 #[derive(Debug)]
 pub struct Pipe {
     from: Receiver<Item>,

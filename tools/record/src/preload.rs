@@ -1,4 +1,4 @@
-//! The library that is preloaded: where it is, and a path to it that the dynamic linker can be told.
+//! The preloaded library: its path, and a link to it for the dynamic linker.
 
 use std::env;
 use std::fs::Permissions;
@@ -22,7 +22,7 @@ pub const TRACER: Library = Library { name: recording::TRACER, variable: "RFTRAC
 /// The library for `--resources`, which records allocations.
 pub const RESOURCES: Library = Library { name: recording::RESOURCES, variable: "RFTRACE_PRELOAD_RESOURCES" };
 
-/// Preloaded library, as the dynamic linker is told of it.
+/// A preloaded library with a path for the dynamic linker.
 #[derive(Debug)]
 pub struct Preload {
     path: PathBuf,
@@ -52,7 +52,7 @@ impl Preload {
     ///
     /// # Errors
     ///
-    /// There is no folder for it.
+    /// The folder for it cannot be made.
     pub fn write(name: &str, library: &[u8]) -> Result<Self> {
         let permissions = Permissions::from_mode(0o711);
         let write = |parent: &PathBuf| {
@@ -71,12 +71,12 @@ impl Preload {
             .context("there is no temporary folder for a library that is to be preloaded (set TMPDIR)")
     }
 
-    /// Its path, as `LD_PRELOAD` takes it.
+    /// Returns the path in the form of `LD_PRELOAD`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Leaves the link where it is: there are processes that may start others.
+    /// Keeps the link, as living processes may start others.
     pub fn keep(self) {
         if let Some(folder) = self.folder {
             let _ = folder.keep();

@@ -1,4 +1,4 @@
-//! Facts on processes, as the system tells them.
+//! Facts about processes, as the system reports them.
 
 use std::collections::HashSet;
 use std::fs::{self, DirEntry};
@@ -22,7 +22,7 @@ pub(crate) fn other_number(pid: u32) -> Option<u32> {
     own_number(format!("/proc/{pid}").as_ref()).filter(|&own| own != pid)
 }
 
-/// The threads of a process that have not ended, as it calls them.
+/// Returns the living threads of a process, by the ids in its own namespace.
 #[must_use]
 pub fn threads(pid: u32) -> HashSet<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -36,7 +36,7 @@ pub(crate) fn status_of_zombie(pid: u32) -> Option<i32> {
     stat.is_zombie.then_some(stat.status)
 }
 
-/// How many threads a process has.
+/// Returns the number of a process's threads.
 #[must_use]
 pub fn n_threads(pid: u32) -> Option<u32> {
     Stat::of(pid).map(|stat| stat.n_threads)

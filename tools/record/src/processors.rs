@@ -1,22 +1,24 @@
-//! The processors whose programs are recorded.
+//! The processors whose programs can be recorded.
 
 use std::env::consts::ARCH;
 
 use object::{Architecture, elf};
 
-/// Properties of programs for a processor.
+/// The properties of programs for a processor.
 #[derive(Debug)]
 pub struct Processor {
-    /// Name in messages.
+    /// The name in messages.
     pub name: &'static str,
-    /// As targets are named, and `std::env::consts::ARCH`.
+    /// The name in targets and in `std::env::consts::ARCH`.
     pub arch: &'static str,
-    /// True if all features exist: attaching, XRay's sleds, resources. If not, these functions are recorded: those that call the tracer, have room
-    /// for a branch, or are chosen to get one without room, and library functions that the program calls.
+    /// True if all features work: attaching, XRay's sleds, resources. Otherwise these functions are recorded: those
+    /// that call the tracer, have room for a branch, or are chosen for a branch without room, and called library
+    /// functions.
     pub has_all: bool,
     /// True if arguments are known where a function calls the tracer. Otherwise they are known where it has room for a branch.
     pub(crate) has_arguments_at_calls: bool,
-    /// NOPs that make enough room for a branch, for `-fpatchable-function-entry` and rustc's `-Z patchable-function-entry`.
+    /// The number of NOPs that leave room for a branch, for `-fpatchable-function-entry` and rustc's
+    /// `-Z patchable-function-entry`.
     pub room: &'static str,
     /// As ELF files say it.
     pub(crate) machine: elf::Machine,
@@ -49,12 +51,12 @@ const ALL: [Processor; 2] = [
 ];
 
 impl Processor {
-    /// The one whose programs this one records: its own. `None` if it is none of them.
+    /// Returns the processor whose programs this one records: its own. `None` for other processors.
     pub fn own() -> Option<&'static Self> {
         ALL.iter().find(|processor| processor.arch == ARCH)
     }
 
-    /// That of a target, by the beginning of its name.
+    /// Returns the processor of a target, by the beginning of the target's name.
     pub fn of_target(target: &str) -> Option<&'static Self> {
         let (arch, _) = target.split_once('-')?;
         ALL.iter().find(|processor| processor.arch == arch)

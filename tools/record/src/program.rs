@@ -1,4 +1,4 @@
-//! The program that is to be recorded: where it is, and whether it can be.
+//! The program to record: its path, and whether it can be recorded.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,7 +17,7 @@ use rftrace_frontend::patchable_entries;
 use super::processors::Processor;
 use super::sys;
 
-/// The program's path, as the shell would find it.
+/// Returns the program's path, as a shell would find it.
 pub fn find(name: &OsStr) -> Result<PathBuf> {
     let path = Path::new(name);
     if !name.as_encoded_bytes().contains(&b'/') {
@@ -37,27 +37,27 @@ pub fn find(name: &OsStr) -> Result<PathBuf> {
     }
 }
 
-/// How the tracer comes into a program.
+/// The way in which the tracer comes into a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// By a library that is preloaded.
+    /// The dynamic linker preloads a library.
     Preloaded,
-    /// Nothing can be preloaded: it is put there from outside.
+    /// Nothing can be preloaded, so the tracer is put into the program from outside.
     Outside,
 }
 
-/// Recorded parts of a program.
+/// The parts of a program to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// Its calls of the tracer.
+    /// The calls of the tracer.
     Calls,
-    /// Functions that need not call it, by branches at their beginnings.
+    /// Functions that need not call the tracer, with branches at their beginnings.
     Functions,
     /// Features that need the library: calls of other libraries, resources.
     ByLibrary,
 }
 
-/// How the program can be recorded. The error says what to do if it cannot.
+/// Returns the way to record the program. The error has the remedy if there is none.
 pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
     let shown = path.display();
     if let Some(rights) = foreign_rights(path)? {
@@ -162,7 +162,7 @@ pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
     Ok(Way::Preloaded)
 }
 
-/// True if the program's functions call the tracer, or have room for a call.
+/// Returns true if the program's functions call the tracer, or have room for a call.
 pub fn calls_tracer(path: &Path) -> Result<bool> {
     let shown = path.display();
     let data = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
@@ -171,7 +171,8 @@ pub fn calls_tracer(path: &Path) -> Result<bool> {
     Ok(can_call_tracer(path, &file, own))
 }
 
-/// If the program's functions call the tracer where arguments are not known, returns advice how to record them.
+/// Returns advice for recording arguments, if the program's functions call the tracer at a place where arguments are
+/// unknown.
 ///
 /// # Errors
 ///
@@ -192,19 +193,19 @@ fn can_call_tracer(path: &Path, file: &object::File<'_>, own: &Processor) -> boo
     imports.any(|name| own.hooks.contains(&name)) || patchable_entries(path) > 0
 }
 
-/// A sanitizer that comes with a program, and the file in which it is.
+/// A sanitizer in a program, and its file.
 #[derive(Debug)]
 pub struct Sanitizer {
-    /// As it calls itself.
+    /// The sanitizer's name.
     pub name: &'static str,
-    /// Compiler option that switches it on: `-fsanitize=address`.
+    /// The compiler option that enables it: `-fsanitize=address`.
     pub option: String,
-    /// The program, or a library that is loaded with it.
+    /// The path of the program, or of a library that is loaded with it.
     pub file: PathBuf,
 }
 
-/// The sanitizer with which the program or one of its libraries was built, if it has one that takes the place of the C library's functions: its
-/// runtime is a library, or is linked in.
+/// Returns the sanitizer in a program or one of its libraries that replaces functions of the C library: its runtime is
+/// a library, or is linked in.
 ///
 /// # Errors
 ///

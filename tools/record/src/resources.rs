@@ -1,8 +1,8 @@
-//! Recording of resources: processes write their acquisition and release to chunks of this process's memory, and one thread takes full chunks to a
-//! file.
+//! Recording of resources: processes write allocations and releases to chunks of this process's memory, and a thread
+//! writes full chunks to a file.
 //!
-//! Not here: the writer in the processes (`rftrace-preload-resources`), the form of memory and file (`rftrace_format::resources`), and the display
-//! (`rftrace-resources`).
+//! Not here: the writer in the processes (`rftrace-preload-resources`), the form of memory and file
+//! (`rftrace_format::resources`), and the display (`rftrace-resources`).
 
 #![expect(unsafe_code)]
 
@@ -40,7 +40,7 @@ const WRITTEN_AT_ONCE: usize = 64 << 10;
 /// How often it is written what time it is: so it is known where the recorder does not come to its end.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Takes what processes record.
+/// A recorder of resources.
 #[derive(Debug)]
 pub struct ResourceRecorder {
     /// One, or one for each process that ran already.
@@ -64,36 +64,36 @@ struct Copy {
     done: Sender<io::Result<()>>,
 }
 
-/// Summary of the recording.
+/// The summary of the recording.
 #[derive(Debug, Default)]
 pub struct Recorded {
-    /// Processes; those that ran several programs count for each.
+    /// The number of processes. A process that ran several programs counts for each.
     pub processes: u32,
-    /// Events for which there was no room.
+    /// The number of events for which there was no room.
     pub lost: u64,
     /// True if the file has reached its limit.
     pub is_cut: bool,
-    /// Why the file could not be written to its end.
+    /// The error at which writing the file stopped.
     pub error: Option<io::Error>,
 }
 
 impl ResourceRecorder {
-    /// Makes the memory, and begins to record what is `wanted` and planned; if `is_detailed`, stacks of releases and arguments too. The file
-    /// is written to `work`, with `most_bytes` bytes at the most.
+    /// Makes the memory, and begins to record the resources that are `wanted` or planned; with `is_detailed` also
+    /// arguments and the stacks of releases. The file is in `work`, and has `most_bytes` bytes at most.
     ///
     /// # Errors
     ///
-    /// There is no memory, no file or no thread for it.
+    /// The system has no memory, no file or no thread for it.
     pub fn begin(work: &Path, most_bytes: u64, wanted: &[Resource], plan: &Plan, is_detailed: bool) -> Result<Self> {
         let file = memfd_create("rftrace-resources", MFdFlags::MFD_CLOEXEC).context("no memory for --resources")?;
         Self::begin_with(file.into(), work, most_bytes, bits(wanted, is_detailed) | plan.bits(), plan)
     }
 
-    /// The same of a process that runs already, in a file that is empty and in its memory.
+    /// Begins to record a running process like [`begin`](Self::begin). Its memory is the given empty file.
     ///
     /// # Errors
     ///
-    /// As of [`begin`](Self::begin).
+    /// Those of [`begin`](Self::begin).
     pub fn begin_in(
         file: File,
         work: &Path,
@@ -105,11 +105,11 @@ impl ResourceRecorder {
         Self::begin_with(file, work, most_bytes, bits(wanted, is_detailed) | plan.bits() | ATTACHED, plan)
     }
 
-    /// Records the same of one more process that runs already, in such a file.
+    /// Adds another running process with an empty file as memory.
     ///
     /// # Errors
     ///
-    /// There is no memory for it.
+    /// The system has no memory for it.
     pub fn add(&self, file: File) -> Result<()> {
         let mut memories = lock(&self.memories);
         let memory = memories[0].another(file, memories.len() as u32).context(NO_MEMORY)?;
@@ -160,34 +160,34 @@ impl ResourceRecorder {
         Ok(Self { memories, table, led, is_over, is_paused, copies, thread })
     }
 
-    /// Where recorded processes find the memory, as long as this one lives.
+    /// Returns the path of the memory for recorded processes. It is valid while this process lives.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.first().file.as_raw_fd())
     }
 
-    /// Where they find the table of functions that are specified, if there is one.
+    /// Returns the path of the table of specified functions, if there is one.
     #[must_use]
     pub fn table(&self) -> Option<String> {
         self.table.as_ref().map(|file| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
     }
 
-    /// Where the tracer's library finds which functions are to have branches, if there are such.
+    /// Returns the file with the list of functions to branch, for the tracer's library, if there is one.
     #[must_use]
     pub fn led(&self) -> Option<Passed> {
         self.led.as_ref().and_then(|file| Passed::of(file).ok())
     }
 
-    /// In which space of process numbers they have to be.
+    /// Returns the PID namespace in which the processes must be.
     ///
     /// # Errors
     ///
-    /// The system does not tell.
+    /// The system does not report it.
     pub fn space() -> Result<PathBuf> {
         fs::read_link("/proc/self/ns/pid").context("cannot read /proc/self/ns/pid")
     }
 
-    /// Ticks since the recording began.
+    /// Returns the number of ticks since the recording began.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.first().now()
@@ -197,16 +197,16 @@ impl ResourceRecorder {
         Arc::clone(&lock(&self.memories)[0])
     }
 
-    /// Pauses the recording of events of new resources, or resumes it.
+    /// Pauses or resumes the recording of new resources.
     pub fn pause(&self, is_paused: bool) {
         self.is_paused.store(is_paused, Relaxed);
     }
 
-    /// Writes a file of what was recorded so far, what is in the memory included.
+    /// Writes a file of the recording so far, including the memory's content.
     ///
     /// # Errors
     ///
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write_so_far(&self, path: &Path) -> Result<()> {
         let (done, told) = mpsc::channel();
         let wish = Copy { path: path.to_owned(), done };
@@ -214,7 +214,7 @@ impl ResourceRecorder {
         written.context("the recorder is gone")?.with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// The recorded threads that have not ended.
+    /// Returns the recorded threads that have not ended.
     #[must_use]
     pub fn living(&self) -> Vec<u32> {
         let memories = lock(&self.memories);
@@ -226,7 +226,7 @@ impl ResourceRecorder {
         threads
     }
 
-    /// Takes what is left.
+    /// Takes the remaining events and ends the recording.
     #[must_use]
     pub fn stop(self) -> Recorded {
         self.is_over.store(true, Relaxed);

@@ -1,5 +1,5 @@
-//! Recording as a stream for a client: the same bytes as for a receiver, from the beginning of each process that runs. A thread reads the spools, so
-//! a slow client holds up nobody.
+//! The recording as a stream for a client: the bytes that a receiver gets, from the beginning of each running process.
+//! A thread reads the spools, so a slow client delays no program.
 //!
 //! Not here: the content of the stream (`spools`).
 

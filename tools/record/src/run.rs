@@ -28,7 +28,7 @@ use crate::preload::Preload;
 use super::processes::start_time;
 use super::sys;
 
-/// A signal by its name, with or without `SIG`, or its number. 0 for `none`.
+/// Parses the name of a signal, with or without `SIG`, or its number. `none` is 0.
 pub fn parse_signal(text: &str) -> Result<i32, String> {
     let upper = text.to_ascii_uppercase();
     let full = if upper.starts_with("SIG") { upper.clone() } else { format!("SIG{upper}") };
@@ -63,45 +63,46 @@ fn real_time_signal(name: &str) -> Option<i32> {
 /// Those that end a program.
 const ENDING: [c_int; 4] = [SIGINT, SIGQUIT, SIGTERM, SIGHUP];
 
-/// The signals that would end this process now, and that it may handle.
+/// Returns the signals that would end this process now, and that it may handle.
 pub fn ending_signals() -> impl Iterator<Item = c_int> {
     ENDING.into_iter().filter(|&signal| !is_in_mask("self", "SigIgn:", signal))
 }
 
-/// How the tracer comes into a program.
+/// A way in which the tracer comes into a program.
 pub trait Way {
-    /// Result, for the messages at the end.
+    /// The result of the run, for messages at the end.
     type End;
 
-    /// Runs the program. Returns its number.
+    /// Runs the program. Returns its PID.
     ///
     /// # Errors
     ///
-    /// It cannot be run.
+    /// The program cannot be run.
     fn begin(&mut self, command: Command) -> Result<u32>;
 
-    /// Returns this process's own answer to a signal meant for the library. The answer returns whether it does anything.
+    /// Returns this process's own handler for a signal that is meant for the library. The handler returns whether it
+    /// does anything.
     fn answer(&self) -> Option<Box<dyn Fn(u32, c_int) -> bool + Send>>;
 
-    /// Waits until the program has ended, which stays a zombie.
+    /// Waits until the program has ended. The program stays a zombie.
     ///
     /// # Errors
     ///
     /// Those of the system.
     fn wait_for_end(&mut self, pid: u32) -> io::Result<()>;
 
-    /// Waits for others, of which `living` has not ended.
+    /// Waits for the other processes. `living` returns those that have not ended.
     fn finish(self, living: &dyn Fn() -> Vec<u32>) -> Self::End;
 }
 
-/// By libraries that the system loads, and that are told variables of the environment.
+/// The way with preloaded libraries and environment variables for them.
 #[derive(Debug)]
 pub struct Preloaded<'a> {
     /// The libraries.
     pub libraries: Vec<Preload>,
-    /// Environment variables for them.
+    /// The environment variables for them.
     pub variables: &'a [(&'static str, OsString)],
-    /// Where recorded processes tell of themselves.
+    /// The folder in which recorded processes have their entries.
     pub work: &'a Path,
 }
 
@@ -134,10 +135,9 @@ impl Way for Preloaded<'_> {
 
 /// Runs the program and waits until it and all recorded processes have ended.
 ///
-/// `kernel` records what the program does in the kernel. `living` are threads and processes that write to memory of this one and have not
-/// ended.
-///
-/// Signals go on to the program: those that would end it, and `for_library`, which have the library do something.
+/// `kernel` records the program in the kernel. `living` returns the living threads and processes that write to memory
+/// of this process. Signals go on to the program: those that would end it, and `for_library`, which the library
+/// handles.
 pub fn run<W: Way>(
     program: &Path,
     command: &[OsString],
@@ -221,21 +221,21 @@ fn has_place_for(pid: u32, signal: c_int) -> bool {
     ["SigCgt:", "SigIgn:", "SigBlk:"].iter().any(|mask| is_in_mask(&process, mask, signal))
 }
 
-/// How a program ended.
+/// The end of a program.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its process.
+    /// The process's PID.
     pub pid: u32,
-    /// Exit status of the program.
+    /// The exit status of the program.
     pub status: ExitStatus,
-    /// How long it ran.
+    /// The duration of the run.
     pub elapsed: Duration,
-    /// Resource usage of the program.
+    /// The resource usage of the program.
     pub usage: Usage,
 }
 
 impl Ended {
-    /// The exit status for the shell.
+    /// Returns the exit status for the shell.
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
     }
@@ -307,7 +307,7 @@ pub(crate) fn register(work: &Path) -> std::io::Result<()> {
     store::write(&work.join(mark()), "")
 }
 
-/// The name of the file for it.
+/// Returns the name of the recorder's entry in the working folder.
 #[must_use]
 pub fn mark() -> String {
     let pid = std::process::id();

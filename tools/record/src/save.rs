@@ -1,6 +1,6 @@
-//! From what was collected of a process to a directory: a part of the trace, or a snapshot.
+//! Makes a directory of the collected data of a process: a part of the trace, or a snapshot.
 //!
-//! Not here: how records become files (`rftrace_frontend::bank`), and where parts go (`parts`).
+//! Not here: how records become files (`rftrace_frontend::bank`), and the places of parts (`parts`).
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
@@ -15,12 +15,12 @@ use rftrace_format::store::{self, Owned};
 use rftrace_frontend::Error;
 use rftrace_frontend::bank::{Collected, SavedBank, Symbols};
 
-/// Behaviour of threads that find no room in their bank.
+/// The behaviour of threads that find no room in their bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFull {
-    /// They wait for the recorder, as long as that is at work.
+    /// They wait for the recorder while it works.
     Wait,
-    /// They go on, and what they call is not recorded.
+    /// They go on, and their calls are not recorded.
     Drop,
 }
 

@@ -1,4 +1,4 @@
-//! Records the context switches of a program and its children, by the kernel's perf events.
+//! Recording of a program's context switches, and of its children's, with the kernel's perf events.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -31,7 +31,7 @@ const MIN_KEPT_BYTES: u64 = 64 * 1024;
 
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
 
-/// The kernel's events of context switches, one for each processor. They count in programs that this thread starts.
+/// The kernel's events of context switches, one for each processor. They apply to programs that this thread starts.
 pub struct ScheduleEvents(Vec<(u32, Sampler)>);
 
 impl fmt::Debug for ScheduleEvents {
@@ -41,17 +41,17 @@ impl fmt::Debug for ScheduleEvents {
 }
 
 impl ScheduleEvents {
-    /// Opens them.
+    /// Opens the events.
     ///
     /// # Errors
     ///
-    /// [`Error::Schedule`] if the kernel does not allow it.
+    /// [`Error::Schedule`] if the kernel does not permit it.
     pub fn open() -> Result<Self> {
         let open = |processor| Ok((processor, open(processor).map_err(not_allowed)?));
         processors()?.into_iter().map(open).collect::<Result<_>>().map(Self)
     }
 
-    /// Records from now on, into files in the folder `work` which take `max_bytes` together.
+    /// Starts to record into files in the folder `work` with `max_bytes` in total.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl ScheduleEvents {
     }
 }
 
-/// Records into files, one for each processor, until it is told to stop.
+/// A recorder of context switches, with a file for each processor.
 #[derive(Debug)]
 pub struct ScheduleRecorder {
     /// By processor.
@@ -91,7 +91,7 @@ pub struct ScheduleRecorder {
 }
 
 impl ScheduleRecorder {
-    /// Its files are elsewhere by now.
+    /// Changes the paths of the recorder's files after a move of their directory.
     pub fn moved(&mut self, from: &Path, to: &Path) {
         for (_, path) in &mut self.files {
             store::moved(path, from, to);

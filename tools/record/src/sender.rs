@@ -1,8 +1,8 @@
-//! Sender of a recording to a receiver while the program runs: a thread reads the spools and sends their content. A slow or lost receiver holds up
-//! nobody: unsent records lie on the disk.
+//! The sender of a recording while the program runs: a thread reads the spools and sends their content. A slow or lost
+//! receiver delays no program: unsent records lie on the disk.
 //!
-//! Not here: the protocol (`rftrace_net::stream`), the sections made of spools (`spools`), the recording (`banks`), and the choice of files sent with
-//! the trace (`companions`).
+//! Not here: the protocol (`rftrace_net::stream`), the sections made of spools (`spools`), the recording (`banks`), and
+//! the choice of further files (`companions`).
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -29,29 +29,29 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 /// The receiver hears something so often.
 pub(crate) const BEAT: Duration = Duration::from_secs(5);
 
-/// Where what is recorded is sent.
+/// The receiver of a recording.
 #[derive(Clone, Debug)]
 pub struct Receiver {
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: Address,
-    /// Token that it demands.
+    /// The token that it requires.
     pub token: Option<Token>,
-    /// Name for the trace.
+    /// The name for the trace.
     pub name: String,
-    /// How long it may take for anything.
+    /// The maximum time for each step.
     pub timeout: Duration,
 }
 
-/// Result of sending.
+/// The result of sending.
 #[derive(Clone, Debug)]
 pub struct Sent {
     /// The receiver's name of the trace.
     pub name: String,
-    /// Bytes, all together.
+    /// The number of bytes sent.
     pub bytes: u64,
 }
 
-/// Sends what comes to the spools in a folder, and then what the trace has beside.
+/// A sender of the spools in a folder, and then of the trace's further files.
 #[derive(Debug)]
 pub struct Sender {
     told: Arc<Told>,
@@ -70,11 +70,11 @@ struct Told {
 }
 
 impl Sender {
-    /// Begins. If the receiver does not take it a line says so, once.
+    /// Starts to send. If the receiver refuses the stream, the sender prints a line, once.
     ///
     /// # Errors
     ///
-    /// There is no thread for it.
+    /// The system has no thread for it.
     pub fn begin(work: &Path, receiver: Receiver) -> Result<Self> {
         let told = Arc::<Told>::default();
         let (seen, work) = (Arc::clone(&told), work.to_owned());
@@ -94,11 +94,12 @@ impl Sender {
         Ok(Self { told, thread })
     }
 
-    /// Nothing more comes to the spools: waits until all in them was sent. They are not needed after that. `is_given_up` ends it.
+    /// Waits until all spools are sent; no more records may come. The spools are not needed after that. `is_given_up`
+    /// ends the wait.
     ///
     /// # Errors
     ///
-    /// The receiver does not take it, or was given up.
+    /// The receiver refuses the stream, or was given up.
     pub fn finish_spools(self, is_given_up: &AtomicBool) -> Result<Self> {
         self.told.is_over.store(true, Relaxed);
         self.thread.thread().unpark();
@@ -112,12 +113,12 @@ impl Sender {
         Ok(self)
     }
 
-    /// Behind [`finish_spools`](Self::finish_spools): sends what `trace` has beside the records, if it was made, and waits until the receiver has
-    /// all.
+    /// Sends the further files of `trace`, if it was made, and waits until the receiver has everything. Call
+    /// [`finish_spools`](Self::finish_spools) first.
     ///
     /// # Errors
     ///
-    /// As of that; or a file cannot be read.
+    /// Those of [`finish_spools`](Self::finish_spools); or a file cannot be read.
     pub fn finish(self, trace: Option<&Path>, is_given_up: &AtomicBool) -> Result<Sent> {
         *self.told.trace.lock().unwrap_or_else(PoisonError::into_inner) = Some(trace.map(Path::to_owned));
         self.thread.thread().unpark();

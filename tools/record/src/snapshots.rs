@@ -1,7 +1,7 @@
-//! Snapshots and dumps while a program runs: made by the thread that looks at the banks, written and brought to their place in the directory of
-//! the trace by another one, so that the first need not wait.
+//! Snapshots and dumps while a program runs. The thread that empties the banks makes the copies. Another thread writes
+//! them to the trace's directory, so the first one need not wait.
 //!
-//! Not here: which dumps are due (`dumps`), and how a ring is copied (`rftrace_frontend::bank`).
+//! Not here: the choice of dumps (`dumps`), and the copy of a ring (`rftrace_frontend::bank`).
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Content of spools as a stream: the processes, their chunks and the symbols of their modules, each once.
+//! The content of spools as a stream: processes, chunks, and the symbols of modules, each once.
 //!
 //! Not here: the readers of the stream (`sender`, `rfs`), and its form (`rftrace_net::stream`).
 

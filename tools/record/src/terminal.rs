@@ -1,4 +1,4 @@
-//! The terminal that a program shares with who records it.
+//! The terminal that a program shares with its recorder.
 
 use std::io::{self, IsTerminal, Write as _};
 
@@ -6,8 +6,8 @@ use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use rftrace_format::text::Shown;
 
-/// True if a line on stderr is in nobody's way: stderr is a terminal, the program writes its output elsewhere, does not draw on the screen itself
-/// (for which it would switch the editing of lines off), and runs in the foreground.
+/// Returns true if a line on stderr disturbs no other output: stderr is a terminal, and the program writes elsewhere,
+/// does not draw on the screen (it would switch line editing off), and runs in the foreground.
 #[must_use]
 pub fn is_for_messages() -> bool {
     let terminal = io::stderr();

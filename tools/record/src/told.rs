@@ -1,4 +1,4 @@
-//! Answers to recorded processes on functions' values, and their reports on the filter rules that match anything.
+//! Answers to recorded processes about functions' values, and their reports on filter rules that match anything.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::passed::Passed;
 use rftrace_format::recording::{TYPES, TYPES_END, TypesLine};
 
-/// Answers recorded processes what is known of the values of functions.
+/// A socket that answers questions of recorded processes about functions' values.
 #[derive(Debug)]
 pub struct Types {
     socket: PathBuf,
@@ -34,7 +34,8 @@ const MOST_ASKED: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Types {
-    /// Answers from now on, from a socket in the folder `work`. `answer` returns [lines](TypesLine) for a path and a build-id.
+    /// Starts to answer at a socket in the folder `work`. `answer` returns [lines](TypesLine) for a path and a
+    /// build-id.
     ///
     /// # Errors
     ///
@@ -61,11 +62,11 @@ impl Types {
         Ok(Self { socket, folder, is_over, thread })
     }
 
-    /// The folder of the socket, where other processes find it as long as this one lives.
+    /// Returns the socket's folder for other processes. It is valid while this process lives.
     ///
     /// # Errors
     ///
-    /// The system tells nothing of it.
+    /// The system does not report it.
     pub fn passed(&self) -> Result<Passed> {
         Passed::of(&self.folder).context("cannot pass the folder of a socket on")
     }
@@ -97,7 +98,8 @@ fn serve(mut stream: UnixStream, answer: &mut impl FnMut(&str, Option<&str>) -> 
     stream.write_all(TYPES_END.as_bytes())
 }
 
-/// A byte for each rule that all recorded processes share, behind one that says that any process has obeyed the filter.
+/// A memory that all recorded processes share: a byte for each rule, preceded by one that is set once a process applies
+/// the filter.
 #[derive(Debug)]
 pub struct RuleEffects {
     memory: File,
@@ -105,11 +107,12 @@ pub struct RuleEffects {
 }
 
 impl RuleEffects {
-    /// For these rules, in the order of [`Filter::optional_rules`](rftrace_frontend::Filter::optional_rules).
+    /// Makes the memory for these rules, in the order of
+    /// [`Filter::optional_rules`](rftrace_frontend::Filter::optional_rules).
     ///
     /// # Errors
     ///
-    /// There is no memory for it.
+    /// The system has no memory for it.
     pub fn create(rules: Vec<String>) -> Result<Self> {
         let memory = memfd_create("rftrace-rules", MFdFlags::MFD_CLOEXEC).context("no memory for rules")?;
         let mut memory = File::from(memory);
@@ -117,16 +120,16 @@ impl RuleEffects {
         Ok(Self { memory, rules })
     }
 
-    /// Where other processes find it, as long as this one lives.
+    /// Returns the file for other processes. It is valid while this process lives.
     ///
     /// # Errors
     ///
-    /// The system tells nothing of it.
+    /// The system does not report it.
     pub fn passed(&self) -> Result<Passed> {
         Passed::of(&self.memory).context("cannot pass rules on")
     }
 
-    /// A process has obeyed the rules; whether each of them matches anything there.
+    /// Adds the report of a process that applies the rules: for each rule, whether it matches anything there.
     ///
     /// # Errors
     ///
@@ -139,7 +142,7 @@ impl RuleEffects {
             .context("cannot note which rules have matched")
     }
 
-    /// The rules that have matched nothing in any process; none if no process has obeyed them.
+    /// Returns the rules that matched nothing in any process; none if no process has applied them.
     ///
     /// # Errors
     ///

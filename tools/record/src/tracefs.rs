@@ -1,4 +1,4 @@
-//! An instance of tracefs: buffers, events and a tracer of its own, which nobody else sees.
+//! An instance of tracefs: a private set of buffers, events and a tracer.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};

@@ -1,8 +1,8 @@
-//! Programs that run, of which resources alone are recorded, while they are followed by `ptrace`.
+//! Recording of resources alone in running programs, which are followed with `ptrace` meanwhile.
 //!
-//! Not here: what is made of that (`rftrace functracer`).
+//! Not here: the use of it (`rftrace functracer`).
 //!
-//! **Invariant**: a thread that is followed is borrowed by this thread alone, which follows it: only one may trace it.
+//! **Invariant**: this thread follows all threads, and it alone borrows them: a thread can have one tracer only.
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
@@ -23,31 +23,32 @@ use super::dumps;
 use super::follow::{Fate, Happened, Running};
 use super::resources::{Recorded, ResourceRecorder};
 
-/// Which programs, and how.
+/// The options of the recording.
 #[derive(Clone, Debug)]
 pub struct Options<'a> {
     /// The processes.
     pub pids: &'a [u32],
-    /// The file of the tracer's library.
+    /// The path of the tracer's library.
     pub library: PathBuf,
-    /// Options for recording resources.
+    /// The options for recording resources.
     pub resources: Resources,
-    /// Where it is written.
+    /// The working folder.
     pub work: &'a Path,
-    /// Bytes of that at the most.
+    /// The maximum number of bytes in it.
     pub most_bytes: u64,
 }
 
-/// Outcome of the recording.
+/// The outcome of the recording.
 #[derive(Debug)]
 pub struct Tracked {
-    /// Summary of the recording.
+    /// The summary.
     pub recorded: Recorded,
-    /// Why each process is not recorded any more.
+    /// The reason for each process's end.
     pub ends: Vec<(u32, Reason)>,
-    /// As of [`EndOfProcess`](super::attach::EndOfProcess).
+    /// The functions that modules call in other ways than through slots, see
+    /// [`EndOfProcess`](super::attach::EndOfProcess).
     pub left_out: Vec<String>,
-    /// The error, such as the one returned by `each`, if there was any.
+    /// The error, such as one of `each`, if there was any.
     pub result: Result<()>,
 }
 
@@ -84,12 +85,13 @@ impl Signals {
     }
 }
 
-/// Follows processes and records their resources, until all have ended or this process is told to end (SIGINT, SIGTERM, SIGHUP). `begun` is
-/// called as soon as all of them are recorded, `each` then with what happens; a SIGUSR1 to this process is one of theirs.
+/// Follows processes and records their resources, until all have ended or this process is told to end (SIGINT, SIGTERM,
+/// SIGHUP). It calls `begun` as soon as all of them are recorded, and `each` for every event; a SIGUSR1 to this process
+/// is an event too.
 ///
 /// # Errors
 ///
-/// Nothing is recorded: one of the processes cannot be attached to, and the others are left again.
+/// One of the processes cannot be attached to; nothing is recorded, and the others are left again.
 pub fn track(
     options: &Options<'_>,
     begun: impl FnOnce(&ResourceRecorder),

@@ -1,7 +1,7 @@
-//! Directories that hold what was recorded and no trace yet, as it is being recorded, was interrupted, or is kept as a stream: a trace for as long
-//! as somebody looks, made elsewhere, and nothing changes in the directory.
+//! Directories with records and no trace: the recording goes on, was interrupted, or is kept as a stream. This module
+//! makes a temporary trace elsewhere, and changes nothing in the directory.
 //!
-//! Not here: the trace that takes the place of the recording (`join`), and the messages (the commands).
+//! Not here: the trace that replaces the recording (`join`), and the messages (the commands).
 
 use std::fs::{self, Permissions};
 use std::io::Write as _;
@@ -26,19 +26,19 @@ use super::output::bytes_in;
 use super::run::Ended;
 use super::{parts, run, schedule};
 
-/// Where a directory is on its way to a trace.
+/// The stage of a directory on its way to a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// This process records there.
+    /// The process with this PID records to it.
     Recorded(u32),
-    /// The recorder is not there any more.
+    /// Its recorder has ended without making a trace.
     Left,
-    /// It stays as it is until somebody wants a trace.
+    /// The records are kept unconverted.
     Kept,
 }
 
 impl Stage {
-    /// That of a directory, and where the records are; `None` for a trace, or something else.
+    /// Returns the stage of a directory, and the folder with the records; `None` for a trace, or for other contents.
     #[must_use]
     pub fn of(dir: &Path) -> Option<(Self, PathBuf)> {
         if dir.join(INFO).exists() {
@@ -58,7 +58,7 @@ impl Stage {
 const TRIES: usize = 10;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A trace for a while. It goes with this value, and also where this process ends in any other way.
+/// A temporary trace, which is removed with this value, and at any other end of this process.
 #[derive(Debug)]
 pub struct Lent {
     dir: PathBuf,
@@ -72,11 +72,12 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Makes a trace of what has reached the disk. `tell` gets the bytes that it will take, about, and where.
+    /// Makes a trace of the records on the disk; `None` for a directory at none of these stages. It passes the
+    /// approximate size in bytes and the path to `tell`.
     ///
     /// # Errors
     ///
-    /// Nothing has been recorded yet, or there is no room, or something cannot be read.
+    /// No records are on the disk yet, there is no room, or a file cannot be read.
     pub fn of(dir: &Path, tell: impl FnOnce(u64, &Path)) -> Result<Option<Self>> {
         let Some((stage, work)) = Stage::of(dir) else { return Ok(None) };
         let mut tell = Some(tell);
@@ -162,13 +163,13 @@ impl Lent {
         Ok(Self { dir: trace, folder, bytes, errors: joined.errors, _guard: guard })
     }
 
-    /// The trace.
+    /// Returns the path of the trace.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Bytes that it takes.
+    /// Returns the size of the trace in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -180,7 +181,7 @@ impl Lent {
         &self.errors
     }
 
-    /// Removes it.
+    /// Removes the trace.
     ///
     /// # Errors
     ///

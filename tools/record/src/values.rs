@@ -1,4 +1,4 @@
-//! Values of calls in what processes have saved: how long they are behind a record, and the files that tell which they are.
+//! The values of calls in saved parts: their lengths behind records, and the files with their specs.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Sums of allocations and releases up to some time, in total and by each stack.
+//! The sums of allocations and releases up to some time, in total and for each stack.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -11,22 +11,22 @@ use crate::live::{Change, Live, Place, Until, follow};
 use crate::merge::Event;
 use crate::recording::Recording;
 
-/// Sums. What is said of blocks is said of descriptors and threads too, of which each has one byte.
+/// The sums of a resource. Descriptors and threads count as blocks of one byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Blocks that were taken.
+    /// The number of allocated blocks.
     pub allocations: u64,
-    /// Their bytes.
+    /// The size of these blocks in bytes.
     pub allocated: u64,
-    /// Of these, blocks that the same thread gave back before it took another one.
+    /// The number of temporary blocks: the same thread released each before its next allocation.
     pub temporary: u64,
-    /// Blocks that were given back.
+    /// The number of released blocks.
     pub releases: u64,
-    /// Blocks that are still there.
+    /// The number of blocks that were not released.
     pub blocks: u64,
-    /// Their bytes.
+    /// The size of these blocks in bytes.
     pub bytes: u64,
-    /// Releases that failed: the thing was not there.
+    /// The number of failed releases: the resource did not exist.
     pub failures: u64,
 }
 
@@ -43,12 +43,12 @@ impl Sums {
     }
 }
 
-/// A descriptor or thread that is still there.
+/// A descriptor or thread that was not released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Its number.
+    /// The number of the descriptor or thread.
     pub what: u64,
-    /// Its process, by its number in the recording.
+    /// The process, by its number in the recording.
     pub process: u32,
     /// The path of a file.
     pub detail: Option<Rc<str>>,
@@ -57,30 +57,30 @@ pub struct Held {
 /// Descriptors that are there as long as a program runs: a program that makes one of these means it to stay.
 pub(crate) const STANDARD: RangeInclusive<u64> = 0..=2;
 
-/// Sums of allocations and releases.
+/// The sums of the allocations and releases of a resource.
 #[derive(Debug)]
 pub struct Account {
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// In total.
+    /// The total sums.
     pub total: Sums,
-    /// By each stack.
+    /// The sums of each stack, by the number of the stack.
     pub stacks: Vec<Sums>,
-    /// By each process.
+    /// The sums of each process, by its number in the recording.
     pub processes: HashMap<u32, Sums>,
-    /// The most bytes that were there at a time, in processes that had not ended.
+    /// The maximum number of bytes at one time, in living processes.
     pub peak: u64,
-    /// When that was, in ticks and events since the beginning.
+    /// The time of that maximum: ticks and events since the beginning.
     pub peak_at: (u64, u64),
-    /// Which descriptors and threads are still there, a few of each stack.
+    /// Some of the unreleased descriptors and threads of each stack.
     pub held: HashMap<u32, Vec<Held>>,
-    /// By stacks: how many of the descriptors that are still there are those of stdin, stdout and stderr.
+    /// The number of unreleased descriptors of stdin, stdout and stderr, by stack.
     pub standard: HashMap<u32, u64>,
-    /// Releases of blocks that a forked process has from its parent.
+    /// The number of releases of blocks that a forked process inherited from its parent.
     pub inherited: u64,
-    /// Releases of blocks that nobody has taken: before the recording, or by functions that are not seen.
+    /// The number of releases without an allocation: it came before the recording, or from an unrecorded function.
     pub unknown: u64,
-    /// Allocations of blocks that were not given back.
+    /// The number of allocations at the address of an unreleased block.
     pub doubled: u64,
 }
 
@@ -123,11 +123,11 @@ impl Account {
         }
     }
 
-    /// Counts the events of a resource, of one process if that is wanted. What the tracer has taken for itself is left out.
+    /// Sums the events of a resource, of one process if `pid` names one. The tracer's own allocations are left out.
     ///
     /// # Errors
     ///
-    /// Those of [`Recording::events`]; or there are too many blocks at a time.
+    /// Those of [`Recording::events`]; or there are too many blocks at one time.
     pub fn of(recording: &Recording, resource: Resource, until: Until, pid: Option<u32>) -> Result<Self> {
         let mut ends: Vec<(u64, u32)> =
             recording.processes().iter().map(|(&number, process)| (process.last, number)).collect();

@@ -1,4 +1,4 @@
-//! The blocks of a file, one at a time.
+//! The blocks of a file, read one at a time.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};

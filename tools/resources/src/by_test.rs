@@ -1,7 +1,7 @@
-//! Which test of a Rust test binary has taken what is still there at the end.
+//! The tests of a Rust test binary that have allocated the unreleased resources.
 //!
-//! The test is found in the stack: the function below the one by which libtest calls it. A thread that a test has begun is the test's, as
-//! is one that such a thread has begun. What libtest takes for itself is no test's.
+//! The test is found in the stack: the function below the one by which libtest calls it. A thread begun by a test
+//! belongs to the test, and so do threads begun by such a thread. Allocations of libtest itself belong to no test.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -18,20 +18,20 @@ use crate::report::is_suppressed;
 /// The leaks of a test.
 #[derive(Debug, Default)]
 pub struct TestLeaks {
-    /// By resource: how many, and bytes.
+    /// The number and the bytes of unreleased blocks, for each resource.
     pub kept: BTreeMap<Resource, (u64, u64)>,
-    /// The same by stack, the greatest first, and the callers: the innermost first.
+    /// The same for each stack with its callers, innermost first. The largest stacks come first.
     pub stacks: Vec<(Resource, u64, u64, Rc<[Name]>)>,
 }
 
-/// The tests that have not given something back, by their names.
+/// The tests with leaks, by name.
 #[derive(Debug, Default)]
 pub struct Tests {
-    /// Those.
+    /// The leaks of each test.
     pub leaks: BTreeMap<String, TestLeaks>,
-    /// Leaks that do not count, by resource: suppressed, or made once for all.
+    /// The leaks that do not count, for each resource: suppressed ones, and global data.
     pub suppressed: BTreeMap<Resource, (u64, u64)>,
-    /// Leaks that no test has taken.
+    /// The leaks outside of tests, for each resource.
     pub outside: BTreeMap<Resource, (u64, u64)>,
 }
 
@@ -74,12 +74,12 @@ struct Finder<'r> {
 }
 
 impl Tests {
-    /// Finds out which test has taken what is still there of these resources. Whose stack has a function or module of `suppressed` does not
-    /// count. Threads that tests have begun are known where [`Resource::Thread`] was recorded.
+    /// Finds the tests that have allocated the unreleased blocks of these resources. A stack with a function or module
+    /// of `suppressed` does not count. Threads of tests are known if [`Resource::Thread`] was recorded.
     ///
     /// # Errors
     ///
-    /// Those of [`Recording::events`]; or there is too much at a time.
+    /// Those of [`Recording::events`]; or there are too many blocks at one time.
     pub fn of(
         recording: &Recording,
         resources: &[Resource],

@@ -1,4 +1,4 @@
-//! The difference between two recordings of a resource: stacks are the same where their functions are.
+//! The difference between two recordings of a resource. Stacks with the same functions are the same.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use crate::names::Name;
 use crate::report::{Report, Sort};
 use crate::words::{Size, one_of, several_of};
 
-/// The difference between two programs, or between two runs of the same one.
+/// The difference between two programs, or between two runs of one.
 #[derive(Debug)]
 pub struct Difference {
     resource: Resource,
@@ -72,7 +72,8 @@ impl Change {
 }
 
 impl Difference {
-    /// The amount by which `new` exceeds `old`. Reports are to have all stacks. Lines in source files do not count: they change with each build.
+    /// Computes by how much `new` exceeds `old`. The reports must have all stacks. Source lines do not count, as they
+    /// change with each build.
     #[must_use]
     pub fn of((old, old_report): (&Account, &Report), (new, new_report): (&Account, &Report), sort: Sort) -> Self {
         /// By functions and modules.
@@ -108,7 +109,7 @@ impl Difference {
         Self { resource: new.resource, total, peak: i128::from(new.peak) - i128::from(old.peak), stacks }
     }
 
-    /// Writes the totals, and so many stacks, of each so many functions.
+    /// Writes the totals, and the first `limit` stacks with `depth` functions each.
     ///
     /// # Errors
     ///
@@ -144,7 +145,7 @@ impl Difference {
         write(out).map_err(Error::Write)
     }
 
-    /// The same as values: in total, and by stacks.
+    /// Returns the same as JSON values: the totals, and the stacks.
     #[must_use]
     pub fn json(&self, limit: usize, depth: usize) -> (Value, Vec<Value>) {
         let mut total = self.total.json();

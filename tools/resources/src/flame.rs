@@ -1,4 +1,4 @@
-//! Flame graphs of bytes, or of descriptors and threads: functions as wide as what they and those that they called have taken.
+//! Flame graphs of bytes or of blocks: a function is as wide as the allocations of it and its calls.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,7 +14,7 @@ use crate::words::several_of;
 /// The most bytes of text that a picture is drawn of.
 const MAX_TEXT_BYTES: usize = 128 << 20;
 
-/// The unit of a function's width, in a picture of memory. Descriptors and threads are one each.
+/// The unit of a width in a flame graph of memory. Descriptors and threads count as one each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
@@ -24,11 +24,11 @@ pub enum Unit {
 }
 
 impl Report {
-    /// Draws stacks as an SVG, each as wide as `width` says, in that unit.
+    /// Draws the stacks as an SVG. `width` returns the width of a stack in `unit`.
     ///
     /// # Errors
     ///
-    /// [`Error::Write`]; or there is nothing to draw, or too much.
+    /// [`Error::Write`]; or there is no stack to draw, or too many.
     pub fn flame_graph(&self, title: &str, unit: Unit, width: fn(&Sums) -> u64, out: &mut dyn Write) -> Result<()> {
         let mut stacks: BTreeMap<String, u64> = BTreeMap::new();
         let mut n_bytes = 0;

@@ -1,7 +1,8 @@
-//! The file that heaptrack's programs read (`heaptrack_gui`, `heaptrack_print`): what `heaptrack_interpret` makes, format 3.
+//! The file format of heaptrack's programs (`heaptrack_gui`, `heaptrack_print`): the output of `heaptrack_interpret`,
+//! format 3.
 //!
-//! Lines of a letter and hexadecimal numbers. What a line names was written before: strings, addresses and stacks are counted from 1,
-//! kinds of blocks from 0.
+//! Lines consist of a letter and hexadecimal numbers. A line refers to earlier ones: strings, addresses and stacks are
+//! counted from 1, kinds of blocks from 0.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -17,8 +18,8 @@ use crate::recording::{Frame, Recording};
 /// The version of heaptrack that such files are of, and of the format.
 const VERSIONS: &str = "v 10400 3";
 
-/// Writes all memory that was taken and given back up to some time, of one process if that is wanted. heaptrack knows one process in a file: where
-/// it is of several, they are told as one.
+/// Writes all allocations and releases of memory up to some time, of one process if `pid` names one. heaptrack knows
+/// one process in a file, so several processes are written as one.
 ///
 /// # Errors
 ///

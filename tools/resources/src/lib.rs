@@ -1,18 +1,36 @@
-//! Memory, files and threads that were not given back, by the functions that took them: reads `resources.dat` of a trace, and shows it.
+//! Reports on unreleased memory, files and threads by the functions that allocated them: reads and shows the
+//! `resources.dat` of a trace.
 //!
-//! - [`Recording`] is a file that was opened: processes, modules and stacks are in memory, events are read when they are needed.
-//! - [`Account`] has the sums of allocations and releases of a resource up to some time, in total and by each stack.
+//! - [`Recording`] is an opened file. Processes, modules and stacks are in memory; events are read when they are
+//!   needed.
+//! - [`Account`] has the sums of allocations and releases of a resource up to some time, in total and for each stack.
 //! - [`Names`] finds functions and source lines of addresses.
 //! - [`Report`] is a choice of stacks with names, as text, JSON or a flame graph.
-//! - [`Tests`] finds the tests of a Rust test binary that leak.
+//! - [`Tests`] finds the leaking tests of a Rust test binary.
 //! - [`Difference`] compares two recordings.
-//! - [`timeline`] is how much was there from time to time.
-//! - [`FunctracerText`] and [`write_sp_rtrace`] write the text of older tools; [`Postprocessor`] makes less of it.
+//! - [`timeline`] is the amount of a resource over time.
+//! - [`FunctracerText`] and [`write_sp_rtrace`] write the text of older tools; [`Postprocessor`] shortens it.
 //! - [`write_heaptrack`] writes input for heaptrack's own programs.
 //!
-//! The file is untrusted: a number that is too large or wrong is an error that names the place.
+//! The file is untrusted: a wrong number is an error that names the place.
 //!
 //! Not here: the file's format (`rftrace_format::resources`), and its writer (`rftrace-record`).
+//!
+//! # Example
+//!
+//! This program prints the amount of unreleased memory in a trace:
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use rftrace_format::resources::Resource;
+//! use rftrace_resources::{Account, Recording, Until};
+//!
+//! let recording = Recording::open(Path::new("trace/resources.dat"))?;
+//! let account = Account::of(&recording, Resource::Memory, Until::End, None)?;
+//! println!("{} bytes in {} blocks were not released", account.total.bytes, account.total.blocks);
+//! # Ok::<(), rftrace_read::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -1,4 +1,4 @@
-//! The live things while events come: taken and not given back.
+//! The live blocks while events are read: allocated and not released.
 //!
 //! Not here: counting them (`account`).
 
@@ -158,14 +158,14 @@ impl<'r, T> Live<'r, T> {
     }
 }
 
-/// Up to when.
+/// The end of the events to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// The end.
+    /// The end of the recording.
     End,
-    /// So many nanoseconds after the beginning.
+    /// This number of nanoseconds after the beginning.
     Nanos(u64),
-    /// So many events.
+    /// This number of events.
     Events(u64),
 }
 

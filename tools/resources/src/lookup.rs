@@ -1,4 +1,4 @@
-//! Names of addresses, where only files and the ranges that they lay in are known.
+//! Names of addresses from files and their address ranges alone.
 
 use std::collections::HashMap;
 use std::fs::File;

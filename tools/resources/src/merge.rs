@@ -10,30 +10,31 @@ use rftrace_read::{Error, Result};
 use crate::blocks::{self, Block};
 use crate::recording::Recording;
 
-/// Something was taken or given back.
+/// An allocation, a release or another call of a recorded function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, in ticks since the recording began.
+    /// The time in ticks since the recording began.
     pub ticks: u64,
-    /// By which function.
+    /// The kind of the event, which tells the function.
     pub kind: Kind,
-    /// Of what, and what it does.
+    /// The resource.
     pub resource: Resource,
-    /// The action of the function.
+    /// The effect of the function.
     pub action: Action,
-    /// Its name.
+    /// The function's name.
     pub function: &'static str,
     /// The address, descriptor or thread.
     pub address: u64,
-    /// How many bytes were wanted, 1 for what has none; 0 for a release, but for that of a range its last one.
+    /// The requested number of bytes, 1 for a resource without size; 0 for a release. The release of a range has the
+    /// range's last number here.
     pub bytes: u64,
-    /// When the call began, as far as that is known.
+    /// The time at which the call began, as far as it is known.
     pub began: u64,
     /// The path of a file.
     pub detail: Option<Rc<str>>,
-    /// Where more was recorded: what the function got or returned, and its arguments.
+    /// The argument or result of the function, and its arguments as text, if they were recorded.
     pub told: Option<(u64, Rc<str>)>,
-    /// The stack of the caller; 0 if it is not known.
+    /// The number of the caller's stack; 0 if it is unknown.
     pub stack: u32,
     /// The process, by its number in the recording.
     pub process: u32,
@@ -47,13 +48,13 @@ struct Open {
 }
 
 impl Recording {
-    /// Calls `each` with the events, until it returns false.
+    /// Calls `each` with the events in order of time, until it returns false.
     ///
-    /// In memory are the blocks that threads wrote to at the same time.
+    /// Only blocks that threads wrote to at the same time are in memory.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or blocks were written to at the same time that cannot have been.
+    /// The file cannot be read, or its blocks overlap in time in an impossible way.
     pub fn events(&self, mut each: impl FnMut(&Event) -> bool) -> Result<()> {
         /// Threads may have left some to the recorder that it has not taken.
         const MOST: usize = 2 * pool::CHUNKS;

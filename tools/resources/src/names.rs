@@ -1,4 +1,5 @@
-//! The functions and source lines of return addresses, inlined functions included, from the files of programs and libraries.
+//! The functions and source lines of return addresses, with inlined functions, from the files of programs and
+//! libraries.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -17,16 +18,16 @@ use crate::recording::{Frame, Module};
 /// The longest name, in bytes.
 const MAX_BYTES: usize = 4096;
 
-/// A function that was running.
+/// A function on a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// Its name, or the module and the address in it where that is all that is known.
+    /// The function's name, or the module with the address in it if the name is unknown.
     pub function: String,
-    /// The source file, and the line of the call.
+    /// The source file and the line of the call.
     pub place: Option<(String, u32)>,
     /// True if the function is inlined into the next one.
     pub is_inlined: bool,
-    /// The module's file name; empty if there is none.
+    /// The file name of the module; empty without one.
     pub module: String,
 }
 
@@ -40,7 +41,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Finds names, each once.
+/// A cache of names.
 #[derive(Default)]
 pub struct Names {
     /// By module: its debug information, if there is any here.
@@ -57,7 +58,7 @@ impl fmt::Debug for Names {
 }
 
 impl Names {
-    /// The functions that were running at a frame: the innermost one first, the one that is none of the inlined last.
+    /// Returns the functions of a frame: inlined ones first, from the innermost, then the function itself.
     pub fn of(&mut self, modules: &[Module], frame: Frame) -> Rc<[Name]> {
         if let Some(known) = self.known.get(&frame) {
             return Rc::clone(known);
@@ -97,7 +98,7 @@ impl Names {
         file.as_ref()
     }
 
-    /// Files that are of another build than those that were recorded, or are not here: what was in them has no names.
+    /// Returns the files that are missing, or of another build than the recorded ones. Their functions have no names.
     pub fn changed(&self) -> &[String] {
         &self.changed
     }

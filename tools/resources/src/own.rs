@@ -1,4 +1,4 @@
-//! Stacks of the tracer's own: it takes memory in a program too, to write the trace, which is none of the program's.
+//! The stacks of the tracer itself, which allocates memory in a program to write the trace.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! The facts of a recording that are known before its events are read: processes, modules, stacks, and what time it was.
+//! The facts of a recording besides its events: processes, modules, stacks, and clocks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -21,7 +21,7 @@ const MAX_MODULES: usize = 1 << 18;
 const MAX_PROCESSES: usize = 1 << 20;
 const MAX_THREADS: usize = 1 << 22;
 
-/// A recording of resources, in a file that is open.
+/// A recording of resources in an open file.
 #[derive(Debug)]
 pub struct Recording {
     pub(crate) blocks: Blocks,
@@ -48,22 +48,22 @@ pub struct Recording {
     /// Those of specifications, by their numbers, and which functions are of which.
     specified: BTreeMap<u8, Specified>,
     functions: HashMap<u64, (u8, &'static str)>,
-    /// Events that were lost.
+    /// The number of lost events.
     pub lost: u64,
-    /// True if the recording ended when its file had its greatest size.
+    /// True if the recording ended because its file had the maximum size.
     pub is_cut: bool,
-    /// True if the recorder has come to its end.
+    /// True if the recorder ended regularly.
     pub is_whole: bool,
 }
 
 /// A program that ran in a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Its number for the system.
+    /// The process's PID.
     pub pid: u32,
-    /// The one that it was forked from, by its number in the recording; 0 for one that began with a program of its own.
+    /// The parent that forked it, by its number in the recording; 0 for a process without a recorded parent.
     pub parent: u32,
-    /// The program.
+    /// The program's path.
     pub program: String,
     /// The ticks of its first event, and of its last one.
     pub(crate) first: u64,
@@ -81,10 +81,10 @@ pub(crate) struct Loaded {
     pub(crate) range: (u64, u64),
 }
 
-/// A thread that has taken something or given it back.
+/// A thread that has allocated or released a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Its name when it did so first, 15 bytes at the most.
+    /// The name at its first event, 15 bytes at most.
     pub name: String,
     /// Its `pthread_t`.
     pub pthread: u64,
@@ -95,9 +95,9 @@ pub struct Thread {
 /// A program or library in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// Its file.
+    /// The file's path.
     pub path: String,
-    /// The build-id, in hexadecimal digits; empty if it has none.
+    /// The build-id in hexadecimal digits; empty without one.
     pub build_id: String,
     process: u32,
     base: u64,
@@ -116,9 +116,9 @@ impl Module {
 /// A return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frame {
-    /// The module, in the order of [`Recording::modules`].
+    /// The index of its module in [`Recording::modules`].
     pub module: Option<u32>,
-    /// Relative to the module, as its file has it; the address itself where there is none.
+    /// The address relative to the module, as in its file; the address itself without a module.
     pub address: u64,
 }
 
@@ -148,7 +148,7 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// It cannot be read, is no such file, or holds more than there is room for.
+    /// The file cannot be read, is of another kind, or exceeds a limit.
     pub fn open(path: &Path) -> Result<Self> {
         let blocks = Blocks::open(path)?;
         let mut found = Found::default();
@@ -182,13 +182,13 @@ impl Recording {
         Ok(recording)
     }
 
-    /// True if the recorded process ran before: it may release what it took before the recording.
+    /// Returns true if the process ran before the recording: it may release resources that it allocated earlier.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.wanted & ATTACHED != 0
     }
 
-    /// The recorded resources.
+    /// Returns the recorded resources.
     pub fn resources(&self) -> Vec<Resource> {
         let specified = self.specified.values().map(|&specified| Resource::Specified(specified));
         Resource::ALL.into_iter().chain(specified).filter(|resource| self.wanted & resource.bit() != 0).collect()
@@ -203,29 +203,29 @@ impl Recording {
         Some((Resource::Specified(*self.specified.get(&resource)?), name))
     }
 
-    /// The processes by their numbers in the recording, from 1 on.
+    /// Returns the processes by their numbers in the recording, from 1.
     pub fn processes(&self) -> &BTreeMap<u32, Process> {
         &self.processes
     }
 
-    /// A thread of a process at some time, if anything is known of it.
+    /// Returns a thread of a process at a time in ticks, if it is known.
     pub fn thread(&self, process: u32, tid: u32, ticks: u64) -> Option<&Thread> {
         let threads = self.threads.get(&(process, tid))?;
         // It tells of itself a little after the time that its first event has.
         threads.iter().rev().find(|thread| thread.first <= ticks).or(threads.first())
     }
 
-    /// All modules, those of several processes once.
+    /// Returns all modules, each once.
     pub fn modules(&self) -> &[Module] {
         &self.modules
     }
 
-    /// How many stacks there are; the first one is empty.
+    /// Returns the number of stacks. The first one is empty.
     pub fn n_stacks(&self) -> usize {
         self.ends.len()
     }
 
-    /// The frames of a stack, the innermost one first.
+    /// Returns the frames of a stack, innermost first.
     pub fn stack(&self, stack: u32) -> &[Frame] {
         let stack = stack as usize;
         let start = if stack == 0 { 0 } else { self.ends[stack - 1] };
@@ -238,7 +238,7 @@ impl Recording {
         self.lineage(process).find_map(|process| known(&process)).unwrap_or(0)
     }
 
-    /// The time of an event, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Converts the ticks of an event to nanoseconds of `CLOCK_MONOTONIC`.
     pub fn nanos(&self, ticks: u64) -> u64 {
         let Some([(first, first_nanos), (last, last_nanos)]) = self.clock else { return ticks };
         let (all, nanos) = (last.saturating_sub(first), last_nanos.saturating_sub(first_nanos));
@@ -250,12 +250,12 @@ impl Recording {
         at.clamp(0, i128::from(u64::MAX)) as u64
     }
 
-    /// Nanoseconds since the recording began.
+    /// Converts the ticks of an event to nanoseconds since the recording began.
     pub fn since_start(&self, ticks: u64) -> u64 {
         self.nanos(ticks).saturating_sub(self.clock.map_or(0, |[(_, first), _]| first))
     }
 
-    /// Nanoseconds since 1970, at a time of the recording; `None` if that is not known.
+    /// Converts the ticks of an event to nanoseconds since 1970; `None` if the time of day is unknown.
     pub fn unix_nanos(&self, ticks: u64) -> Option<u64> {
         Some(self.nanos(ticks).wrapping_add(self.unix_offset?))
     }

@@ -1,4 +1,4 @@
-//! Stacks by what they took, with names: chosen, in an order, as text and JSON.
+//! Stacks with names, by the resources that they allocated: chosen, sorted, as text and JSON.
 
 use std::io::{self, Write};
 
@@ -11,28 +11,28 @@ use crate::names::{Name, Names};
 use crate::recording::Recording;
 use crate::words::{Size, amount, number};
 
-/// In which order stacks are.
+/// The order of stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// By bytes that are still there.
+    /// By unreleased bytes.
     #[default]
     Bytes,
-    /// By blocks that are still there.
+    /// By unreleased blocks.
     Count,
-    /// By all bytes that were taken.
+    /// By allocated bytes.
     Allocated,
-    /// By blocks that were given back at once.
+    /// By temporary blocks.
     Temporary,
 }
 
-/// The choice of stacks that are shown.
+/// The choice of stacks to show.
 #[derive(Debug, Default)]
 pub struct Choice {
     /// The order.
     pub sort: Sort,
-    /// Only what is still there.
+    /// True to show only unreleased blocks.
     pub is_leaks: bool,
-    /// Suppressed stacks: those with such a function or module.
+    /// The patterns of functions and modules whose stacks are suppressed.
     pub suppressed: Vec<Pattern>,
 }
 
@@ -54,24 +54,24 @@ const RUNTIMES: [&str; 4] = ["libc.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld
 /// A stack with names.
 #[derive(Debug)]
 pub struct Line {
-    /// Its sums.
+    /// The stack's sums.
     pub sums: Sums,
-    /// Some of the descriptors and threads that are still there.
+    /// Some of the unreleased descriptors and threads.
     pub held: Vec<Held>,
-    /// The callers, the innermost first.
+    /// The callers, innermost first.
     pub names: Vec<Name>,
 }
 
 /// An account with names.
 #[derive(Debug)]
 pub struct Report {
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// Stacks, the greatest first.
+    /// The stacks, largest first.
     pub lines: Vec<Line>,
-    /// The sums of stacks that were left out: of libraries, or suppressed.
+    /// The sums of stacks that were left out: those of runtime libraries alone, standard streams, and suppressed ones.
     pub suppressed: Sums,
-    /// Programs and libraries that have no names, as they have changed.
+    /// The programs and libraries without names, as their files have changed.
     pub changed: Vec<String>,
 }
 
@@ -113,7 +113,7 @@ impl Report {
         report
     }
 
-    /// The sums of all that is shown.
+    /// Returns the sum of all shown stacks.
     pub fn total(&self) -> Sums {
         self.lines.iter().fold(Sums::default(), |mut total, line| {
             total.add(&line.sums);
@@ -121,7 +121,7 @@ impl Report {
         })
     }
 
-    /// Writes so many stacks, of each so many functions.
+    /// Writes the first `limit` stacks with `depth` functions each.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl Report {
         write(out).map_err(Error::Write)
     }
 
-    /// The same as values.
+    /// Returns the same stacks as JSON values.
     #[must_use]
     pub fn json(&self, limit: usize, depth: usize) -> Vec<Value> {
         let line = |line: &Line| {
@@ -217,7 +217,7 @@ pub(crate) fn sums_json(sums: &Sums) -> Value {
 }
 
 impl Account {
-    /// Writes the totals, and what was odd.
+    /// Writes the totals, and a note on irregular events.
     ///
     /// # Errors
     ///
@@ -270,7 +270,7 @@ impl Account {
         write(out).map_err(Error::Write)
     }
 
-    /// The same as values.
+    /// Returns the same totals as a JSON value.
     #[must_use]
     pub fn json(&self, recording: &Recording) -> Value {
         let mut processes: Vec<_> = self.processes.iter().collect();

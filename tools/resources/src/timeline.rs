@@ -1,4 +1,4 @@
-//! How much of a resource was there from time to time, for a line in a picture.
+//! The amount of a resource over time, for a line in a picture.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -36,13 +36,15 @@ impl Line {
     }
 }
 
-/// Tells of each process how much of a resource it has, in bytes of memory or numbers of the others, whenever that changes; where it changes often only the most and
-/// the last ones of a ten-thousandth of the time. `each` gets the process by its number in the recording, nanoseconds of `CLOCK_MONOTONIC`, which
-/// do not go back for a process, and how much that is. At the end of a process it is 0.
+/// Reports the amount of a resource in each process, in bytes of memory or numbers of other resources, at each change.
+///
+/// `each` gets the process, by its number in the recording, nanoseconds of `CLOCK_MONOTONIC`, which do not decrease for
+/// a process, and the amount. For frequent changes it gets only the maximum and the last amount of each ten-thousandth
+/// of the time. At the end of a process the amount is 0.
 ///
 /// # Errors
 ///
-/// Those of [`Recording::events`] and of `each`; or there is too much at a time.
+/// Those of [`Recording::events`] and of `each`; or there are too many blocks at one time.
 pub fn timeline(
     recording: &Recording,
     resource: Resource,

@@ -1,10 +1,10 @@
-//! Names of resources, and readable sizes.
+//! The names of resources, and readable sizes.
 
 use std::fmt;
 
 use rftrace_format::resources::Resource;
 
-/// Bytes, as they are read best.
+/// A number of bytes, displayed in a readable unit.
 #[derive(Clone, Copy, Debug)]
 pub struct Size(pub u64);
 
@@ -32,7 +32,7 @@ pub(crate) fn one_of(resource: Resource) -> &'static str {
     }
 }
 
-/// The word for several.
+/// Returns the plural of a resource's name.
 #[must_use]
 pub fn several_of(resource: Resource) -> String {
     let one = one_of(resource);
@@ -44,7 +44,7 @@ pub(crate) fn number(resource: Resource, number: u64) -> String {
     if number == 1 { format!("1 {}", one_of(resource)) } else { format!("{number} {}", several_of(resource)) }
 }
 
-/// So many of a resource, with their bytes where it has such.
+/// Returns the amount of a resource as text: the number, and the bytes for a resource with sizes.
 #[must_use]
 pub fn amount(resource: Resource, bytes: u64, blocks: u64) -> String {
     if resource.has_bytes() {

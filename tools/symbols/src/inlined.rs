@@ -1,4 +1,5 @@
-//! Which functions a compiler has inlined into others. They have no calls in a trace: their code runs in the calls of those.
+//! Functions that the compiler has inlined into others. A trace has no calls of them: their code runs in the outer
+//! function.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;

@@ -1,6 +1,22 @@
-//! Names for the functions of a trace whose tracer knew only addresses: a kernel's, or one from another machine.
+//! Names for the functions of a trace that has only addresses, such as that of a kernel or of another machine.
 //!
-//! Not here: which functions a binary has (`rftrace-frontend`), and how the files that are written are read (`rftrace-read`).
+//! Not here: the functions of a binary (`rftrace-frontend`), and reading the written files (`rftrace-read`).
+//!
+//! # Example
+//!
+//! This program adds the names of a kernel's functions to a trace:
+//!
+//! ```no_run
+//! use std::path::{Path, PathBuf};
+//!
+//! use rftrace_symbols::{SymbolOptions, add_symbols};
+//!
+//! let options = SymbolOptions::new(vec![PathBuf::from("kernel.elf")]);
+//! for binary in add_symbols(Path::new("trace"), &options)? {
+//!     println!("{} functions of {}", binary.functions, binary.module);
+//! }
+//! # Ok::<(), rftrace_read::Error>(())
+//! ```
 
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
@@ -36,59 +52,59 @@ const MAX_ADDRESSES: usize = 1 << 20;
 /// At one of so many called addresses a binary must have a function. Those of calls into other modules are in none.
 const MIN_SHARE: usize = 8;
 
-/// Sources of the names of functions. See [`add_symbols`].
+/// The options of [`add_symbols`]: the sources of the functions' names.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SymbolOptions {
-    /// The ELF files.
+    /// The paths of the ELF files.
     pub binaries: Vec<PathBuf>,
-    /// Where the lowest loadable segment of the only binary lay in memory, if the trace's map tells it wrong.
+    /// The address of the lowest loadable segment of the only binary in memory, if the trace's map is wrong.
     pub load_address: Option<u64>,
-    /// True to write source lines too, where the binary has them.
+    /// True to write source lines too, if the binary has them.
     pub lines: bool,
 }
 
 impl SymbolOptions {
-    /// Functions of these binaries, and their lines.
+    /// Creates options for the functions of these binaries and their source lines.
     pub fn new(binaries: Vec<PathBuf>) -> Self {
         Self { binaries, load_address: None, lines: true }
     }
 }
 
-/// The symbols and lines that were written for a binary.
+/// The symbols and source lines that were written for a binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Symbolized {
-    /// The binary.
+    /// The binary's path.
     pub binary: PathBuf,
-    /// The module of the trace that it is.
+    /// The trace's module that belongs to the binary.
     pub module: String,
-    /// The symbol file.
+    /// The path of the symbol file.
     pub file: PathBuf,
-    /// How many functions it names.
+    /// The number of functions in it.
     pub functions: usize,
-    /// For how many of them the source line was written.
+    /// The number of functions with a source line.
     pub lines: usize,
-    /// How many addresses of the module were called, and at how many of these the binary can have been.
+    /// The number of called addresses in the module, and the number of those that fit the binary.
     pub called: (usize, usize),
-    /// How many of its functions were entered at several places: other functions are inlined into them, with their calls of
-    /// the hook.
+    /// The number of functions that were entered at several places: functions with hooks were inlined into them.
     pub with_inlined: usize,
-    /// True if its build-id is that of the trace's module.
+    /// True if the build-ids of binary and module are the same.
     pub is_same_build: bool,
-    /// Where the binary lay in memory, by 48 bits.
+    /// The address of the binary in memory, reduced to 48 bits.
     pub load_address: u64,
 }
 
-/// Writes the symbol file, and the file of source lines, of each binary into the trace in `dir`.
+/// Writes the symbol file and the source lines of each binary into the trace in `dir`.
 ///
-/// A binary belongs to the module of the map with its build-id, else to that with its file name, else to the one in which
-/// most of the called addresses are functions of it. It lies where the map says; the map is changed if that is wrong.
+/// A binary belongs to the module with its build-id, else to the one with its file name, else to the one in which most
+/// of the called addresses are functions of the binary. Its address comes from the map, which is corrected if it is
+/// wrong.
 ///
 /// # Errors
 ///
-/// Those of [`Trace::open`]; [`Error::Binary`] for one that is none of the trace's modules, or in which no address of the
-/// trace lies; [`Error::WriteFile`].
+/// Those of [`Trace::open`]; [`Error::Binary`] for a file that belongs to no module of the trace, or that contains no
+/// address of the trace; [`Error::WriteFile`].
 pub fn add_symbols(dir: &Path, options: &SymbolOptions) -> Result<Vec<Symbolized>> {
     let trace = Trace::open(dir)?;
     let mut modules = modules(&trace);
@@ -115,8 +131,9 @@ pub fn add_symbols(dir: &Path, options: &SymbolOptions) -> Result<Vec<Symbolized
         .collect()
 }
 
-/// The source lines of a module's functions, with what was inlined into them if that is wanted, as a `.dbg` file has them, from its file on this machine: `None` if that is not there, has
-/// no debug information, or is of another build.
+/// Returns the source lines of a module's functions in the form of a `.dbg` file, from the module's file on this
+/// machine. With `has_inlined` they list inlined functions. `None` if the file is missing, has no debug information, or
+/// has another build-id.
 pub fn source_lines(module: &Mapping, has_inlined: bool) -> Option<Vec<u8>> {
     let path = Path::new(&module.path);
     let binary = Binary::read(path).ok()?;
@@ -135,8 +152,8 @@ pub fn source_lines(module: &Mapping, has_inlined: bool) -> Option<Vec<u8>> {
     (n_lines > 0).then_some(text)
 }
 
-/// Writes the source lines of the modules of a trace that are on this machine, beside their symbol files. Returns the paths of
-/// those that have any.
+/// Writes the source lines of the trace's modules that are on this machine, beside their symbol files. Returns the
+/// paths of the written files.
 ///
 /// # Errors
 ///

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use crate::head::{self, Watched};
 use crate::table::Table;
 
-/// Writes a table, with at most so many rows, and an empty line behind it.
+/// Writes a table with at most `limit` rows, and an empty line after it.
 ///
 /// # Errors
 ///

@@ -6,12 +6,12 @@ use crate::sums::Interval;
 use crate::table::{Table, a_second, percent};
 use crate::tick::Tick;
 
-/// The process that is watched.
+/// The observed process.
 #[derive(Clone, Debug)]
 pub struct Watched {
     /// The name of its program.
     pub program: String,
-    /// Its number.
+    /// The PID of the process.
     pub pid: u32,
 }
 

@@ -1,10 +1,11 @@
-//! The hottest functions of a program that runs, interval by interval.
+//! The hottest functions of a running program, interval by interval.
 //!
-//! [`Sums`] makes of records, as they come, what each function took in an interval; a [`Tick`] is that with what else is to be said of
-//! it. A [`Table`] takes ticks and names, and has the rows that are shown; [`run`] shows them in a terminal until the user has seen enough,
-//! where `app` decides what keys do and `draw` makes the picture; [`batch`] writes them as text.
+//! [`Sums`] turns records into the time of each function in an interval. A [`Tick`] is an interval with facts about the
+//! process. A [`Table`] collects ticks and names, and has the shown rows. [`run`] shows them in a terminal until the
+//! user quits; there `app` handles keys and `draw` makes the picture. [`batch`] writes them as text.
 //!
-//! Not here: how records come out of the program (`rftrace-record`), and asking for them (`rftrace-tools`). Nothing here opens a file.
+//! Not here: how records leave the program (`rftrace-record`), and the command (`rftrace-tools`). This crate opens no
+//! file.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -1,4 +1,4 @@
-//! The loop: intervals and keys in, pictures out.
+//! The main loop: it receives intervals and keys, and draws pictures.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -16,12 +16,12 @@ use crate::tick::Tick;
 /// A key is waited for that long before it is looked whether an interval has come.
 const WAIT: Duration = Duration::from_millis(50);
 
-/// Shows intervals as they come, so many at the most, until the user has seen enough or none will come any more. `name` tells how the
-/// function at an address is called. The terminal is given back then, or whenever somebody else does that.
+/// Shows intervals, up to a maximum number, until the user quits or no further one comes. `name` returns the name of
+/// the function at an address. Then it gives the terminal back, unless another thread has done so.
 ///
 /// # Errors
 ///
-/// The terminal does not do what is asked of it.
+/// The terminal fails.
 pub fn run(
     give_back: &GiveBack,
     watched: Watched,

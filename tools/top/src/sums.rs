@@ -1,28 +1,29 @@
-//! Records, as they come, to sums of each function in an interval.
+//! The sums of each function in an interval, from records.
 //!
-//! For each thread the functions that are open are known. A call that is open when an interval ends counts in it until then: so a function
-//! that runs for ten seconds has a second in each of ten intervals, and in the last one its end. Memory is that of the functions that were
-//! seen, and of what is open; both have limits, for a program may write any records.
+//! The open functions of each thread are known. A call that is open at the end of an interval counts in it up to that
+//! moment: a function that runs for ten seconds has a second in each of ten intervals, and its end in the last one.
+//! Memory grows with the number of seen functions and of open calls. Both have limits, as a program may write any
+//! records.
 //!
-//! Not here: names, and how what was open is known when records are missing (who calls [`Sums::set_open`]).
+//! Not here: names, and the open functions after missing records (the caller of [`Sums::set_open`]).
 
 use std::collections::HashMap;
 use std::ops::AddAssign;
 
 use rftrace::abi::{ADDRESS_SHIFT, RETURN_STACK_ENTRIES, kind, state};
 
-/// The calls and times of a function, in ticks or, in an [`Interval`], in nanoseconds.
+/// The calls and times of a function, in ticks; in an [`Interval`] in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// Calls that began.
+    /// The number of calls that began.
     pub calls: u64,
-    /// Calls that ended and whose beginning is known.
+    /// The number of calls that ended and whose beginning is known.
     pub ended: u64,
-    /// How long those took, from their beginning.
+    /// The total duration of those calls.
     pub ended_time: u64,
-    /// Time in it alone, without what it called.
+    /// The time in the function alone.
     pub own_time: u64,
-    /// Time in it and in what it called; that of recursive calls counts once.
+    /// The time in the function and its calls. Recursive calls count once.
     pub total_time: u64,
 }
 
@@ -37,18 +38,18 @@ impl AddAssign for Sum {
     }
 }
 
-/// The records of an interval, summed up.
+/// The sums of an interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interval {
-    /// How long it was, in nanoseconds.
+    /// The length of the interval in nanoseconds.
     pub nanos: u64,
-    /// The functions that ran, by the address in their records, times in nanoseconds.
+    /// The functions that ran, by the address in their records, with times in nanoseconds.
     pub functions: Vec<(u64, Sum)>,
-    /// Entries and exits.
+    /// The number of entries and exits.
     pub n_records: u64,
-    /// Calls that were nested too deeply to be recorded.
+    /// The number of calls beyond the deepest recorded level.
     pub n_deep: u64,
-    /// Threads that recorded something, or are in a function that was recorded.
+    /// The number of threads with records, or with open recorded functions.
     pub n_threads: u64,
 }
 
@@ -66,7 +67,7 @@ const MOST_THREADS: usize = 1 << 16;
 /// Functions whose numbers are found without a search, a power of two: few functions make most of the calls.
 const KNOWN: usize = 1024;
 
-/// The sums of a process that is recorded.
+/// The sums of a recorded process.
 #[derive(Debug)]
 pub struct Sums {
     /// Of each function, by its number.
@@ -126,12 +127,13 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// The first interval begins, at a moment in ticks and nanoseconds. What was taken before counts in it.
+    /// Begins the first interval at a moment in ticks and nanoseconds. Earlier records count in it.
     pub fn begin(&mut self, now: (u64, u64)) {
         self.since = now;
     }
 
-    /// Takes records of a thread: a time and a word each. `n_open`: something is missing before them, and so many functions were open then.
+    /// Adds records of a thread, each a time and a word. With `n_open`, records are missing before them, and this
+    /// number of functions was open then.
     pub fn take(&mut self, thread: u32, n_open: Option<usize>, records: &[(u64, u64)]) {
         let Some(mut own) = self.thread(thread) else { return };
         if let Some(n_open) = n_open {
@@ -148,7 +150,7 @@ impl Sums {
         self.threads.insert(thread, own);
     }
 
-    /// A thread has ended: nothing is open in it.
+    /// Ends a thread: no function is open in it.
     pub fn ended(&mut self, thread: u32) {
         if let Some(mut own) = self.threads.remove(&thread) {
             self.close_to(&mut own, 0, false);
@@ -156,12 +158,12 @@ impl Sums {
         }
     }
 
-    /// The threads in which functions are open.
+    /// Returns the threads with open functions.
     pub fn with_open(&self) -> impl Iterator<Item = u32> {
         self.threads.iter().filter(|(_, thread)| !thread.open.is_empty()).map(|(&number, _)| number)
     }
 
-    /// Exits of a thread are missing: the functions with these addresses are open in it, outermost first, and no others.
+    /// Sets the open functions of a thread after missing exits, by address, outermost first.
     pub fn set_open(&mut self, thread: u32, addresses: &[u64]) {
         let Some(mut own) = self.threads.remove(&thread) else { return };
         let is_same = |(frame, address): &(&Frame, &u64)| {

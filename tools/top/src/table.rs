@@ -1,4 +1,4 @@
-//! The rows of a table: functions by name, of the last interval or of all, sorted and chosen.
+//! The rows of a table: functions by name, for the last interval or for all, sorted and filtered.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -11,19 +11,19 @@ use rftrace_views::Duration;
 use crate::sums::Sum;
 use crate::tick::Tick;
 
-/// The column to sort rows by: names upwards, all else downwards.
+/// The column by which rows are sorted: names ascending, numbers descending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Column {
-    /// How often they were called.
+    /// The number of calls.
     Calls,
-    /// Time in them alone.
+    /// The time in the function alone.
     #[default]
     Own,
-    /// Time in them and in what they called.
+    /// The time in the function and its calls.
     Total,
-    /// How long the calls took that ended.
+    /// The mean duration of the calls that ended.
     Average,
-    /// Their names.
+    /// The function's name.
     Name,
 }
 
@@ -41,7 +41,7 @@ struct Sums {
     functions: HashMap<Arc<str>, Sum>,
 }
 
-/// All that was recorded, and what of it is shown.
+/// All recorded sums, and the choice of rows to show.
 #[derive(Debug, Default)]
 pub struct Table {
     last: Sums,
@@ -77,13 +77,14 @@ const TIME_WIDTH: usize = 11;
 const PERCENT_WIDTH: usize = 8;
 
 impl Table {
-    /// An empty one, sorted by a column.
+    /// Creates an empty table, sorted by a column.
     #[must_use]
     pub fn new(sort: Column) -> Self {
         Self { sort, ..Self::default() }
     }
 
-    /// Takes an interval. `name` tells how the function at an address is called. Until [`update`](Self::update) the rows stay as they are.
+    /// Adds an interval. `name` returns the name of the function at an address. The rows stay the same until
+    /// [`update`](Self::update).
     pub fn add(&mut self, tick: Tick, mut name: impl FnMut(u64) -> Arc<str>) {
         self.n_ticks += 1;
         let mut functions: HashMap<Arc<str>, Sum> = HashMap::new();
@@ -99,7 +100,7 @@ impl Table {
         self.last = Sums { tick, functions };
     }
 
-    /// Makes the rows those of what was added by now.
+    /// Updates the rows.
     pub fn update(&mut self) {
         let Self { sort, is_whole, chosen, .. } = self;
         let functions = if *is_whole { &self.whole.functions } else { &self.last.functions };
@@ -122,17 +123,18 @@ impl Table {
         self.update();
     }
 
-    /// Goes from the last interval to all since the beginning, or back.
+    /// Shows the sums of all intervals, or of the last one.
     pub fn show_whole(&mut self, is_whole: bool) {
         self.is_whole = is_whole;
         self.update();
     }
 
-    /// Shows only functions whose names match a glob or `/regex/`, or have a text in them; all for an empty one.
+    /// Shows only functions whose names match a glob or `/regex/`, or contain a text; an empty text stands for all
+    /// functions.
     ///
     /// # Errors
     ///
-    /// It is no pattern; what is shown stays as it is.
+    /// The pattern is malformed. The shown rows stay the same.
     pub fn choose(&mut self, text: &str) -> Result<(), PatternError> {
         self.chosen = match text.trim() {
             "" => None,
@@ -145,7 +147,7 @@ impl Table {
         Ok(())
     }
 
-    /// How many intervals were added.
+    /// Returns the number of added intervals.
     #[must_use]
     pub fn n_ticks(&self) -> usize {
         self.n_ticks

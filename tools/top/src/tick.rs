@@ -4,21 +4,21 @@ use std::collections::HashMap;
 
 use crate::sums::{Interval, Sum};
 
-/// An interval, and what the system says of it.
+/// An interval, and facts about the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tick {
     /// The recorded calls.
     pub interval: Interval,
-    /// Calls and returns that were not recorded because there was no room.
+    /// The number of calls and returns for which there was no room.
     pub n_dropped: u64,
-    /// Threads of the process at its end; 0 if that has ended.
+    /// The number of the process's threads at the end of the interval; 0 if the process has ended.
     pub n_process_threads: u64,
-    /// Processor time that this process took, in nanoseconds.
+    /// The processor time of this process in nanoseconds.
     pub own_nanos: u64,
 }
 
 impl Tick {
-    /// Adds the interval behind this one: nobody has shown this one before that.
+    /// Appends the next interval, for the case that this one was not shown.
     pub fn append(&mut self, next: Self) {
         let Interval { nanos, functions, n_records, n_deep, n_threads } = next.interval;
         let own = &mut self.interval;

@@ -1,4 +1,4 @@
-//! The state of the screen, and the keys.
+//! The state of the screen, and the effects of keys.
 
 use std::mem;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A picture of what is shown.
+//! Draws the state as a picture.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;

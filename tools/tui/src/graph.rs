@@ -1,4 +1,4 @@
-//! A call graph as a list of lines: which nodes are unfolded, and which line is selected.
+//! A call graph as a list of lines: the unfolded nodes, and the selected line.
 
 use rftrace_read::Pattern;
 use rftrace_views::Graph;

@@ -1,10 +1,10 @@
-//! Traces to look around in, in a terminal.
+//! An interactive view of traces in a terminal.
 //!
-//! Not here: reading (`rftrace-read`) and what is shown of a trace (`rftrace-views`).
+//! Not here: reading (`rftrace-read`), and views of a trace (`rftrace-views`).
 //!
-//! [`run`] takes the terminal until the user quits. What keys do is decided in `app` and, for each view, in `graph`, `report` and `calls`,
-//! which know nothing of terminals; `draw` makes a picture of that and changes nothing; `terminal` has the loop. [`screen`], [`list`] and [`text`] are
-//! what the screen of `rftrace top` (`rftrace-top`) shares with it.
+//! [`run`] takes the terminal until the user quits. `app` handles keys, with `graph`, `report` and `calls` for each
+//! view; none of them uses the terminal. `draw` makes a picture of their state; `terminal` has the main loop. The
+//! screen of `rftrace top` (`rftrace-top`) shares [`screen`], [`list`] and [`text`].
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -29,15 +29,15 @@ pub use terminal::run;
 /// The result of showing a trace.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a trace could not be shown.
+/// An error: a trace could not be shown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nobody could look at it.
+    /// Stdout is no terminal.
     #[error("stdout is no terminal: `rftrace graph`, `report` and `replay` write to files and pipes")]
     NoTerminal,
 
-    /// The terminal does not do what is asked of it.
+    /// The terminal fails.
     #[error("cannot use the terminal")]
     Terminal(#[from] io::Error),
 

@@ -1,15 +1,15 @@
-//! A place in a list of which a part is seen.
+//! A position in a list of which a part is visible.
 
-/// How keys move in a list.
+/// A movement in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
-    /// A line up.
+    /// One line up.
     Up,
-    /// A line down.
+    /// One line down.
     Down,
-    /// As many lines up as are seen.
+    /// Up by the number of visible lines.
     PageUp,
-    /// As many lines down.
+    /// Down by the number of visible lines.
     PageDown,
     /// To the first line.
     First,
@@ -17,17 +17,17 @@ pub enum Move {
     Last,
 }
 
-/// The line that is selected, and the first one that is seen.
+/// The selected line of a list, and the first visible one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// The line that is selected.
+    /// The selected line.
     pub selected: usize,
-    /// The first one that is seen.
+    /// The first visible line.
     pub top: usize,
 }
 
 impl Cursor {
-    /// Where a move leads, if the list is long enough.
+    /// Returns the line to which a move leads in a list of sufficient length.
     #[must_use]
     pub fn target(self, to: Move, page: usize) -> usize {
         match to {
@@ -46,13 +46,13 @@ impl Cursor {
         self.fit(page);
     }
 
-    /// Has the selected line among those that are seen.
+    /// Scrolls so that the selected line is visible.
     pub fn fit(&mut self, page: usize) {
         let lowest = self.selected.saturating_sub(page.max(1) - 1);
         self.top = self.top.clamp(lowest, self.selected);
     }
 
-    /// Has it in the middle, where there is room.
+    /// Scrolls so that the selected line is in the middle, if possible.
     pub fn center(&mut self, page: usize) {
         self.top = self.selected.saturating_sub(page / 2);
     }

@@ -1,4 +1,4 @@
-//! The report: which row is selected, and by what it is sorted.
+//! The report: its selected row, and its order.
 
 use rftrace_views::{Field, Report};
 

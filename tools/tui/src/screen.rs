@@ -1,6 +1,6 @@
-//! The terminal as a screen: taken, drawn on, and left as it was. What all screens of rftrace have in common.
+//! The terminal as a screen for all interactive commands: it is taken, drawn on, and restored.
 //!
-//! Not here: drawing the contents, and ending.
+//! Not here: the contents, and the end of the program.
 
 use std::io::{self, IsTerminal};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -17,23 +17,23 @@ use ratatui::{DefaultTerminal, Frame};
 use crate::list::Move;
 use crate::{Error, Result};
 
-/// Less important text.
+/// The style of less important text.
 pub const DIM: Style = Style::new().fg(Color::DarkGray);
-/// Titles.
+/// The style of titles.
 pub const TITLE: Style = Style::new().add_modifier(Modifier::BOLD);
-/// The selection.
+/// The style of the selection.
 pub const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
-/// Faults.
+/// The style of faults.
 pub const ALARM: Style = Style::new().fg(Color::Red);
 
-/// A terminal that is drawn on.
+/// A terminal for drawing.
 #[derive(Debug)]
 pub struct Screen {
     terminal: DefaultTerminal,
     given_back: GiveBack,
 }
 
-/// Gives the terminal back, from whichever thread: nothing is drawn after that.
+/// A handle that gives the terminal back, from any thread. No picture is drawn after that.
 #[derive(Clone, Debug, Default)]
 pub struct GiveBack {
     /// Held while something is written to the terminal.
@@ -51,7 +51,7 @@ impl Screen {
     ///
     /// # Errors
     ///
-    /// Stdout is no terminal, or it does not do what is asked of it.
+    /// Stdout is no terminal, or the terminal fails.
     pub fn take(give_back: &GiveBack) -> Result<Self> {
         if !io::stdout().is_terminal() {
             return Err(Error::NoTerminal);
@@ -62,7 +62,7 @@ impl Screen {
         Ok(Self { terminal, given_back: give_back.clone() })
     }
 
-    /// How many lines it has now.
+    /// Returns the present number of lines.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Screen {
         Ok(())
     }
 
-    /// Waits for keys, and passes on those that there are, as long as `take` wants more.
+    /// Waits for keys, and passes them to `take` as long as it returns true.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl Drop for Screen {
 }
 
 impl GiveBack {
-    /// Does it, once. A terminal that takes nothing is not waited for.
+    /// Gives the terminal back, once. It does not wait for a terminal that takes no output.
     pub fn give_back(&self) {
         let held = (0..20).find_map(|_| match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -133,7 +133,7 @@ fn restore() {
     let _ = ratatui::try_restore();
 }
 
-/// Where a key leads in a list.
+/// Returns the movement of a key in a list; `None` for other keys.
 #[must_use]
 pub fn movement(code: KeyCode) -> Option<Move> {
     Some(match code {
@@ -147,13 +147,13 @@ pub fn movement(code: KeyCode) -> Option<Move> {
     })
 }
 
-/// True if a key is Ctrl-C, which is no signal while the terminal is taken.
+/// Returns true for Ctrl-C, which sends no signal while the terminal is taken.
 #[must_use]
 pub fn is_interrupt(key: KeyEvent) -> bool {
     key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c')
 }
 
-/// Draws what keys do over the middle of the screen.
+/// Draws the help on keys over the middle of the screen.
 pub fn draw_help(frame: &mut Frame<'_>, help: &[(&str, &str)]) {
     let area = frame.area();
     let lines: Vec<_> = help.iter().map(|(keys, what)| Text::raw(format!(" {keys:18}  {what}"))).collect();

@@ -1,4 +1,4 @@
-//! The loop: keys from the terminal, pictures to it, and threads that read for it.
+//! The main loop: keys from the terminal, pictures to it, and threads that read the trace.
 
 use std::io;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::screen::{GiveBack, Screen};
 /// A key is waited for that long before it is looked whether something was read.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// Shows a trace until the user has seen enough. Returns how much was read of the part that is chosen, and the flaws in it; `None` if the
-/// user did not wait for that.
+/// Shows a trace until the user quits. Returns the number of records read in the chosen part, and their flaws; `None`
+/// if the user did not wait for that.
 ///
-/// A signal that ends programs does so when the terminal is as it was before.
+/// A signal that ends the program takes effect when the terminal is restored.
 ///
 /// # Errors
 ///

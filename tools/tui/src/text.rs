@@ -1,16 +1,16 @@
-//! Text of a trace as it may reach a terminal.
+//! Text of a trace in a safe form for a terminal.
 
 use std::borrow::Cow;
 
 use rftrace_read::Shown;
 
-/// With unseen characters escaped.
+/// Returns the text with unseen characters escaped.
 #[must_use]
 pub fn clean(text: &str) -> Cow<'_, str> {
     Shown::new(text).text()
 }
 
-/// A number with commas.
+/// Returns a number with commas.
 #[must_use]
 pub fn count(number: u64) -> String {
     let digits = number.to_string();

@@ -1,4 +1,4 @@
-//! The names of functions whose entries are missing, as their exits tell them.
+//! The functions whose entries are missing, identified by their exits.
 
 use std::collections::VecDeque;
 
@@ -10,9 +10,9 @@ use crate::walk::walk;
 /// How many of them get a name; a broken file may claim any number.
 const MAX: usize = 1 << 20;
 
-/// The functions of a task whose entries are missing, in the order of the [`Step::Assume`]s of its records.
+/// A reader of a task's functions without recorded entries, in the order of the task's [`Step::Assume`]s.
 ///
-/// A task's records are read once more when the first one is asked for, which few tasks need.
+/// The first request reads the task's records once more; few tasks need that.
 #[derive(Debug)]
 pub struct AssumedFunctions<'t> {
     trace: &'t Trace,
@@ -21,12 +21,13 @@ pub struct AssumedFunctions<'t> {
 }
 
 impl<'t> AssumedFunctions<'t> {
-    /// Those of one of the trace's tasks.
+    /// Creates the reader for one of the trace's tasks.
     pub fn new(trace: &'t Trace, task: &'t Task) -> Self {
         Self { trace, task, found: None }
     }
 
-    /// The next one: an address in it, and when that was seen; `None` if no exit tells it.
+    /// Returns the next function: an address in it, and the time of the exit with that address. `None` if no exit
+    /// identifies it.
     ///
     /// # Errors
     ///

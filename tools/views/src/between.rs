@@ -1,6 +1,6 @@
-//! Goes through the records of a task as far as no sums of blocks tell what is in them.
+//! Walks through the records of a task between the blocks with sums.
 //!
-//! Not here: the sums (`blocks`), what is summed up (`collect`, `ways`).
+//! Not here: the sums (`blocks`), and the summed results (`collect`, `ways`).
 
 use std::iter;
 use std::ops::Range;

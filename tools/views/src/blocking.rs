@@ -1,6 +1,6 @@
 //! Makes the sums of a trace's blocks.
 //!
-//! Not here: what they are (`blocks`).
+//! Not here: the content of the sums (`blocks`).
 
 use std::fs;
 

@@ -1,9 +1,10 @@
-//! Sums of a task's calls, block by block: what reports of a long trace's parts are made of.
+//! Sums of a task's calls for each block of records, for reports on parts of a long trace.
 //!
-//! Of each block there is what its calls sum up to, and what is open where it begins. Sums of two blocks, one behind the other, make those of
-//! both ([`Block::append`]). So of a part of a trace records are read at its edges alone.
+//! A block has the sums of its calls, and the functions that are open at its beginning. The sums of two consecutive
+//! blocks add up to the sums of both ([`Block::append`]). So a report on a part of a trace reads records only at the
+//! part's edges.
 //!
-//! Not here: making them (`blocking`), what is read with them (`between`), where they are kept (`rftrace-read`).
+//! Not here: making the sums (`blocking`), reading with them (`between`), and their storage (`rftrace-read`).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Calls of a function told apart by their values, in a report.
+//! Rows of a report for a function's calls with different values.
 
 use std::str::FromStr;
 
@@ -6,9 +6,10 @@ use rftrace_read::{Kind, Pattern, Record, Result, Task, Trace};
 
 use crate::lines::Values;
 
-/// Which functions' calls have a row for each of their values, and which values those are: `open`, `open@arg2`, `open@arg1,retval`.
+/// The choice of functions whose calls have a row for each of their values, and of these values: `open`, `open@arg2`,
+/// `open@arg1,retval`.
 ///
-/// Arguments are counted as they are shown, from 1 on. Without a list it is all arguments.
+/// Arguments count from 1, in the order in which they are shown. Without a list the choice has all arguments.
 #[derive(Debug, Clone)]
 pub struct ByValue {
     functions: Pattern,

@@ -1,6 +1,6 @@
-//! Rows of functions, as calls come: what a report sums up.
+//! The rows of a report, one for each function, collected call by call.
 //!
-//! Not here: where they come from (`sums`, `between`), what a row has (`rows`).
+//! Not here: the source of calls (`sums`, `between`), and the content of a row (`rows`).
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -3,36 +3,36 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A column before the functions.
+/// A column of a replay, to the left of the functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReplayField {
-    /// How long a call or wait took.
+    /// The duration of a call or wait.
     Duration,
-    /// The thread's number.
+    /// The thread's id.
     Tid,
-    /// The address that was recorded.
+    /// The recorded address.
     Addr,
-    /// When it happened, by the trace's clock.
+    /// The time of the line, by the trace's clock.
     Time,
-    /// The time since the line before of the same thread.
+    /// The time since the previous line of the same thread.
     Delta,
     /// The time since the trace's start.
     Elapsed,
     /// The thread's name.
     Task,
-    /// The file that the function is in.
+    /// The file name of the function's module.
     Module,
 }
 
 impl ReplayField {
-    /// All, in the order in which they stand in a line.
+    /// All columns, in the order in which a line shows them.
     pub const ALL: [Self; 8] =
         [Self::Duration, Self::Tid, Self::Addr, Self::Time, Self::Delta, Self::Elapsed, Self::Task, Self::Module];
 
-    /// Those of a replay for which nothing is said.
+    /// The default columns.
     pub const USUAL: [Self; 2] = [Self::Duration, Self::Tid];
 
-    /// As it is asked for.
+    /// Returns the column's name in options.
     pub fn name(self) -> &'static str {
         match self {
             Self::Duration => "duration",

@@ -1,13 +1,15 @@
 //! The overhead of recording, and times without it.
 //!
-//! Each recorded call is slower by the time of its hooks: between its two times, and in the time of its caller. The sums of this overhead are
-//! subtracted from sums of times, not from each call: single calls vary around their mean, and would be cut off at 0.
+//! The hooks slow each recorded call down: between its two times, and in the time of its caller. The sum of this
+//! overhead is subtracted from sums of times, not from each call: single calls vary around their mean, and would be cut
+//! off at 0.
 //!
-//! The measurement can exceed the overhead that a trace holds: the processor did something else beside it, or overlaps hooks with the calls of a
-//! short loop. The sums of a trace limit it then: all sums lose the same [share](Share) of it, so that a function still takes as long as its
-//! parts.
+//! The measured overhead can exceed the overhead in a trace, because the processor did other work during the
+//! measurement, or overlaps hooks with the calls of a short loop. The sums of a trace then limit it: all sums lose the
+//! same [share](Share) of it, so a function still takes as long as its parts.
 //!
-//! Not here: its amount, which was measured when the trace was recorded ([`Trace::correct_times`](rftrace_read::Trace)).
+//! Not here: the measured overhead, which the recorder stores in the trace
+//! ([`Trace::correct_times`](rftrace_read::Trace)).
 
 use rftrace_read::CallCost;
 use serde::{Deserialize, Serialize};

@@ -1,10 +1,11 @@
-//! Durations for people.
+//! The display of durations.
 
 use std::fmt;
 
-/// Shows nanoseconds in the largest of `us`, `ms` and `s` that leaves a whole part, with three decimals.
+/// A number of nanoseconds, displayed in the largest of `us`, `ms` and `s` that leaves a whole part, with three
+/// decimals.
 ///
-/// The text is 10 columns wide, more from 1000 seconds on.
+/// The text has 10 columns, more from 1000 seconds on.
 #[derive(Debug, Clone, Copy)]
 pub struct Duration(pub u64);
 

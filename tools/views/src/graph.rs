@@ -1,4 +1,4 @@
-//! Which functions call which: all tasks' calls as one tree, in which calls of one function from one place are one node.
+//! The call graph: all tasks' calls as one tree, in which calls of one function from one place share a node.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -44,42 +44,43 @@ struct Backtrace {
     frames: Vec<Option<(usize, u64)>>,
 }
 
-/// A function in a graph, called from the one above it; the first one is the program or the function that is asked for.
+/// A node of a graph: a function with its caller above it. The first node is the program or the requested function.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct GraphNode<'g> {
-    /// Its name.
+    /// The function's name.
     pub name: &'g str,
-    /// Time in it and what it called.
+    /// The time in the function and its calls, in nanoseconds.
     pub total_ns: u64,
-    /// Time in it alone.
+    /// The time in the function alone, in nanoseconds.
     pub self_ns: u64,
-    /// How often it was called from there.
+    /// The number of calls from this place.
     pub calls: u64,
-    /// How many of these calls did not return: they were open at the end of what was recorded, and count until then.
+    /// The number of calls that did not return: they were open at the end of the recording, and count until then.
     pub did_not_return: u64,
     /// The numbers of the nodes that it called, in the order of their first calls.
     pub children: &'g [usize],
 }
 
-/// A way to the function that a graph is of.
+/// A call path to the requested function.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Way<'g> {
-    /// How often it was called so.
+    /// The number of calls on this path.
     pub calls: u64,
-    /// How long that took, in all.
+    /// The total time of these calls in nanoseconds.
     pub total_ns: u64,
-    /// The functions around it and itself, outermost first; `None` for one whose entry is not among the records.
+    /// The functions on the path, outermost first, with the requested one at the end; `None` for a function without a
+    /// recorded entry.
     pub frames: Vec<Option<&'g str>>,
 }
 
-/// Columns of a graph, in uftrace's words.
+/// A column of a graph, by uftrace's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GraphField {
-    /// Time in the function and what it called.
+    /// The time in the function and its calls.
     Total,
-    /// Time in the function alone.
+    /// The time in the function alone.
     Own,
 }
 
@@ -92,7 +93,7 @@ impl GraphField {
     }
 }
 
-/// The calls of a trace, as a graph from the program on or, if one is asked for, from a function on.
+/// The calls of a trace as a graph, from the program or from a requested function on.
 #[derive(Debug)]
 pub struct Graph {
     title: String,
@@ -112,8 +113,9 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Reads all records of `trace`, or what is [kept](rftrace_read::Kept) of them. Of `function`, if it is given, its calls and those in them are taken, and how it was called;
-    /// calls of it within it are a part of the outermost one.
+    /// Makes the graph of all records of `trace`, or loads its [kept](rftrace_read::Kept) sums. With `function`, the
+    /// graph has only calls of that function and the calls in them, and the call paths to it; a recursive call is a
+    /// part of the outermost one.
     ///
     /// # Errors
     ///
@@ -162,68 +164,69 @@ impl Graph {
         Ok(Self { title, names, sources, nodes, backtraces, is_of_function, left_out, summary, cost, share })
     }
 
-    /// How much was read, and the flaws in it.
+    /// Returns the number of records read, and the flaws in them.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// True if the function that is asked for was not called.
+    /// Returns true if the requested function was not called.
     pub fn is_empty(&self) -> bool {
         self.is_of_function && self.nodes[0].calls == 0
     }
 
-    /// In words, what was subtracted for each call from times, if the trace [has them corrected](Trace::correct_times).
+    /// Returns a text about the overhead that was subtracted for each call, or `None` if times are
+    /// [not corrected](Trace::correct_times).
     pub fn correction(&self) -> Option<String> {
         self.cost.map(|cost| correction(Some(cost), self.share))
     }
 
-    /// The name of the program, or the pattern of the function.
+    /// Returns the name of the program, or the pattern of the function.
     pub fn title(&self) -> &str {
         &self.title
     }
 
-    /// True if it is of a function that was asked for, and not of the program.
+    /// Returns true for the graph of a function, false for that of the program.
     pub fn is_of_function(&self) -> bool {
         self.is_of_function
     }
 
-    /// The number of nodes; 0 is that of the root.
+    /// Returns the number of nodes. The root has the number 0.
     pub fn n_nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// A node, by its number.
+    /// Returns a node by its number.
     ///
     /// # Panics
     ///
-    /// There are not as many.
+    /// If there is no node with this number.
     pub fn node(&self, number: usize) -> GraphNode<'_> {
         let &Node { name, total_ns, self_ns, calls, did_not_return, ref children } = &self.nodes[number];
         GraphNode { name: &self.names[name], total_ns, self_ns, calls, did_not_return, children }
     }
 
-    /// The number of ways on which the function that is asked for was called.
+    /// Returns the number of call paths to the requested function.
     pub fn n_ways(&self) -> usize {
         self.backtraces.len()
     }
 
-    /// One of them; those that took most time are first.
+    /// Returns a call path by its number. The paths with the longest total time come first.
     ///
     /// # Panics
     ///
-    /// There are not as many.
+    /// If there is no path with this number.
     pub fn way(&self, number: usize) -> Way<'_> {
         let Backtrace { calls, total_ns, frames, .. } = &self.backtraces[number];
         let frames = frames.iter().map(|frame| frame.map(|(name, _)| self.names[name].as_str())).collect();
         Way { calls: *calls, total_ns: *total_ns, frames }
     }
 
-    /// Calls that are in no node, because there were too many nodes.
+    /// Returns the number of calls in no node, because there were too many nodes.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// Writes the graph as uftrace does: a line for each node, below the one that called it.
+    /// Writes the graph in uftrace's form: a line for each node, below its caller.
     ///
     /// # Errors
     ///

@@ -1,16 +1,17 @@
-//! Views of a trace: a task's call stack and tree, replays, reports, and statistics.
+//! Views of a trace: call stacks and trees, replays, reports, graphs and statistics.
 //!
-//! Not here: reading (`rftrace-read`), and other tools' formats (`rftrace-export`).
+//! Not here: reading (`rftrace-read`), and the formats of other tools (`rftrace-export`).
 //!
-//! - [`CallStack`] rebuilds a task's stack from its records, as [`Step`]s. All else goes by it;
-//!   [`walk`] is the way through one task, [`walk_all`] that through all of them in order of time.
+//! - [`CallStack`] rebuilds a task's stack from its records, as [`Step`]s. All other views use it. [`walk`] goes
+//!   through one task, [`walk_all`] through all tasks in order of time.
 //! - [`CallTree`] is a tree of a task's calls, for tests and for tools that want all of it in memory.
-//! - [`TaskLines`] are the lines of one task's replay, from any place where a copy was kept.
-//! - [`replay`], [`Report`] and [`Graph`] are the text outputs of the `rftrace` command; [`TaskStats`] counts the records of a task.
+//! - [`TaskLines`] are the lines of one task's replay. A clone is a place from which to start again.
+//! - [`replay`], [`Report`] and [`Graph`] are the text outputs of the `rftrace` command. [`TaskStats`] counts the
+//!   records of a task.
 //!
 //! # Example
 //!
-//! The functions that most time was spent in; as a program it is `examples/hottest.rs`.
+//! This program prints the ten functions with the longest own time; `examples/hottest.rs` is the complete program.
 //!
 //! ```
 //! # fn main() -> rftrace_read::Result<()> {
@@ -30,8 +31,7 @@
 //!
 //! # Flaws in traces
 //!
-//! Exits that are missing are made up, those that fit nothing are left out, and both are counted in
-//! [`Warnings`](rftrace_read::Warnings).
+//! Views add missing exits and leave out exits without an entry. [`Warnings`](rftrace_read::Warnings) count both.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]

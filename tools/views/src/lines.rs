@@ -1,4 +1,4 @@
-//! The lines of a replay: what a record, or a call of which both records are at hand, is shown as.
+//! The lines of a replay: the content of a line for a record, or for a call with both of its records.
 //!
 //! Not here: lines as text with columns (`replay`).
 
@@ -16,29 +16,29 @@ use crate::stack::{CallStack, Step};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Line {
-    /// When it happened; a whole call or wait, when it began.
+    /// The time in nanoseconds; for a whole call or wait, its beginning.
     pub time_ns: u64,
-    /// How long the call or wait took that it ends, where both ends are recorded.
+    /// The duration of the call or wait that ends here in nanoseconds, if both ends are recorded.
     pub duration_ns: Option<u64>,
-    /// How many functions are open around it.
+    /// The number of functions that are open around the line.
     pub depth: usize,
-    /// The event on the line.
+    /// The event.
     pub what: What,
-    /// Where the values of the call are in the task's file, and those of the return; 0 for none.
+    /// The offsets of the values of the call and of the return in the task's file; 0 for none.
     pub payloads: [u64; 2],
 }
 
 /// The values of a call and of its return, as text.
 #[derive(serde::Serialize, serde::Deserialize, Debug, Clone, Default, PartialEq, Eq)]
 pub struct Values {
-    /// The arguments, if any are recorded.
+    /// The arguments, if they are recorded.
     pub arguments: Option<String>,
     /// The result, if it is recorded.
     pub result: Option<String>,
 }
 
 impl Values {
-    /// A call of the function with this name, as a replay shows it: `open("/etc/hosts", 0) = 3`.
+    /// Returns the text of a call with these values: `open("/etc/hosts", 0) = 3`.
     pub fn call(&self, name: &str) -> String {
         let parentheses = match &self.arguments {
             Some(arguments) => format!("({arguments})"),
@@ -50,49 +50,49 @@ impl Values {
     }
 }
 
-/// The event that a line tells of.
+/// The event of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// A function was entered.
     Enter {
-        /// The address in it that was recorded.
+        /// The recorded address in the function.
         addr: u64,
     },
     /// A function was called, and nothing was recorded in the call.
     Call {
-        /// The address in it that was recorded.
+        /// The recorded address in the function.
         addr: u64,
     },
     /// A function ended.
     Leave {
-        /// The address in it that was recorded.
+        /// The recorded address in the function.
         addr: u64,
-        /// True if its exit is among the records.
+        /// True if its exit is recorded.
         has_exit: bool,
         /// True if it was open at the end of the recording.
         did_not_return: bool,
     },
     /// An exit that fits no open function.
     StrayExit {
-        /// The address that was recorded.
+        /// The recorded address.
         addr: u64,
     },
     /// An event.
     Event {
-        /// Its number.
+        /// The event's number.
         id: u64,
-        /// True if it stands for both halves of a context switch.
+        /// True if the line stands for both halves of a context switch.
         is_whole: bool,
     },
     /// Records were lost.
     Lost {
-        /// How many.
+        /// The number of lost records.
         count: u64,
     },
 }
 
 impl Line {
-    /// The address of the function that was entered, called or left.
+    /// Returns the address of the function that was entered, called or left; `None` for other events.
     pub fn function(&self) -> Option<u64> {
         match self.what {
             What::Enter { addr } | What::Call { addr } | What::Leave { addr, .. } | What::StrayExit { addr } => {
@@ -102,7 +102,7 @@ impl Line {
         }
     }
 
-    /// The name of the function or event; empty for what has none.
+    /// Returns the name of the function or event; empty for an event without a name.
     pub fn name<'t>(&self, trace: &'t Trace, task: &Task) -> Cow<'t, str> {
         match self.what {
             What::Event { id: SCHED_OUT, is_whole: true } => SCHEDULE.into(),
@@ -113,7 +113,7 @@ impl Line {
         }
     }
 
-    /// The values of the call and of the return, as far as the line tells of them.
+    /// Returns the values of the call and of the return that belong to the line.
     ///
     /// # Errors
     ///
@@ -129,7 +129,8 @@ impl Line {
         Ok(Values { arguments: read(Kind::Entry, arguments)?, result: read(Kind::Exit, result)? })
     }
 
-    /// Its text, without indentation: code, and a comment behind that or alone. `name` is that of the line.
+    /// Returns the line's text without indentation: code, and a comment behind it or alone. `name` is the line's
+    /// [name](Self::name).
     pub fn text(&self, name: &str, values: &Values) -> (String, Option<String>) {
         match self.what {
             What::Enter { .. } => (format!("{} {{", values.call(name)), None),
@@ -249,9 +250,9 @@ impl LineMaker {
     }
 }
 
-/// The lines of one task's replay.
+/// An iterator over the lines of one task's replay.
 ///
-/// A copy goes on where the original is, so what was copied now and then is where to begin again.
+/// A clone continues at the same line, so occasional clones are places from which to start again.
 #[derive(Debug, Clone)]
 pub struct TaskLines<'t> {
     trace: &'t Trace,
@@ -265,24 +266,24 @@ pub struct TaskLines<'t> {
 }
 
 impl<'t> TaskLines<'t> {
-    /// Those of one of the trace's tasks.
+    /// Creates the lines of one of the trace's tasks.
     pub fn new(trace: &'t Trace, task: &'t Task) -> Self {
         let records = trace.records(task);
         Self { trace, task, records, next: None, has_begun: false, maker: LineMaker::default(), ready: VecDeque::new() }
     }
 
-    /// The addresses of the functions that are open after the last line, outermost first; `None` for one whose entry is not among
-    /// the records.
+    /// Returns the addresses of the functions that are open after the last line, outermost first; `None` for a function
+    /// without a recorded entry.
     pub fn open(&self) -> impl Iterator<Item = Option<u64>> + '_ {
         self.maker.calls().open()
     }
 
-    /// How many functions, records and lines a copy would have in memory.
+    /// Returns the number of functions, records and lines that a clone would hold in memory.
     pub fn n_held(&self) -> usize {
         self.maker.calls().n_open() + self.records.n_held() + self.ready.len()
     }
 
-    /// The flaws met up to here.
+    /// Returns the flaws found so far.
     pub fn warnings(&self) -> Warnings {
         let mut warnings = self.records.warnings().clone();
         warnings.merge(self.maker.calls().warnings());

@@ -1,7 +1,6 @@
-//! All ways on which functions were called, with sums: what a graph of any function is made of. Of a long trace that is kept for the
-//! next time.
+//! The sums of all call paths of a trace, from which the graph of any function is made. For a long trace they are kept.
 //!
-//! Not here: what a graph is (`graph`), how ways are found (`ways`), where they are kept (`rftrace-read`).
+//! Not here: the graph (`graph`), the search for paths (`ways`), and the storage (`rftrace-read`).
 
 use rftrace_read::{Error, Kept, Result, SCHEDULE, Summary, Trace, some_at_a_time};
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! The calls of all tasks in order of time, as text.
 //!
-//! Not here: what a line tells of (`lines`), and which columns there are (`columns`).
+//! Not here: the content of a line (`lines`), and the columns (`columns`).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,19 +18,19 @@ use crate::stats::TaskStats;
 /// From this depth on lines are not indented any further: no tracer records deeper stacks, but a broken file may have them.
 const MAX_INDENT: usize = 1024;
 
-/// How to show a replay.
+/// The options of a replay.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ReplayOptions {
-    /// True to use colours, by ANSI escape sequences.
+    /// True to use colours, with ANSI escape sequences.
     pub color: bool,
-    /// The columns before the functions. They stand in the order of [`ReplayField::ALL`], whatever the order here.
+    /// The columns to the left of the functions. They are always shown in the order of [`ReplayField::ALL`].
     pub fields: Vec<ReplayField>,
-    /// True if each record is a line of its own, with the times as they were recorded and without columns.
+    /// True to show a line for each record, with the recorded times and without columns.
     pub is_flat: bool,
-    /// How many levels each task is further to the right than the one that came before it first.
+    /// The number of levels by which each task is indented further than the task before it.
     pub task_indent: usize,
-    /// Since when elapsed time counts, see [`Trace::start_ns`].
+    /// The beginning of elapsed time in nanoseconds, see [`Trace::start_ns`].
     pub start_ns: u64,
 }
 
@@ -40,15 +40,15 @@ impl Default for ReplayOptions {
     }
 }
 
-/// Writes what `trace` recorded, a line for each entry and exit, in order of time.
+/// Writes the calls of `trace` in order of time, a line for each entry and exit.
 ///
-/// A call with nothing in it is one line, `name();`. Others begin with `name() {` and end with `} /* name */`. Events and
-/// lost records are comments, and so are the places of functions in the source, if [they were read](Trace::read_sources). Functions
-/// that did not return, or are still open at the end, are listed there.
+/// A call without anything in it is one line, `name();`. Other calls begin with `name() {` and end with `} /* name */`.
+/// Events and lost records are comments, and so are source lines if they [were read](Trace::read_sources). Functions
+/// that did not return, or are still open, are listed at the end.
 ///
 /// # Errors
 ///
-/// A `.dat` file cannot be read, or `out` not be written.
+/// A `.dat` file cannot be read, or `out` cannot be written.
 pub fn replay(trace: &Trace, options: &ReplayOptions, out: &mut dyn Write) -> Result<Summary> {
     let mut options = options.clone();
     options.fields.sort_unstable();

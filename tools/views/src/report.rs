@@ -1,6 +1,6 @@
-//! How much time each function took.
+//! The time of each function.
 //!
-//! Not here: how it is summed up (`sums`), and how it is shown (`table`).
+//! Not here: the summing (`sums`), and the table (`table`).
 
 use std::cmp::Ordering;
 
@@ -13,9 +13,8 @@ use crate::sums::{self, Sums};
 
 /// The functions of a trace with their times.
 ///
-/// A call whose entry or exit is not among the records counts for the time between the first and the last record that
-/// it spans. Time without a processor, where that was recorded, is a row of its own, `linux:schedule`, and no function's
-/// own time.
+/// A call without a recorded entry or exit counts for the time between the first and the last record that it spans.
+/// Recorded time without a processor is a row of its own, `linux:schedule`, and not part of any function's own time.
 #[derive(Debug)]
 pub struct Report {
     rows: Vec<Row>,
@@ -29,7 +28,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Reads all records of `trace`.
+    /// Makes the report of all records of `trace`.
     ///
     /// # Errors
     ///
@@ -38,7 +37,7 @@ impl Report {
         Self::read_with(trace, &ReportOptions::default())
     }
 
-    /// Like [`Report::read`], with the times of single calls in [`Row::times`].
+    /// Makes a report like [`Report::read`], with the times of single calls in [`Row::times`].
     ///
     /// # Errors
     ///
@@ -47,7 +46,8 @@ impl Report {
         Self::read_with(trace, &ReportOptions { spread: true, ..ReportOptions::default() })
     }
 
-    /// Like [`Report::read`], with what is asked for. Where single calls are, and rows are of functions, it is [kept](rftrace_read::Kept).
+    /// Makes a report like [`Report::read`], with these options. A report with the times of single calls and one row
+    /// per function is [kept](rftrace_read::Kept).
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl Report {
         Ok(Self { rows, tasks, summary, waited_ns, has_sources: trace.has_sources(), cost: trace.cost(), share })
     }
 
-    /// The time from the first record to the last one.
+    /// Returns the time from the first record to the last one, in nanoseconds.
     pub fn wall_ns(&self) -> u64 {
         let recorded = || self.tasks.iter().filter(|task| task.records > 0);
         let first_ns = recorded().map(|task| task.first_ns).min();
@@ -67,40 +67,41 @@ impl Report {
         last_ns.zip(first_ns).map_or(0, |(last_ns, first_ns)| last_ns.saturating_sub(first_ns))
     }
 
-    /// The time for which tasks had a processor, each between its first record and its last one, in all; `None` if context
-    /// switches were not recorded.
+    /// Returns the time for which tasks had a processor in nanoseconds: the sum over all tasks, between the first and
+    /// the last record of each. `None` if context switches were not recorded.
     pub fn cpu_ns(&self) -> Option<u64> {
         let spans = self.tasks.iter().map(|task| task.last_ns.saturating_sub(task.first_ns));
         let span_ns = spans.fold(0, u64::saturating_add);
         self.waited_ns.map(|waited_ns| span_ns.saturating_sub(waited_ns))
     }
 
-    /// The functions in the order of their first return. Of more than a million the later ones share a row.
+    /// Returns the rows in the order of the functions' first returns. All functions after a million rows share one.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// How much was recorded of each task, in the trace's order.
+    /// Returns the counts of each task's records, in the trace's order.
     pub fn tasks(&self) -> &[TaskStats] {
         &self.tasks
     }
 
-    /// How much was read, and the flaws in it.
+    /// Returns the number of records read, and the flaws in them.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// True if rows tell where functions are in the source, as far as that is known.
+    /// Returns true if rows have source lines, as far as they are known.
     pub fn has_sources(&self) -> bool {
         self.has_sources
     }
 
-    /// In words, what was subtracted for each call from the times of functions, if the trace [has them corrected](Trace::correct_times).
+    /// Returns a text about the overhead that was subtracted for each call from the functions' times. It says so if
+    /// none was subtracted, because times are [not corrected](Trace::correct_times).
     pub fn correction(&self) -> String {
         correction(self.cost, self.share)
     }
 
-    /// All functions' own time.
+    /// Returns the sum of all functions' own times in nanoseconds.
     pub fn self_ns(&self) -> u128 {
         self.rows.iter().map(|row| u128::from(row.self_ns)).sum()
     }

@@ -1,6 +1,6 @@
 //! A row of a report: the sums of a function.
 //!
-//! Not here: how it is summed up (`sums`), and how it is shown (`table`).
+//! Not here: the summing (`sums`), and the table (`table`).
 
 use std::borrow::Cow;
 
@@ -17,31 +17,31 @@ use crate::spread::Spread;
 pub struct Row {
     /// The function's name.
     pub name: String,
-    /// The values that its calls have in common, where they are [told apart by these](ReportOptions::by_value).
+    /// The values that all calls of the row share, if rows are [told apart by values](ReportOptions::by_value).
     pub values: Option<Box<Values>>,
-    /// Where it is in the source, as `path:line`, if [that was read](rftrace_read::Trace::read_sources) and is known.
+    /// The source line, as `path:line`, if it [was read](rftrace_read::Trace::read_sources) and is known.
     pub source: Option<String>,
-    /// Time in the function and what it called; for a recursive one, only its outermost calls count.
+    /// The time in the function and its calls in nanoseconds. Of recursive calls only the outermost ones count.
     pub total_ns: u64,
-    /// Time in the function alone.
+    /// The time in the function alone in nanoseconds.
     pub self_ns: u64,
-    /// How often it was called.
+    /// The number of calls.
     pub calls: u64,
-    /// How many of these did not return: they were open at the end of what was recorded, and count until then.
+    /// The number of calls that did not return: they were open at the end of the recording, and count until then.
     pub did_not_return: u64,
-    /// The times of single calls, recursive ones too, where they were [asked for](crate::Report::read_spread).
+    /// The times of single calls, also of recursive ones, if they were [requested](crate::Report::read_spread).
     pub times: Option<Box<CallTimes>>,
 }
 
 impl Row {
-    /// The arguments and the result that its calls have in common.
+    /// Returns the arguments and the result that all calls of the row share.
     pub fn texts(&self) -> [Option<&str>; 2] {
         let values = self.values.as_deref();
         let arguments = values.and_then(|values| values.arguments.as_deref());
         [arguments, values.and_then(|values| values.result.as_deref())]
     }
 
-    /// The label of the row: the function's name, or a call with the values.
+    /// Returns the label of the row: the function's name, or a call with the values.
     pub fn label(&self) -> Cow<'_, str> {
         match &self.values {
             None => Cow::Borrowed(&self.name),
@@ -50,22 +50,23 @@ impl Row {
     }
 }
 
-/// Contents of a report.
+/// The options of a report.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ReportOptions {
-    /// True to have the times of single calls, in [`Row::times`].
+    /// True to collect the times of single calls, in [`Row::times`].
     pub spread: bool,
-    /// Functions whose calls have several rows. Of more than one that is for a function the first counts.
+    /// The functions whose calls have a row for each of their values. If several match a function, the first one
+    /// counts.
     pub by_value: Vec<ByValue>,
 }
 
 /// The times of a function's calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallTimes {
-    /// With what they called.
+    /// The times including the calls' own calls.
     pub total: Spread,
-    /// In the function alone.
+    /// The times in the function alone.
     pub own: Spread,
 }
 

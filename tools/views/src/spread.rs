@@ -1,4 +1,4 @@
-//! How durations are spread: their least, their greatest, and quantiles.
+//! The distribution of durations: minimum, maximum, mean and quantiles.
 
 use std::mem;
 
@@ -9,7 +9,7 @@ use crate::correction::{Cost, Share};
 /// Of the bits of a duration so many are kept, for quantiles: they are right to one part in 32.
 const KEPT_BITS: u32 = 5;
 
-/// Durations of calls of one function.
+/// The durations of calls of one function.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
     count: u64,
@@ -66,22 +66,23 @@ impl Spread {
         self.cost = self.cost.limited(share);
     }
 
-    /// The mean; 0 of nothing.
+    /// Returns the mean in nanoseconds; 0 without calls.
     pub fn average_ns(&self) -> u64 {
         self.cost.off(self.sum_ns).checked_div(self.count).unwrap_or(0)
     }
 
-    /// The shortest; 0 of nothing.
+    /// Returns the minimum in nanoseconds; 0 without calls.
     pub fn min_ns(&self) -> u64 {
         self.min_ns
     }
 
-    /// The longest.
+    /// Returns the maximum in nanoseconds.
     pub fn max_ns(&self) -> u64 {
         self.max_ns
     }
 
-    /// The time that so many of a hundred calls do not exceed, to one part in 32; 0 without calls.
+    /// Returns the duration in nanoseconds that `percent` of a hundred calls do not exceed, to one part in 32; 0
+    /// without calls.
     pub fn percentile_ns(&self, percent: u64) -> u64 {
         let wanted = (u128::from(self.count) * u128::from(percent)).div_ceil(100).max(1);
         let mut seen = 0;

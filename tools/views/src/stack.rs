@@ -15,37 +15,37 @@ const MAX_DEPTH: usize = 1 << 19;
 /// A change of the stack by a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A function is open whose entry is not among the records. Its address becomes known when it returns.
+    /// A function is open without a recorded entry. Its address becomes known at its return.
     Assume {
-        /// When the first record came after its entry.
+        /// The time of the first record after its entry.
         time_ns: u64,
     },
     /// A function was entered.
     Enter {
-        /// The address in it that was recorded.
+        /// The recorded address in the function.
         addr: u64,
-        /// When.
+        /// The time in nanoseconds.
         time_ns: u64,
     },
     /// The innermost open function ended.
     Leave(EndedCall),
     /// An exit that fits no open function.
     StrayExit {
-        /// The address that was recorded.
+        /// The recorded address.
         addr: u64,
-        /// When.
+        /// The time in nanoseconds.
         time_ns: u64,
     },
-    /// An event, with how long the task had no processor where it ends such a time.
+    /// An event. If it ends a time without a processor, it has the duration of that time.
     Event {
-        /// Its number; [`Trace::events`](rftrace_read::Trace::events) has the name.
+        /// The event's number; [`Trace::events`](rftrace_read::Trace::events) has the name.
         id: u64,
-        /// How long, in nanoseconds.
+        /// The duration without a processor in nanoseconds.
         waited_ns: Option<u64>,
     },
     /// Records were lost.
     Lost {
-        /// How many.
+        /// The number of lost records.
         count: u64,
     },
 }
@@ -53,28 +53,28 @@ pub enum Step {
 /// A function that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndedCall {
-    /// The address that was recorded. Unknown for an assumed function that is closed without an exit.
+    /// The recorded address. `None` for an assumed function that is closed without an exit.
     pub addr: Option<u64>,
-    /// When it ended.
+    /// The end in nanoseconds.
     pub end_ns: u64,
-    /// From its entry, or from where it was assumed, to its end.
+    /// The time from the entry, or the assumed entry, to the end, in nanoseconds.
     pub total_ns: u64,
-    /// The part of that which it spent neither in functions it called nor waiting for a processor.
+    /// The part of it that the function spent neither in called functions nor waiting for a processor.
     pub self_ns: u64,
-    /// How many calls it made, of those that hooks record.
+    /// The number of recorded calls that the function made itself.
     pub n_called: u64,
-    /// How many were made within it, these and those in them.
+    /// The number of recorded calls within it, on all levels.
     pub n_within: u64,
-    /// True if its entry is among the records.
+    /// True if its entry is recorded.
     pub has_entry: bool,
-    /// True if its exit is.
+    /// True if its exit is recorded.
     pub has_exit: bool,
     /// True if it was open at the end of the recording, which is its end here.
     pub did_not_return: bool,
 }
 
 impl EndedCall {
-    /// The function's duration, where both of its ends are recorded.
+    /// Returns the function's duration in nanoseconds, or `None` unless both of its ends are recorded.
     pub fn duration_ns(&self) -> Option<u64> {
         (self.has_entry && self.has_exit).then_some(self.total_ns)
     }
@@ -119,10 +119,10 @@ impl Frame {
     }
 }
 
-/// The functions that are open in a task.
+/// The open functions of a task.
 ///
-/// Exits are matched by function, not merely by count, so that one missing exit does not spoil all that follows. The
-/// depth in the records is used only where nothing else tells: at the start and after a loss.
+/// Exits are matched by function, not merely by count, so one missing exit does not spoil the rest. The depth in the
+/// records is used only where nothing else is known: at the start and after a loss.
 #[derive(Debug, Clone)]
 pub struct CallStack {
     frames: Vec<Frame>,
@@ -142,7 +142,7 @@ impl Default for CallStack {
 }
 
 impl CallStack {
-    /// No function is known to be open.
+    /// Creates a stack without known functions.
     pub fn new() -> Self {
         Self {
             frames: Vec::new(),
@@ -170,29 +170,29 @@ impl CallStack {
         self.waiting_since
     }
 
-    /// The flaws met up to here.
+    /// Returns the flaws found so far.
     pub fn warnings(&self) -> &Warnings {
         &self.warnings
     }
 
-    /// The time of the last record.
+    /// Returns the time of the last record in nanoseconds.
     pub fn last_ns(&self) -> u64 {
         self.last_ns
     }
 
-    /// How many functions are open.
+    /// Returns the number of open functions.
     pub fn n_open(&self) -> usize {
         self.frames.len()
     }
 
-    /// The addresses of the open functions, outermost first.
+    /// Returns the addresses of the open functions, outermost first; `None` for one whose entry is missing.
     pub fn open(&self) -> impl Iterator<Item = Option<u64>> + '_ {
         self.frames.iter().map(|frame| frame.addr)
     }
 
-    /// Applies a record, and writes into `steps` what it does. An [`Step::Enter`] is always the last step.
+    /// Applies a record, and writes its effects into `steps`. A [`Step::Enter`] is always the last step.
     ///
-    /// `same_function` tells whether two addresses lie in one function.
+    /// `same_function` returns true if two addresses lie in one function.
     pub fn apply(&mut self, record: &Record, same_function: impl Fn(u64, u64) -> bool, steps: &mut Vec<Step>) {
         steps.clear();
         let Record { time_ns, addr, .. } = *record;
@@ -232,7 +232,7 @@ impl CallStack {
         }
     }
 
-    /// Closes what is still open, at this time.
+    /// Closes all open functions at this time.
     pub fn finish(&mut self, end_ns: u64, steps: &mut Vec<Step>) {
         steps.clear();
         while let Some(ended) = self.pop(end_ns) {

@@ -1,4 +1,4 @@
-//! How much was recorded of each task.
+//! Counts of each task's records.
 
 use rftrace_read::{Kind, OVERWRITTEN, Record, Result, Summary, Task, Trace, Warnings};
 use serde::{Deserialize, Serialize};
@@ -7,34 +7,34 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TaskStats {
-    /// The task's number.
+    /// The task's id.
     pub tid: u32,
-    /// The number of its process.
+    /// The id of its process.
     pub pid: u32,
     /// The number of records.
     pub records: u64,
     /// The number of function entries.
     pub calls: u64,
-    /// Calls that the tracer says it could not record.
+    /// The number of calls that the tracer could not record.
     pub lost_calls: u64,
-    /// Those of them that were nested too deeply.
+    /// The number of those beyond the deepest recorded level.
     pub deep_calls: u64,
-    /// True if the beginning was overwritten, as in a ring that was too small for all.
+    /// True if the beginning was overwritten, as in a ring buffer.
     pub overwritten: bool,
-    /// When the first record was made.
+    /// The time of the first record in nanoseconds.
     pub first_ns: u64,
-    /// When the last one was.
+    /// The time of the last record in nanoseconds.
     pub last_ns: u64,
-    /// The flaws in the records themselves; how they fit together is not looked at.
+    /// The flaws in single records. Flaws in their sequence are not counted here.
     pub warnings: Warnings,
 }
 
 impl TaskStats {
-    /// Reads all records of a task.
+    /// Reads all records of a task and counts them.
     ///
     /// # Errors
     ///
-    /// Its `.dat` file cannot be read.
+    /// The task's `.dat` file cannot be read.
     pub fn read(trace: &Trace, task: &Task) -> Result<Self> {
         let mut stats = Self::new(task);
         let mut records = trace.records(task);
@@ -45,7 +45,7 @@ impl TaskStats {
         Ok(stats)
     }
 
-    /// Adds what was read to the sum of all tasks.
+    /// Adds these counts to a summary of all tasks.
     pub fn add_to(&self, summary: &mut Summary) {
         summary.records = summary.records.saturating_add(self.records);
         summary.deep_calls = summary.deep_calls.saturating_add(self.deep_calls);
@@ -53,7 +53,7 @@ impl TaskStats {
         summary.warnings.merge(&self.warnings);
     }
 
-    /// Nothing yet.
+    /// Creates counts of 0 for a task.
     pub fn new(task: &Task) -> Self {
         Self {
             tid: task.tid(),
@@ -69,7 +69,7 @@ impl TaskStats {
         }
     }
 
-    /// Adds a record, the next one of the task.
+    /// Counts the next record of the task.
     pub fn add(&mut self, trace: &Trace, record: &Record) {
         if self.records == 0 {
             self.first_ns = record.time_ns;

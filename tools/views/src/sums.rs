@@ -1,6 +1,6 @@
-//! The sums of a report, while a trace is read: several tasks at a time.
+//! The sums of a report, made while a trace is read: several tasks at a time.
 //!
-//! Not here: what a row has (`rows`), how calls come to one (`collect`), sums of parts (`blocks`).
+//! Not here: the content of a row (`rows`), the assignment of calls to rows (`collect`), and sums of parts (`blocks`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;

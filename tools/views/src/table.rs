@@ -1,4 +1,4 @@
-//! Reports as tables: which columns there are, and how they are compared with those of another trace.
+//! Reports as tables: the columns, and the comparison with the report of another trace.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -20,30 +20,30 @@ pub enum Field {
     Total,
     /// The mean of [`CallTimes::total`].
     TotalAvg,
-    /// The least of it.
+    /// The minimum of [`CallTimes::total`].
     TotalMin,
-    /// The greatest of it.
+    /// The maximum of [`CallTimes::total`].
     TotalMax,
-    /// The median: half of the calls take no longer.
+    /// The median of [`CallTimes::total`]: half of the calls take no longer.
     TotalP50,
-    /// The 99th percentile: 99 of 100 calls take no longer.
+    /// The 99th percentile of [`CallTimes::total`]: 99 of 100 calls take no longer.
     TotalP99,
     /// [`Row::self_ns`].
     Own,
     /// The mean of [`CallTimes::own`].
     OwnAvg,
-    /// The least of it.
+    /// The minimum of [`CallTimes::own`].
     OwnMin,
-    /// The greatest of it.
+    /// The maximum of [`CallTimes::own`].
     OwnMax,
-    /// The part of all functions' own time, in hundredths of a percent.
+    /// The share of all functions' own time, in hundredths of a percent.
     Percent,
     /// [`Row::calls`].
     Calls,
 }
 
 impl Field {
-    /// All, in the order of a table that has them all.
+    /// All columns, in the order of a table with all of them.
     pub const ALL: [Self; 12] = [
         Self::Total,
         Self::TotalAvg,
@@ -59,10 +59,10 @@ impl Field {
         Self::Calls,
     ];
 
-    /// Those of a table for which nothing is said.
+    /// The default columns.
     pub const USUAL: [Self; 3] = [Self::Total, Self::Own, Self::Calls];
 
-    /// As it is asked for.
+    /// Returns the column's name in options.
     pub fn name(self) -> &'static str {
         match self {
             Self::Total => "total",
@@ -80,7 +80,7 @@ impl Field {
         }
     }
 
-    /// As it stands over its column.
+    /// Returns the column's heading.
     pub fn title(self) -> &'static str {
         match self {
             Self::Total => "Total time",
@@ -98,12 +98,12 @@ impl Field {
         }
     }
 
-    /// True if [`Report::read_spread`] is needed for it.
+    /// Returns true if the column needs [`Report::read_spread`].
     pub fn needs_spread(self) -> bool {
         !matches!(self, Self::Total | Self::Own | Self::Percent | Self::Calls)
     }
 
-    /// Its value in a row: nanoseconds, calls, or hundredths of a percent of [`Report::self_ns`].
+    /// Returns the column's value in a row: nanoseconds, calls, or hundredths of a percent of [`Report::self_ns`].
     pub fn value(self, row: &Row, all_self_ns: u128) -> u64 {
         let times = |value: fn(&CallTimes) -> u64| row.times.as_deref().map_or(0, value);
         match self {
@@ -125,7 +125,7 @@ impl Field {
         }
     }
 
-    /// A value as text, 10 columns wide or more.
+    /// Returns a value as text, at least 10 columns wide.
     pub fn shown(self, value: u64) -> String {
         match self {
             Self::Percent => format!("{:6}.{:02}%", value / 100, value % 100),
@@ -163,7 +163,7 @@ impl fmt::Display for Field {
 }
 
 impl Report {
-    /// Sorts the rows by these columns, largest first, the first one first, then by name.
+    /// Sorts the rows by these columns, largest first, then by name. The first column counts most.
     pub fn sort(&mut self, by: &[Field]) {
         let all_self_ns = self.self_ns();
         self.order(|a, b| {
@@ -172,7 +172,7 @@ impl Report {
         });
     }
 
-    /// Writes a line on the time of all, and the rows as a table, at most the first `limit` of them.
+    /// Writes a line on the total time, and a table of the first `limit` rows.
     ///
     /// # Errors
     ///
@@ -237,7 +237,8 @@ pub struct Difference<'r> {
 }
 
 impl<'r> Difference<'r> {
-    /// Compares `after` with `before`: rows with the same label are the same. Sorted by how much is different in these columns.
+    /// Compares `after` with `before`: rows with the same label belong together. The largest differences in the columns
+    /// `by` come first.
     pub fn new(before: &'r Report, after: &'r Report, by: &[Field]) -> Self {
         let mut place_of: HashMap<Cow<'_, str>, usize> = HashMap::new();
         let mut rows: Vec<[Option<&Row>; 2]> = Vec::new();
@@ -266,7 +267,7 @@ impl<'r> Difference<'r> {
         value(sides[1], self.all_self_ns[1]) - value(sides[0], self.all_self_ns[0])
     }
 
-    /// Writes a table of the differences, at most so many lines of it.
+    /// Writes a table of the differences, at most `limit` lines.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use crate::walk::walk;
 
 /// All calls of one task.
 ///
-/// Its `Display` is an outline of the functions' names, one a line, two spaces deeper for each level:
+/// `Display` writes an outline of the functions' names, one a line, two spaces deeper for each level:
 ///
 /// ```text
 /// main
@@ -21,36 +21,36 @@ use crate::walk::walk;
 /// ```
 #[derive(Debug)]
 pub struct CallTree {
-    /// The task.
+    /// The task's id.
     pub tid: u32,
     /// The outermost calls, in order of time.
     pub roots: Vec<Call>,
-    /// Flaws met while reading.
+    /// The flaws found while reading.
     pub warnings: Warnings,
 }
 
-/// One call of a function, with all that it called.
+/// A call of a function, with all calls in it.
 ///
-/// Its `Display` is the outline that [`CallTree`] describes. Trees can be as deep as the traced program's recursion, so
-/// nothing here recurses, dropping included.
+/// `Display` writes the outline that [`CallTree`] describes. Trees can be as deep as the traced program's recursion, so
+/// no function here recurses, dropping included.
 #[non_exhaustive]
 pub struct Call {
     /// The function's name, or its address in angle brackets.
     pub name: String,
-    /// The address in the function that the tracer recorded.
+    /// The recorded address in the function.
     pub addr: u64,
-    /// When it was entered; if that is not among the records, when the first record came after it.
+    /// The time of the entry in nanoseconds; without a recorded entry, the time of the first record after it.
     pub start_ns: u64,
-    /// When it returned; `None` if its exit is not among the records.
+    /// The time of the return in nanoseconds; `None` without a recorded exit.
     pub end_ns: Option<u64>,
-    /// True if its entry is among the records.
+    /// True if the entry is recorded.
     pub has_entry: bool,
     /// The calls it made, in order of time.
     pub children: Vec<Call>,
 }
 
 impl CallTree {
-    /// The calls of one of the trace's tasks.
+    /// Reads the calls of one of the trace's tasks.
     ///
     /// # Errors
     ///
@@ -66,12 +66,12 @@ impl CallTree {
         Ok(Self { tid: task.tid(), roots: builder.roots, warnings })
     }
 
-    /// All calls, each before those it made, with how deep they are nested.
+    /// Returns all calls, each before the calls in it, with their depths.
     pub fn calls(&self) -> Calls<'_> {
         Calls { rest: self.roots.iter().rev().map(|call| (0, call)).collect() }
     }
 
-    /// How often each function was called.
+    /// Returns the number of calls of each function.
     pub fn calls_per_function(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for (_, call) in self.calls() {
@@ -93,12 +93,12 @@ impl fmt::Display for CallTree {
 }
 
 impl Call {
-    /// This call and all below it, each before those it made, with how deep they are nested in this one.
+    /// Returns this call and all calls in it, each before the calls in it, with their depths relative to this one.
     pub fn calls(&self) -> Calls<'_> {
         Calls { rest: vec![(0, self)] }
     }
 
-    /// How long the call took, if both of its ends are among the records.
+    /// Returns the duration in nanoseconds, or `None` unless both ends are recorded.
     pub fn duration_ns(&self) -> Option<u64> {
         self.end_ns.filter(|_| self.has_entry).map(|end_ns| end_ns.saturating_sub(self.start_ns))
     }
@@ -133,7 +133,7 @@ impl Drop for Call {
     }
 }
 
-/// Walks through calls; see [`CallTree::calls`].
+/// An iterator over calls; see [`CallTree::calls`].
 #[derive(Debug)]
 pub struct Calls<'t> {
     rest: Vec<(usize, &'t Call)>,

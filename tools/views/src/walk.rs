@@ -1,4 +1,4 @@
-//! From records to the steps of call stacks: those of one task, and those of all tasks in order of time.
+//! Walks through records: the steps of one task's call stack, and those of all tasks in order of time.
 
 use rftrace_read::{Error, Functions, Record, Summary, Task, Trace, Warnings};
 
@@ -8,24 +8,24 @@ use crate::stats::TaskStats;
 /// The outcome of a walk through a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Walked {
-    /// How much was recorded, and the flaws in the records themselves.
+    /// The counts of its records, and the flaws in single records.
     pub stats: TaskStats,
-    /// The flaws in how they fit together.
+    /// The flaws in their sequence.
     pub misfits: Warnings,
-    /// When that ended which was open behind the last record.
+    /// The time in nanoseconds at which functions ended that were open behind the last record.
     pub end_ns: u64,
 }
 
 impl Walked {
-    /// Adds it to the sum of all tasks.
+    /// Adds the outcome to a summary of all tasks.
     pub fn add_to(&self, summary: &mut Summary) {
         self.stats.add_to(summary);
         summary.warnings.merge(&self.misfits);
     }
 }
 
-/// Goes through the records of a task in order of time, and tells each step that they make, until its stack is empty, with the time of
-/// its record; what is open at the end ends with the last record.
+/// Walks through the records of a task in order of time. It passes each step to `tell`, with the time of its record,
+/// until the stack is empty: functions that are open at the end end with the last record.
 ///
 /// # Errors
 ///
@@ -38,7 +38,8 @@ pub fn walk<E: From<Error>>(
     walk_until(trace, task, None, tell)
 }
 
-/// Like [`walk`], but only through the records before this time, if there is one: if more come, what is open then ends then.
+/// Walks like [`walk`], but only through the records before this time, if one is given. If later records follow, open
+/// functions end at this time.
 ///
 /// # Errors
 ///
@@ -52,7 +53,7 @@ pub fn walk_until<E: From<Error>>(
     walk_with_records(trace, task, until_ns, |step, time_ns, _| tell(step, time_ns))
 }
 
-/// Like [`walk_until`], with the record that has made the step, if one has.
+/// Walks like [`walk_until`], and passes the record of each step, if it has one.
 ///
 /// # Errors
 ///
@@ -90,8 +91,8 @@ pub fn walk_with_records<E: From<Error>>(
     Ok(Walked { stats, misfits: stack.warnings().clone(), end_ns })
 }
 
-/// Goes through the records of all tasks in order of time, and tells each step that they make, with the task's index in
-/// [`Trace::tasks`] and the record. What is open at the end stays so.
+/// Walks through the records of all tasks in order of time. It passes each step to `tell`, with the task's index in
+/// [`Trace::tasks`] and the record. Functions that are open at the end stay open.
 ///
 /// ```
 /// use rftrace_read::{Error, Trace};

@@ -1,6 +1,6 @@
-//! Rows of the ways on which functions were called, as calls come.
+//! Rows of call paths, collected call by call.
 //!
-//! Not here: where they come from (`paths`, `between`), what is made of them (`graph`).
+//! Not here: the source of calls (`paths`, `between`), and the graph (`graph`).
 
 use std::borrow::Cow;
 

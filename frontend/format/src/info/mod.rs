@@ -33,29 +33,29 @@ const VERSION: u32 = 4;
 const LITTLE_ENDIAN: u8 = 1;
 const CLASS_64: u8 = 2;
 
-/// Bits of the feature mask: which kinds of data a trace holds.
+/// The bits of the feature mask: the kinds of data in a trace.
 pub mod feature {
-    /// `task.txt` tells sessions and tasks.
+    /// `task.txt` lists sessions and tasks.
     pub const TASK_SESSION: u64 = 1 << 1;
-    /// There are records of the kernel, in files of their own.
+    /// Records of the kernel are in files of their own.
     pub const KERNEL: u64 = 1 << 2;
-    /// There are arguments behind the records.
+    /// Arguments follow records of entries.
     pub const ARGUMENT: u64 = 1 << 3;
-    /// There are return values behind the records.
+    /// Return values follow records of exits.
     pub const RETURN_VALUE: u64 = 1 << 4;
     /// Addresses in `.sym` files are relative to the start of the module's map line.
     pub const SYM_REL_ADDR: u64 = 1 << 5;
-    /// The header's deepest stack is valid.
+    /// The maximum stack depth in the header is valid.
     pub const MAX_STACK: u64 = 1 << 6;
-    /// There are events among the records, named in `events.txt`.
+    /// The records contain events, which `events.txt` names.
     pub const EVENT: u64 = 1 << 7;
-    /// There are files of perf.
+    /// The trace has files of perf.
     pub const PERF_EVENT: u64 = 1 << 8;
-    /// Which values there are stands in the `.dbg` files.
+    /// The `.dbg` files define the recorded values.
     pub const AUTO_ARGS: u64 = 1 << 9;
-    /// There are `.dbg` files.
+    /// The trace has `.dbg` files.
     pub const DEBUG_INFO: u64 = 1 << 10;
-    /// The features of a trace with values: uftrace looks for their specs by the functions' addresses then.
+    /// The features of a trace with values: they make uftrace look for specs by the functions' addresses.
     pub const VALUES: u64 = ARGUMENT | RETURN_VALUE | AUTO_ARGS | DEBUG_INFO;
 }
 
@@ -66,26 +66,26 @@ const STATUS_BIT: u8 = 1 << 2;
 const VALUES_BYTE: usize = 24 + 1;
 const VALUES_BIT: u8 = 1 << (10 - 8);
 
-/// Resources that a program has used.
+/// The resource usage of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Processor time in the kernel.
+    /// The processor time in the kernel.
     pub system_time: Duration,
-    /// Processor time in the program.
+    /// The processor time in the program.
     pub user_time: Duration,
-    /// Context switches because the program waited.
+    /// The number of context switches because the program waited.
     pub voluntary_switches: u64,
-    /// Context switches because the scheduler took the processor.
+    /// The number of context switches because the scheduler took the processor.
     pub involuntary_switches: u64,
-    /// Largest resident size in KiB.
+    /// The maximum resident size in KiB.
     pub max_resident_kib: u64,
-    /// Page faults that read from a disk.
+    /// The number of page faults that read from a disk.
     pub major_faults: u64,
-    /// Page faults that did not.
+    /// The number of page faults that read nothing.
     pub minor_faults: u64,
-    /// Blocks read.
+    /// The number of blocks read.
     pub blocks_read: u64,
-    /// Blocks written.
+    /// The number of blocks written.
     pub blocks_written: u64,
 }
 
@@ -127,7 +127,8 @@ impl Usage {
     }
 }
 
-/// Makes an `info` file. Sections are added in the order of these functions; each may be left out. All texts are single lines.
+/// A writer of `info` files. Its functions add sections in their order here; each section is optional. All texts are
+/// single lines.
 #[derive(Clone, Debug, Default)]
 pub struct InfoWriter {
     mask: u64,
@@ -135,19 +136,19 @@ pub struct InfoWriter {
 }
 
 impl InfoWriter {
-    /// Without any section.
+    /// Creates a file without sections.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The program's path, spelled as in the map.
+    /// Adds the program's path, spelled as in the map.
     #[must_use]
     pub fn exe_name(self, path: &str) -> Self {
         self.section(0, format_args!("{path}"))
     }
 
-    /// The program's build-id in hexadecimal, of any length; none, if it is empty.
+    /// Adds the program's build-id in hexadecimal, of any length. An empty one adds nothing.
     #[must_use]
     pub fn build_id(self, id: &str) -> Self {
         // A shorter or longer one is fatal to uftrace.
@@ -155,20 +156,20 @@ impl InfoWriter {
         if digits.is_empty() { self } else { self.section(1, format_args!("{digits:0<BUILD_ID_DIGITS$}")) }
     }
 
-    /// How the program has ended, as `wait` tells it; 0 if it has not.
+    /// Adds the status of the program's end as `wait` returns it; 0 for a program that has not ended.
     #[must_use]
     pub fn exit_status(self, status: i32) -> Self {
         self.section(2, format_args!("{status}"))
     }
 
-    /// The arguments, separated by blanks.
+    /// Adds the arguments, separated by blanks.
     #[must_use]
     pub fn command_line(self, line: &str) -> Self {
         self.section(3, format_args!("{}", escape_json(line)))
     }
 
-    /// How many processors are in use, how many there could be, and their model. uftrace takes the architecture from how that
-    /// starts: `ARM64`, `RISCV64`, or anything else for x86.
+    /// Adds the numbers of online and possible processors, and their model. uftrace derives the architecture from the
+    /// beginning of the model: `ARM64`, `RISCV64`, or anything else for x86.
     #[must_use]
     pub fn processors(self, online: u64, possible: u64, model: &str) -> Self {
         self.section(
@@ -177,13 +178,13 @@ impl InfoWriter {
         )
     }
 
-    /// Free and total memory, such as `22.9 / 23.5 GB`.
+    /// Adds the free and total memory, such as `22.9 / 23.5 GB`.
     #[must_use]
     pub fn memory(self, memory: &str) -> Self {
         self.section(5, format_args!("{memory} (free / total)"))
     }
 
-    /// The kernel's name and release, the machine's name on the network, and the distribution's in double quotes.
+    /// Adds the kernel's name and release, the machine's network name, and the distribution's name in double quotes.
     #[must_use]
     pub fn system(self, kernel: &str, hostname: &str, distribution: &str) -> Self {
         self.section(
@@ -192,55 +193,55 @@ impl InfoWriter {
         )
     }
 
-    /// The tasks that have records.
+    /// Adds the tasks that have records.
     #[must_use]
     pub fn tasks(self, tids: &[u32]) -> Self {
         self.section(7, format_args!("lines=2\ntaskinfo:nr_tid={}\ntaskinfo:tids={}", tids.len(), TaskList(tids)))
     }
 
-    /// The resource usage of the program.
+    /// Adds the resource usage of the program.
     #[must_use]
     pub fn usage(self, usage: &Usage) -> Self {
         self.section(8, format_args!("lines=6\n{}", usage.lines().join("\n")))
     }
 
-    /// The machine's load over 1, 5 and 15 minutes.
+    /// Adds the machine's load over 1, 5 and 15 minutes.
     #[must_use]
     pub fn load(self, [one, five, fifteen]: [f64; 3]) -> Self {
         self.section(9, format_args!("{one:.2} / {five:.2} / {fifteen:.2}"))
     }
 
-    /// That specs of values are in the `.dbg` files only.
+    /// Adds the statement that only the `.dbg` files define values.
     #[must_use]
     pub fn values(self) -> Self {
         self.section(10, format_args!("{}", VALUES_TEXT.trim_start_matches("argspec:").trim_end()))
     }
 
-    /// When the trace was made, as `ctime` writes it, and how long that took.
+    /// Adds the date of the trace in the form of `ctime`, and the duration of the recording.
     #[must_use]
     pub fn date(self, date: &str, elapsed: Duration) -> Self {
         self.section(11, format_args!("{date}\nelapsed_time:{}", elapsed_time(elapsed)))
     }
 
-    /// How patterns for names are written, such as `regex`.
+    /// Adds the syntax of name patterns, such as `regex`.
     #[must_use]
     pub fn pattern_type(self, kind: &str) -> Self {
         self.section(12, format_args!("{kind}"))
     }
 
-    /// The name and version of what wrote the trace.
+    /// Adds the name and version of the program that wrote the trace.
     #[must_use]
     pub fn tracer(self, version: &str) -> Self {
         self.section(13, format_args!("{version}"))
     }
 
-    /// Unix time minus the trace's clock, in seconds.
+    /// Adds Unix time minus the trace's clock, in seconds.
     #[must_use]
     pub fn utc_offset(self, seconds: i64) -> Self {
         self.section(14, format_args!("{seconds}"))
     }
 
-    /// The file, with these [`feature`]s.
+    /// Returns the bytes of the file, with these [`feature`]s.
     #[must_use]
     pub fn finish(self, features: u64) -> Vec<u8> {
         let mut file = Vec::with_capacity(HEADER_BYTES + self.text.len());
@@ -307,12 +308,11 @@ pub struct Info {
 }
 
 impl Info {
-    /// Reads the bytes of the file.
+    /// Parses the bytes of the file.
     ///
     /// # Errors
     ///
-    /// It is not of a 64-bit little-endian trace of version 4, or its sections are not those that its mask announces, in their
-    /// order.
+    /// The file is not of a 64-bit little-endian trace of version 4, or its sections do not match its mask.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let malformed = |offset: usize, reason: String| Malformed::new(offset as u64, reason);
         let Some((header, text)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
@@ -345,29 +345,29 @@ impl Info {
         Ok(info)
     }
 
-    /// The [`feature`]s: which kinds of data the trace holds.
+    /// Returns the [`feature`]s: the kinds of data in the trace.
     pub fn features(&self) -> u64 {
         self.features
     }
 
-    /// Which sections the file has.
+    /// Returns the mask of the file's sections.
     pub fn mask(&self) -> u64 {
         self.mask
     }
 
-    /// The deepest call stack that the tracer records.
+    /// Returns the maximum depth of a call stack that the tracer records.
     pub fn max_stack(&self) -> u16 {
         self.max_stack
     }
 
-    /// The value of a line of text, by its [`key`].
+    /// Returns the value of a line of text, by its [`key`].
     ///
-    /// A line of a section with several is found by both names, as in `osinfo:kernel`.
+    /// A line of a section with several lines needs both names, as in `osinfo:kernel`.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.fields.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// The arguments, separated by blanks. Control characters stay escaped.
+    /// Returns the arguments, separated by blanks. Control characters stay escaped.
     pub fn command_line(&self) -> Option<String> {
         let mut escaped = self.get(key::COMMAND_LINE)?.chars().peekable();
         let next = || {
@@ -377,12 +377,12 @@ impl Info {
         Some(core::iter::from_fn(next).collect())
     }
 
-    /// Unix time minus the trace's clock, in seconds.
+    /// Returns Unix time minus the trace's clock, in seconds.
     pub fn utc_offset(&self) -> Option<i64> {
         self.get(key::UTC_OFFSET)?.trim().parse().ok()
     }
 
-    /// The tasks that were recorded, in the file's order.
+    /// Returns the ids of the recorded tasks, in the file's order.
     pub fn tids(&self) -> &[u32] {
         &self.tids
     }
@@ -403,24 +403,24 @@ impl Info {
     }
 }
 
-/// Changes to an `info` file. Everything unnamed here stays, byte by byte.
+/// Changes to an `info` file. All other bytes stay the same.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changes<'a> {
-    /// Other [`feature`]s.
+    /// The new [`feature`]s.
     pub features: Option<u64>,
-    /// Other tasks.
+    /// The new tasks.
     pub tids: Option<&'a [u32]>,
-    /// See [`InfoWriter::exit_status`].
+    /// The new status, see [`InfoWriter::exit_status`].
     pub exit_status: Option<i32>,
-    /// How long it took.
+    /// The new duration of the recording.
     pub elapsed: Option<Duration>,
-    /// Other resources.
+    /// The new resource usage.
     pub usage: Option<&'a Usage>,
 }
 
 impl Changes<'_> {
-    /// The changed file. Lines that `info` does not have are not added, but for the exit status, before the command line, and
-    /// [what `values` says](InfoWriter::values) where there are values now.
+    /// Returns the changed file. It adds no missing lines, with two exceptions: the exit status, before the command
+    /// line, and the line of [`InfoWriter::values`] if the trace has values now.
     pub fn apply(&self, info: &[u8]) -> Vec<u8> {
         let mut file = info.to_vec();
         let text = file.split_off(HEADER_BYTES.min(file.len()));

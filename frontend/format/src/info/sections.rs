@@ -12,25 +12,25 @@ pub(super) const HEADER_BYTES: usize = 40;
 /// The most lines of text; uftrace writes about thirty.
 pub(super) const MAX_FIELDS: usize = 10_000;
 
-/// The keys of lines of text, for [`Info::get`](super::Info::get).
+/// The keys of text lines, for [`Info::get`](super::Info::get).
 pub mod key {
     /// The program's path.
     pub const EXE_NAME: &str = "exename";
     /// The program's build-id.
     pub const BUILD_ID: &str = "build_id";
-    /// How the program has ended, as `wait` tells it.
+    /// The status of the program's end, as `wait` returns it.
     pub const EXIT_STATUS: &str = "exit_status";
     /// The arguments, as the inside of a JSON string; see [`Info::command_line`](super::super::Info::command_line).
     pub const COMMAND_LINE: &str = "cmdline";
-    /// How many processors there are.
+    /// The numbers of processors.
     pub const PROCESSORS: &str = "cpuinfo:nr_cpus";
-    /// The processors' model.
+    /// The model of the processors.
     pub const PROCESSOR: &str = "cpuinfo:desc";
-    /// Free and total memory.
+    /// The free and total memory.
     pub const MEMORY: &str = "meminfo";
     /// The kernel's name and release.
     pub const KERNEL: &str = "osinfo:kernel";
-    /// The machine's name.
+    /// The machine's network name.
     pub const HOSTNAME: &str = "osinfo:hostname";
     /// The distribution.
     pub const DISTRIBUTION: &str = "osinfo:distro";
@@ -38,19 +38,19 @@ pub mod key {
     pub const SYSTEM_TIME: &str = "usageinfo:systime";
     /// Processor time in the program, in seconds.
     pub const USER_TIME: &str = "usageinfo:usrtime";
-    /// Context switches.
+    /// The numbers of context switches.
     pub const SWITCHES: &str = "usageinfo:ctxsw";
-    /// Largest resident size in KiB.
+    /// The maximum resident size in KiB.
     pub const MAX_RESIDENT: &str = "usageinfo:maxrss";
-    /// Page faults.
+    /// The numbers of page faults.
     pub const PAGE_FAULTS: &str = "usageinfo:pagefault";
-    /// Blocks read and written.
+    /// The numbers of blocks read and written.
     pub const BLOCKS: &str = "usageinfo:iops";
     /// The machine's load.
     pub const LOAD: &str = "loadinfo";
-    /// When the trace was made.
+    /// The date of the trace.
     pub const DATE: &str = "record_date";
-    /// How long it took.
+    /// The duration of the recording.
     pub const ELAPSED_TIME: &str = "elapsed_time";
     /// The program that wrote the trace.
     pub const TRACER: &str = "uftrace_version";

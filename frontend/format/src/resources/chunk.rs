@@ -1,10 +1,11 @@
-//! From a chunk of the memory to units as files have them.
+//! The conversion of a chunk of the shared memory to the units of a file.
 
 use alloc::vec::Vec;
 
 use super::{Kind, Unit, short};
 
-/// Adds what of a chunk was written to its end, as files have it: nothing is where nothing was written. The thread got the chunk at these ticks.
+/// Appends the completely written units of a chunk to `out`, in the form of files. It skips unwritten ones. `taken` is
+/// the time in ticks at which the thread got the chunk.
 pub fn written(units: &[Unit], taken: u64, out: &mut Vec<Unit>) {
     let mut has_first = false;
     out.reserve(2 * units.len());
@@ -25,7 +26,7 @@ pub fn written(units: &[Unit], taken: u64, out: &mut Vec<Unit>) {
     }
 }
 
-/// True if all of a chunk was written.
+/// Returns true if the chunk is written completely.
 pub fn is_whole(units: &[Unit]) -> bool {
     units.iter().all(|unit| Kind::of(unit[0]).is_some() || short::is_one(unit[0]))
 }

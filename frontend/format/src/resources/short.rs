@@ -1,7 +1,9 @@
-//! Allocations of memory in one unit, as chunks have them: most are of few bytes, soon after the thread got its chunk. Files have two units of each.
+//! Short units: allocations of memory in one unit, in chunks. Most allocations have few bytes and come soon after the
+//! thread got its chunk. Files have two units for each.
 //!
-//! The first word has the kind's number and 16 in its highest byte, below it the ticks since the thread got its chunk, in 32 bits, and the number of the
-//! stack, in 24; the second one the address, in 48 bits, and the bytes, in 16. What does not fit has two units in chunks too.
+//! The first word has the kind's number plus 16 in its highest byte; below it, in 32 bits, the ticks since the thread
+//! got its chunk, and the number of the stack in 24 bits. The second word has the address in 48 bits and the number of
+//! bytes in 16. An allocation that does not fit takes two units in chunks too.
 
 use super::{Kind, LOW, Unit};
 
@@ -14,7 +16,7 @@ const ADDRESS_BITS: u32 = 48;
 /// Of the kinds of allocations, all of which are below it, and of nothing else.
 const MARK: u8 = 16;
 
-/// One without its ticks. `None` if it does not fit.
+/// Returns the short unit of an allocation, without its ticks. `None` if it does not fit.
 #[must_use]
 #[inline(always)]
 pub const fn of(kind: Kind, address: u64, bytes: u64, stack: u32) -> Option<Unit> {
@@ -25,14 +27,14 @@ pub const fn of(kind: Kind, address: u64, bytes: u64, stack: u32) -> Option<Unit
     Some([((kind as u8 | MARK) as u64) << 56 | stack as u64, address << BYTES_BITS | bytes])
 }
 
-/// The same with ticks since the thread got its chunk. `None` if these do not fit.
+/// Returns the short unit with its ticks since the thread got its chunk. `None` if they do not fit.
 #[must_use]
 #[inline(always)]
 pub const fn at([first, second]: Unit, since: u64) -> Option<Unit> {
     if since >> TICKS_BITS == 0 { Some([first | since << STACK_BITS, second]) } else { None }
 }
 
-/// True if this is the first word of one.
+/// Returns true if `first` is the first word of a short unit.
 #[must_use]
 #[inline]
 pub const fn is_one(first: u64) -> bool {
@@ -44,7 +46,8 @@ const fn kind_of(first: u64) -> Option<Kind> {
     if first >> 56 & !(MARK as u64 - 1) == MARK as u64 { Kind::of(first ^ (MARK as u64) << 56) } else { None }
 }
 
-/// As files have it, where the thread got the chunk at these ticks. `None` if it is no such unit.
+/// Returns the two units for a file. `taken` is the time in ticks at which the thread got the chunk. `None` if this is
+/// no short unit.
 #[must_use]
 #[inline]
 pub fn long([first, second]: Unit, taken: u64) -> Option<[Unit; 2]> {

@@ -16,17 +16,19 @@ use rftrace::abi::ThreadBlock;
 use super::threads;
 use crate::backend;
 
-/// Which threads are recorded. The ids are those of the system; that of a process is its main thread's.
+/// A choice of recorded threads, by their system ids (`gettid`). The id of a process is that of its main thread.
+/// [`Tracer::set_threads`](crate::Tracer::set_threads) takes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Threads {
-    /// Only these, as [`set_ftrace_pid`](https://docs.kernel.org/trace/ftrace.html) of Linux; if it is empty, all.
+    /// The only threads to record, like Linux's [`set_ftrace_pid`](https://docs.kernel.org/trace/ftrace.html). An empty
+    /// list stands for all threads.
     pub only: Vec<u32>,
-    /// Not these, whatever else is chosen (`set_ftrace_notrace_pid`).
+    /// The threads to exclude, also from `only`, like Linux's `set_ftrace_notrace_pid`.
     pub not: Vec<u32>,
 }
 
 impl Threads {
-    /// How many may be named, in each of the lists.
+    /// The maximum length of each list.
     pub const MOST: usize = 256;
 }
 

@@ -76,7 +76,7 @@ pub(crate) fn command_line(arguments: &[u8]) -> String {
     one_line(&String::from_utf8_lossy(arguments))
 }
 
-/// The model of this machine's processors, as traces tell it.
+/// Returns the model name of this machine's processors, as traces show it.
 pub fn processor() -> String {
     cpu_description(ARCH, &read_text("/proc/cpuinfo"))
 }

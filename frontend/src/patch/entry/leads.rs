@@ -19,24 +19,26 @@ use crate::patch::poke::is_only_thread;
 use crate::patch::sites::Site;
 use crate::patch::switches::Switch;
 
-/// A function that is to have a branch.
+/// A function that gets a branch to another hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lead {
-    /// The file of its module.
+    /// The file of the function's module.
     pub module: PathBuf,
-    /// Its address, as in the file.
+    /// The function's address in the file.
     pub address: u64,
-    /// Number that the hook gets in place of the function's address.
+    /// The number that the hook receives in place of the function's address.
     pub number: usize,
 }
 
-/// Gives functions branches to a hook: code that finds on its stack, from the stack pointer on, the number of the [`Lead`], the address where the function goes
-/// on, and what was there when the function was called. The hook has to keep all registers. Returns for each the function's address in memory,
-/// or why it has no branch; nothing for those of modules that are not loaded.
+/// Gives functions branches to `hook`, and returns for each the function's address in memory, or the reason why it has
+/// no branch; `None` for functions of modules that are not loaded.
+///
+/// The hook finds on its stack, from the stack pointer on: the number of the [`Lead`], the address where the function
+/// goes on, and then the stack as at the function's call. It must keep all registers.
 ///
 /// # Safety
 ///
-/// `hook` is such code, and stays.
+/// `hook` is code of this kind, and stays mapped.
 pub unsafe fn lead_functions(leads: &[Lead], hook: usize) -> Vec<Option<Result<usize, WholeReason>>> {
     let _at_work = host::at_work();
     let mut found = vec![None; leads.len()];

@@ -14,16 +14,16 @@ use super::conduct::Conduct;
 use crate::patch::frames;
 use crate::patch::module::Image;
 
-/// Where functions of LLVM's unwinder are.
+/// The addresses of functions of LLVM's unwinder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Llvm {
-    /// All of it.
+    /// The range of all its code.
     pub code: Range<u64>,
-    /// `_Unwind_Resume`.
+    /// The address of `_Unwind_Resume`.
     pub resume: u64,
-    /// `_Unwind_SetGR`.
+    /// The address of `_Unwind_SetGR`.
     pub set_register: u64,
-    /// `_Unwind_SetIP`.
+    /// The address of `_Unwind_SetIP`.
     pub set_address: u64,
 }
 

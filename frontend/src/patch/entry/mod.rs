@@ -97,7 +97,7 @@ pub(crate) fn install(choice: Choice, way: Way) {
     now.go_through_modules();
 }
 
-/// Goes through the modules that were loaded since, for an outside writer of branches.
+/// Prepares branches for functions in newly loaded modules, for an outside writer.
 pub fn prepare_branches() {
     let _at_work = host::at_work();
     let mut now = now();
@@ -106,7 +106,7 @@ pub fn prepare_branches() {
     }
 }
 
-/// All branches that were ever prepared for an outside writer.
+/// Returns all branches that were ever prepared for an outside writer.
 pub fn prepared_branches() -> Vec<Branch> {
     let _at_work = host::at_work();
     let now = now();

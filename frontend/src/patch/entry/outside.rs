@@ -30,7 +30,7 @@ use crate::patch::stubs::REACH;
 use crate::patch::unwind::Reader;
 use crate::patch::wanted::Choice;
 
-/// The functions of such a process that are to have a branch.
+/// The functions that get a branch in a process that contains only the tracer.
 #[derive(Debug, Default)]
 pub struct OutsideBranches {
     areas: Vec<OutsideArea>,
@@ -49,16 +49,16 @@ pub struct OutsideArea {
     displaced: Vec<Vec<u8>>,
 }
 
-/// Such stubs at their place.
+/// The stubs of one module at their address.
 #[derive(Debug)]
 pub struct OutsideStubs {
-    /// Behind the pages for their switches: whole pages of code.
+    /// Whole pages of code, which follow the pages with the switches.
     pub code: Vec<u8>,
-    /// The branches to them.
+    /// The branches to the stubs.
     pub branches: Vec<Branch>,
-    /// Functions whose first instructions do not reach from there what they need.
+    /// The addresses of functions whose first instructions refer to memory out of reach of the stubs.
     pub unreachable: Vec<u64>,
-    /// Their unwind information, a section `.eh_frame` that may lie anywhere.
+    /// The unwind information of the stubs: a section `.eh_frame` for any address.
     pub frames: Vec<u8>,
 }
 
@@ -71,14 +71,19 @@ struct Looked<'a> {
 }
 
 impl OutsideBranches {
-    /// Looks for functions in the process whose folder in `/proc` this is, by patterns as of [`Config::entry_branches`](crate::Config::entry_branches), but
-    /// for those with one of the symbols `exceptions`. `hooks`: its functions that others call at their beginning, by their names; `linker`: an address of its
-    /// dynamic linker, or 0; `known`: branches that another recorder has prepared there, none of which is in the code; `unnamed`: what is known of the
-    /// program's functions if it has no symbol table.
+    /// Looks for functions in a process.
+    ///
+    /// - `process`: the process's folder in `/proc`.
+    /// - the patterns: those of [`Config::entry_branches`](crate::Config::entry_branches); functions with one of the
+    ///   symbols `exceptions` are left out.
+    /// - `hooks`: the names of hook functions of the process, which other functions call at their beginning.
+    /// - `linker`: an address in its dynamic linker, or 0.
+    /// - `known`: branches that another recorder has prepared there and that are not in the code.
+    /// - `unnamed`: facts about the functions of a program without symbol table.
     ///
     /// # Errors
     ///
-    /// [`Error::BadFilter`] for what is no pattern; [`Error::Read`] if the process has ended.
+    /// [`Error::BadFilter`] for a malformed pattern; [`Error::Read`] if the process has ended.
     pub fn look_up(
         process: &Path,
         (patterns, exceptions): (&[String], &[String]),
@@ -160,25 +165,25 @@ impl OutsideBranches {
         Some(())
     }
 
-    /// Those that get new stubs.
+    /// Returns the functions that get new stubs, by module.
     #[must_use]
     pub fn areas(&self) -> &[OutsideArea] {
         &self.areas
     }
 
-    /// The branches whose stubs are there.
+    /// Returns the branches whose stubs exist already.
     #[must_use]
     pub fn known(&self) -> &[Branch] {
         &self.known
     }
 
-    /// Returns the outcome for the functions, if all stubs are made.
+    /// Returns the result for the functions, provided that all stubs are made.
     #[must_use]
     pub fn outcome(&self) -> &EntryBranches {
         &self.outcome
     }
 
-    /// All functions.
+    /// Returns the address ranges of all functions.
     #[must_use]
     pub fn functions(&self) -> &[Range<u64>] {
         &self.functions
@@ -186,39 +191,39 @@ impl OutsideBranches {
 }
 
 impl OutsideArea {
-    /// How many functions there are; each has a switch, a byte.
+    /// Returns the number of functions. Each has a switch of one byte.
     #[must_use]
     pub fn n_functions(&self) -> usize {
         self.wanted.len()
     }
 
-    /// Their addresses.
+    /// Returns the addresses of the functions.
     pub fn functions(&self) -> impl Iterator<Item = u64> {
         self.wanted.iter().map(|function| function.name as u64)
     }
 
-    /// The addresses of the module.
+    /// Returns the address range of the module.
     #[must_use]
     pub fn module(&self) -> Range<u64> {
         self.module.start as u64..self.module.end as u64
     }
 
-    /// Returns the most bytes that the stubs, and their possible unwind information, take.
+    /// Returns the maximum size in bytes of the stubs and their unwind information.
     #[must_use]
     pub fn most_bytes(&self) -> usize {
         // The unwind information is no larger than the stubs.
         4 * most_bytes(self.wanted.len())
     }
 
-    /// Returns places within reach of the module for so many bytes, and behind them the stubs and their possible unwind information. `mapped`:
-    /// the mapped ranges of the process, ascending.
+    /// Returns free places within reach of the module for `n_bytes` bytes plus the stubs and their unwind information.
+    /// `mapped` lists the mapped ranges of the process, ascending.
     #[must_use]
     pub fn places(&self, n_bytes: usize, mapped: &[Range<usize>]) -> Vec<usize> {
         let page = usize::try_from(page_size()).unwrap_or(4096);
         places(&self.module, n_bytes + self.most_bytes(), mapped, (page, REACH))
     }
 
-    /// The stubs as they begin at `start`, whose switches begin at `switches`, and which lead to a hook.
+    /// Returns the stubs for the address `start`, with switches at the address `switches`, which lead to `hook`.
     #[must_use]
     pub fn lay(&self, switches: usize, start: usize, hook: usize) -> OutsideStubs {
         let (stubs, code) = Stubs::new(switches, start, &self.wanted, hook);

@@ -22,7 +22,7 @@ use crate::host::linux::modules;
 use crate::patch::frames;
 use crate::patch::module::Image;
 
-/// Facts about the functions of such a program.
+/// Facts about the functions of a statically linked program without symbol table.
 #[derive(Clone, Debug, Default)]
 pub struct Unnamed {
     /// Beginnings of functions that return twice, go on on another stack, or ask for their callers.
@@ -33,19 +33,19 @@ pub struct Unnamed {
 /// The unwinder of such a program.
 #[derive(Clone, Debug, Default)]
 pub enum UnnamedUnwinder {
-    /// There is none.
+    /// The program has no unwinder.
     #[default]
     Nothing,
-    /// libgcc's.
+    /// libgcc's unwinder.
     Libgcc(Libgcc),
-    /// LLVM's.
+    /// LLVM's unwinder.
     Llvm(Llvm),
-    /// Another one, or it is not known where its functions are.
+    /// Another unwinder, or one whose functions were not found.
     Other,
 }
 
 impl UnnamedUnwinder {
-    /// All that exceptions are thrown by, where that is known.
+    /// Returns the range of the code that throws exceptions, if it is known.
     #[must_use]
     pub fn code(&self) -> Option<Range<u64>> {
         match self {
@@ -55,20 +55,20 @@ impl UnnamedUnwinder {
     }
 }
 
-/// Where functions of libgcc's unwinder are.
+/// The addresses of functions of libgcc's unwinder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Libgcc {
-    /// All that exceptions are thrown by.
+    /// The range of the code that throws exceptions.
     pub code: Range<u64>,
-    /// `_Unwind_Resume`.
+    /// The address of `_Unwind_Resume`.
     pub resume: u64,
-    /// `_Unwind_SetGR`.
+    /// The address of `_Unwind_SetGR`.
     pub set_register: u64,
-    /// `_Unwind_SetIP`.
+    /// The address of `_Unwind_SetIP`.
     pub set_address: u64,
-    /// `__register_frame_info`.
+    /// The address of `__register_frame_info`.
     pub registrar: u64,
-    /// All that takes the lock of what it was told: from there to the end of `_Unwind_Find_FDE`.
+    /// The range of the code that locks the registered frame information, up to the end of `_Unwind_Find_FDE`.
     pub locking: Range<u64>,
 }
 
@@ -77,11 +77,11 @@ const NEAR: usize = 0x6000;
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
 impl Unnamed {
-    /// Looks at the program of the process whose folder in `/proc` this is.
+    /// Examines the program of the process with the folder `process` in `/proc`.
     ///
     /// # Errors
     ///
-    /// [`Error::Read`] if it cannot be read.
+    /// [`Error::Read`] if the program cannot be read.
     pub fn look_up(process: &Path) -> Result<Self, Error> {
         let look = || -> io::Result<Self> {
             let all = modules::modules_of_process(process)?;
@@ -97,7 +97,7 @@ impl Unnamed {
         look().map_err(|source| Error::Read { path: process.to_owned(), source })
     }
 
-    /// Its unwinder.
+    /// Returns the program's unwinder.
     #[must_use]
     pub fn unwinder(&self) -> &UnnamedUnwinder {
         &self.unwinder

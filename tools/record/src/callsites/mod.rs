@@ -1,4 +1,4 @@
-//! Calls of the tracer's hooks in a program, as the compiler and the linker have left them.
+//! Calls of the tracer's hooks in a program, in the form that compiler and linker have left.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -11,24 +11,24 @@ use crate::processors::Processor;
 mod aarch64;
 mod x86_64;
 
-/// Calls of hooks in a program.
+/// The calls of hooks in a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallSites {
-    /// The number of calls of hooks: of functions that are instrumented.
+    /// The number of calls of hooks, that is, of instrumented functions.
     pub count: u64,
-    /// True if the hooks are in the program itself, as in one that is linked with a tracer.
+    /// True if the hooks are in the program itself, as in a program linked with a tracer.
     pub has_own_hooks: bool,
-    /// True if the program loads shared libraries, so that a hook can be given to it.
+    /// True if the program loads shared libraries, so that a library with hooks can be preloaded.
     pub is_dynamic: bool,
 }
 
 impl CallSites {
-    /// Looks for the calls in an ELF file for one of the processors that are known.
+    /// Finds the calls in an ELF file for one of the supported processors.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or is not such a file.
+    /// The file cannot be read, or is no such file.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = files::read(path, u64::MAX)?;
         let malformed = |reason: String| Error::malformed(path, 0, reason);

@@ -1,5 +1,5 @@
-//! An allocator that a program has in it (jemalloc, mimalloc and others, linked statically, or one that defines `malloc` itself): its functions get
-//! branches, as no library can take their place.
+//! An allocator inside a program (jemalloc, mimalloc and others, linked statically, or a program's own `malloc`). Its
+//! functions get branches, as no library can replace them.
 
 use std::path::Path;
 
@@ -20,14 +20,15 @@ pub(super) struct Own {
     pub(super) addresses: Vec<u64>,
 }
 
-/// The allocator's functions that are in the program.
+/// The allocator's functions in a program.
 #[derive(Debug)]
 pub struct Allocator {
     pub(super) functions: Vec<Own>,
 }
 
 impl Allocator {
-    /// Looks for one in a program: functions that give memory out, and take it back. `None` if the program is no ELF file.
+    /// Finds an allocator in a program, by its functions that allocate and free memory. `None` if the program is no ELF
+    /// file, or has none.
     ///
     /// # Errors
     ///
@@ -51,7 +52,7 @@ impl Allocator {
         Ok(is_one.then_some(Self { functions }))
     }
 
-    /// One of its functions, by which a user knows it.
+    /// Returns the name of one of its functions, for messages.
     #[must_use]
     pub fn known_by(&self) -> &str {
         &self.functions[0].symbol

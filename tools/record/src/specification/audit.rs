@@ -1,4 +1,5 @@
-//! functracer's plugin `audit`: calls of functions that are named by its option `-a` are told, whatever they do.
+//! The option `-a` of functracer's plugin `audit`: all calls of named functions are recorded, whatever the functions
+//! do.
 
 use std::path::Path;
 
@@ -12,12 +13,13 @@ use super::{Described, Specification, Wanted, read_text};
 const MAX_NESTED: usize = 8;
 
 impl Specification {
-    /// The functions that a text names: names with semicolons between them, compared as by fnmatch(3) with what c++filt would write; `@FILE` is
-    /// a file with one on each line. Each call is one of the resource `virtual`.
+    /// Returns the specification of the functions that a text names: names with semicolons between them, compared in
+    /// the way of fnmatch(3) with c++filt's output. `@FILE` is a file with a name on each line. Each call is one of the
+    /// resource `virtual`.
     ///
     /// # Errors
     ///
-    /// No function is named, or a file cannot be read.
+    /// The text names no function, or a file cannot be read.
     pub fn audit(symbols: &str) -> Result<Self> {
         let mut named = Vec::new();
         for item in symbols.split(';') {

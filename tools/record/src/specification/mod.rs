@@ -1,13 +1,13 @@
-//! Specifications of `--resources FILE.toml`: which functions of a program take what and give it back.
+//! Specifications of `--resources FILE.toml`: the functions of a program that take and release resources.
 //!
-//! - here: files as their users write them, and what is wrong with them;
+//! - here: the user's files, and their faults;
 //! - `expression`: `arg1 * arg2` → steps of the machine that runs in the program (`rftrace_format::specification`);
 //! - `audit`: functracer's `-a`, a specification of its own;
-//! - `allocator`: an allocator that the program has in it;
-//! - `functions`: which functions of the program and its libraries are meant;
-//! - `plan`: what is made of all that for a recording; `stubs` the library that catches the calls.
+//! - `allocator`: an allocator inside the program;
+//! - `functions`: the functions of the program and its libraries that a specification names;
+//! - `plan`: the plan for a recording; `stubs`: the library that catches the calls.
 //!
-//! Not here: what the program does with it (`rftrace-preload-resources`).
+//! Not here: the work in the program (`rftrace-preload-resources`).
 
 use std::fs::File;
 use std::io::Read as _;
@@ -40,7 +40,7 @@ const BUILT_IN: [(&str, &str); 5] = [
     ("shmsysv", include_str!("built_in/shmsysv.toml")),
 ];
 
-/// A file that was read and found right.
+/// A specification without faults.
 #[derive(Clone, Debug)]
 pub struct Specification {
     resources: Vec<Described>,
@@ -134,16 +134,16 @@ fn read_text(path: &Path) -> Result<String> {
 }
 
 impl Specification {
-    /// The names of those that are built in.
+    /// Returns the names of the built-in specifications.
     pub fn built_in() -> impl Iterator<Item = &'static str> {
         BUILT_IN.iter().map(|(name, _)| *name)
     }
 
-    /// One of those, or a file.
+    /// Opens a built-in specification, or a file.
     ///
     /// # Errors
     ///
-    /// There is none of that name, or it is wrong: the message says where.
+    /// Neither has this name, or the specification has a fault, whose place the message names.
     pub fn open(name: &str) -> Result<Self> {
         if let Some((_, text)) = BUILT_IN.iter().find(|(built_in, _)| *built_in == name) {
             return Self::read(&format!("{name} (built in)"), text);
@@ -160,11 +160,11 @@ impl Specification {
         Self::read(name, &text)
     }
 
-    /// Reads the text of a file, which is called so in messages.
+    /// Parses the text of a file, which has the name `file` in messages.
     ///
     /// # Errors
     ///
-    /// It is wrong: the message names file and line, and says what would be right.
+    /// The text has a fault. The message names file and line, and the correct form.
     pub fn read(file: &str, text: &str) -> Result<Self> {
         let at = |offset: usize| {
             let before = text.as_bytes().get(..offset.min(text.len())).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Plan made of specifications for recording a program: the caught functions, and the table for the library in it.
+//! The plan that specifications make for a recording: the caught functions, and the table for the library in the
+//! program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use super::allocator::{Allocator, Own};
 use super::functions::{self, Module, as_by_cxxfilt, nearest, readable, why_not_caught};
 use super::{Described, Specification, Wanted, stubs};
 
-/// Specified resources and functions, for the recorder and the program.
+/// The specified resources and functions, for the recorder and the program.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     resources: Vec<Described>,
@@ -41,11 +42,11 @@ struct Meant {
 }
 
 impl Plan {
-    /// Finds the functions of a program and its libraries that specifications speak of.
+    /// Finds the functions of a program and its libraries that the specifications name.
     ///
     /// # Errors
     ///
-    /// There is no such function, or it cannot be caught; or there are too many. The message names the place.
+    /// A function does not exist or cannot be caught; or there are too many. The message names the place.
     pub fn of(specifications: Vec<Specification>, program: &Path) -> Result<Self> {
         if specifications.is_empty() {
             return Ok(Self::default());
@@ -93,7 +94,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Adds the functions of an allocator that the program has in it: they give out memory. Functions that are specified otherwise stay so.
+    /// Adds the functions of an allocator inside the program, which allocate memory. Functions that are specified
+    /// otherwise keep their specification.
     ///
     /// # Errors
     ///
@@ -122,7 +124,7 @@ impl Plan {
         Ok(())
     }
 
-    /// True if nothing is specified.
+    /// Returns true if nothing is specified.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty() && self.resources.is_empty()
@@ -133,7 +135,8 @@ impl Plan {
         (0..self.resources.len()).fold(0, |bits, number| bits | 1 << (Resource::ALL.len() + number))
     }
 
-    /// Returns the specified functions for a running program, which calls them through slots. `None` if nothing is specified.
+    /// Returns the specified functions for a running program, which calls them through slots; `None` if nothing is
+    /// specified.
     #[cfg(attaching)]
     #[must_use]
     pub fn by_slots(&self) -> Option<rftrace_attach::Specified> {
@@ -166,7 +169,7 @@ impl Plan {
         })
     }
 
-    /// The library that catches the calls; `None` if there are none.
+    /// Returns the library that catches the calls; `None` without such calls.
     #[must_use]
     pub fn library(&self) -> Option<Vec<u8>> {
         let exported = self.functions.iter().enumerate().filter(|(_, caught)| caught.is_exported);
@@ -188,7 +191,7 @@ impl Plan {
         lines
     }
 
-    /// Refuses functions that are only called within a module, for a recorder without branches.
+    /// Checks that no specified function is only called within a module, for a recorder without branches.
     ///
     /// # Errors
     ///

@@ -1,14 +1,14 @@
-//! A library whose functions lead to that for resources: `LD_PRELOAD` puts it before all others, so that calls of these functions from one
-//! module to another come to it, those of modules that are loaded later and by pointers too.
+//! A library whose functions lead to the library for resources. `LD_PRELOAD` puts it before all others, so calls of
+//! these functions between modules reach it, also calls from later modules and through pointers.
 //!
 //! ```text
-//! read     header, what is loaded; symbols, their names, hash table, relocations; names of functions
-//! execute  for each function   lea r11, [what is known of it]; jmp [rftrace_resources_specified]
+//! read     header, loaded segments; symbols, their names, hash table, relocations; names of functions
+//! execute  for each function   lea r11, [its data]; jmp [rftrace_resources_specified]
 //! write    rftrace_resources_specified, which the dynamic linker writes; for each function the original (0), its name, its number;
-//!          what the dynamic linker reads
+//!          data that the dynamic linker reads
 //! ```
 //!
-//! It is an ELF file as the System V ABI and its supplement for x86-64 have it.
+//! It is an ELF file as defined by the System V ABI and its supplement for x86-64.
 
 use object::elf;
 use rftrace_format::recording::SPECIFIED;

@@ -11,35 +11,35 @@ use super::{Call, calls, is_told, local_time, time_of_day};
 use crate::names::Names;
 use crate::recording::{Frame, Recording};
 
-/// How it is written.
+/// The form of functracer's text.
 #[derive(Clone, Copy, Debug)]
 pub struct FunctracerText {
-    /// The plugin: what it is of; all that was recorded without one.
+    /// The plugin, that is, the resource; `None` for all recorded resources without a plugin.
     pub resource: Option<Resource>,
-    /// With the time of each call.
+    /// True to write the time of each call.
     pub has_time: bool,
-    /// With names of functions.
+    /// True to write names of functions.
     pub has_names: bool,
-    /// With callers of what gives something back.
+    /// True to write the callers of releases.
     pub has_release_stacks: bool,
-    /// So many callers at the most.
+    /// The maximum number of callers.
     pub depth: usize,
 }
 
-/// The part of a recording that is written.
+/// A part of a recording to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Section<'a> {
     /// The process.
     pub pid: u32,
-    /// From when and up to when, in ticks since the recording began.
+    /// The beginning and the end in ticks since the recording began.
     pub times: (u64, u64),
     /// The number of the first call.
     pub first_index: u64,
-    /// Further lines, by their time.
+    /// Further lines with their times.
     pub lines: &'a [(u64, String)],
 }
 
-/// The first two lines. `nanos` is the time, in nanoseconds since 1970.
+/// Returns the first two lines. `nanos` is the time in nanoseconds since 1970.
 #[must_use]
 pub fn functracer_header(has_names: bool, nanos: u64, pid: u32, program: &str) -> String {
     let names = if has_names { "with resolved names, " } else { "" };

@@ -1,7 +1,7 @@
-//! Recordings as the text of functracer and of its successor, sp-rtrace: a line for each call, and the callers behind it.
+//! Recordings as the text of functracer and of its successor, sp-rtrace: a line for each call, followed by its callers.
 //!
-//! - [`functracer`] and [`sp_rtrace`] write it; here is what they have in common: which call has which line.
-//! - `read` reads either, and [`postproc`] makes less of it.
+//! - [`functracer`] and [`sp_rtrace`] write the text; this file has their common part, the line of a call.
+//! - `read` reads both forms, and [`postproc`] shortens the text.
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;

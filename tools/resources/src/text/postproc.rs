@@ -1,6 +1,7 @@
-//! The postprocessing of functracer and sp-rtrace, which shortens a trace: only leaks, each backtrace once, names.
+//! The postprocessing of functracer and sp-rtrace, which shortens a trace: to leaks, to one copy of each backtrace, and
+//! with names.
 //!
-//! The output is text of the same kind as the input, with sums behind it.
+//! The output is text of the same form as the input, with sums at its end.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, BufRead, Write};
@@ -12,7 +13,7 @@ use super::read::{Call, Dialect, Frame, Line, Resource, Text};
 use crate::lookup::Lookup;
 use crate::names::Name;
 
-/// In which order backtraces are.
+/// The order of backtraces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The most bytes first.
@@ -28,29 +29,31 @@ pub enum Order {
 /// The beginning of a backtrace's sums.
 const SUMMARY: &str = "# allocation summary:";
 
-/// The steps done to a trace.
+/// The steps of the postprocessing.
 #[derive(Clone, Debug, Default)]
 pub struct Postprocessor {
-    /// Only what was not given back is left. Of an id that was taken twice the last counts; where references are counted, how many are left.
+    /// True to keep only unreleased blocks. If an id was allocated twice, the last allocation counts; for counted
+    /// references, the remaining number counts.
     pub leaks: bool,
-    /// Each backtrace comes once, with the calls that had it.
+    /// True to write each backtrace once, with the calls that had it.
     pub compress: bool,
-    /// Addresses get names.
+    /// True to add names to addresses.
     pub resolve: bool,
-    /// How compressed backtraces are sorted.
+    /// The order of compressed backtraces.
     pub order: Option<Order>,
-    /// So many functions of each backtrace.
+    /// The maximum number of functions in a backtrace.
     pub depth: Option<usize>,
-    /// Only these kinds; all if there are none.
+    /// The only kinds to keep; empty for all kinds.
     pub kinds: Vec<String>,
 }
 
 impl Postprocessor {
-    /// Reads a trace and writes what becomes of it. `path` is what errors name. Returns files that are not here, without which there are no names.
+    /// Reads a trace and writes the result. `path` is the input's name in errors. Returns the missing files whose
+    /// functions have no names.
     ///
     /// # Errors
     ///
-    /// It cannot be read, is no trace, or has no such kinds; or [`Error::Write`].
+    /// The input cannot be read, is no trace, or lacks one of the kinds; or [`Error::Write`].
     pub fn run(&self, path: &Path, input: impl BufRead, out: &mut dyn Write) -> Result<Vec<String>> {
         let mut text = Text::read(path, input)?;
         let has_calls = text.lines.iter().any(|line| matches!(line, Line::Call(_)));

@@ -1,6 +1,6 @@
-//! Text of functracer and sp-rtrace, read: what each line is.
+//! The parser of functracer's and sp-rtrace's text.
 //!
-//! Lines that are nothing else are comments, and stay where they are.
+//! Unknown lines are comments, and stay in place.
 
 use std::collections::HashMap;
 use std::io::BufRead;

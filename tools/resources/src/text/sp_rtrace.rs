@@ -1,4 +1,4 @@
-//! sp-rtrace's text, of the protocol's version 2.0: what sp-rtrace-postproc reads.
+//! sp-rtrace's text, version 2.0 of its protocol, as sp-rtrace-postproc reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -23,7 +23,8 @@ fn words(resource: Resource) -> (&'static str, &'static str) {
     }
 }
 
-/// Writes what a process has taken and given back of these resources. With `depth` callers at the most, with names of their functions if that is wanted.
+/// Writes the allocations and releases of these resources in a process, with at most `depth` callers, and with the
+/// callers' names if they are requested.
 ///
 /// # Errors
 ///

@@ -1,8 +1,9 @@
-//! Where the debug information of a binary is: in it, in a separate file, and what these refer to.
+//! The search for a binary's debug information: in the binary, in a separate file, and in the files that these name.
 //!
-//! As debuggers look: by build-id below [`ROOT`], then by the name in `.gnu_debuglink`, beside the binary, in `.debug` there and below [`ROOT`].
+//! The order is that of debuggers: by build-id below [`ROOT`], then by the name in `.gnu_debuglink`, beside the binary,
+//! in `.debug` there and below [`ROOT`].
 //!
-//! Not here: what is read there (`values`, and addr2line).
+//! Not here: reading it (`values`, and addr2line).
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,4 +1,5 @@
-//! How a value with fields is recorded, of which it is known where its bytes are: what the tracer reads, and what that is for readers.
+//! The recording of a value with fields whose bytes were found: the parts that the tracer reads, and their form for
+//! readers.
 
 use rftrace_format::composite::{Block, Composite};
 use rftrace_format::layout::Layout;

@@ -1,4 +1,4 @@
-//! The functions of a file's debug information, and what of their values is known.
+//! The functions in a file's debug information, and the facts about their values.
 
 use std::collections::{BTreeMap, BTreeSet};
 

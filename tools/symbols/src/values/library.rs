@@ -105,8 +105,8 @@ const KNOWN: [(&str, &str, &str); 88] = [
 ];
 
 impl ModuleValues {
-    /// Adds what is known of functions of the C library, by their names and the addresses of the slots through which they are called, from
-    /// where the lowest segment begins.
+    /// Adds the arguments and results of functions of the C library, from their names and the addresses of their slots,
+    /// relative to the beginning of the lowest segment.
     pub fn add_library_calls<'n>(&mut self, calls: impl IntoIterator<Item = (u64, &'n str)>) {
         for (address, name) in calls {
             if let Some(values) = values_of(name) {

@@ -1,13 +1,18 @@
-//! Which values functions have, by the debug information of a program: what the tracer is told to record, and what readers show it as.
+//! The arguments and results of functions, from the debug information of a program: the tracer's instructions for
+//! recording, and the form in which readers show the values.
 //!
-//! A value is recorded only where something proves in which register, or where on the stack, it is when the function is entered:
+//! A value is recorded only if something proves in which register, or at which place on the stack, it is when the
+//! function is entered:
 //!
 //! - the location list of the parameter, at the function's first instruction; or
-//! - in code that is not optimised, the function's first instructions, which store it where the debug information says that it is.
+//! - in code that is not optimised, the function's first instructions, which store it at the place that the debug
+//!   information names.
 //!
-//! So no calling convention has to be known for arguments, and none is believed. `dwarf` walks the functions, `types` tells what is shown
-//! of a type, `shape` of one with fields, `composed` how those are recorded, `results` where they are returned, `returned` what proves it, `library` what functions of the C library take, `place` where a parameter is, `entry` what the first instructions do,
-//! `processor` what is another thing on each, and `module` is what was found.
+//! So no calling convention is needed for arguments, and none is relied on. `dwarf` walks through the functions.
+//! `types` decides on the display of a type, `shape` of one with fields, and `composed` on the recording of the latter.
+//! `results` finds the place of a result, and `returned` proves it. `library` has the values of functions of the C
+//! library. `place` finds a parameter, with `entry` for the function's first instructions. `processor` has the
+//! differences between processors, and `module` the result.
 
 mod composed;
 mod dwarf;
@@ -37,7 +42,8 @@ use crate::debug::object::{Bytes, File};
 pub use self::module::ModuleValues;
 use self::processor::Processor;
 
-/// Reads the debug information of the functions in an ELF file for x86-64 or aarch64. `None` if it has none.
+/// Reads the values of the functions in an ELF file for x86-64 or aarch64 from its debug information; `None` if it has
+/// none.
 ///
 /// # Errors
 ///
@@ -59,7 +65,7 @@ pub fn read_values(path: &Path) -> Result<Option<ModuleValues>> {
     Ok(Some(module))
 }
 
-/// Writes the names of enumerations into a trace, where numbers were recorded.
+/// Writes the names of enumerations into a trace with recorded numbers.
 ///
 /// # Errors
 ///

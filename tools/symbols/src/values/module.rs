@@ -11,7 +11,7 @@ use rftrace_format::recording::TypesLine;
 use rftrace_format::symbols::{Head, ModuleId, SourcePart, layout_line, short_build_id};
 use rftrace_format::values::{self, ValueSpec};
 
-/// The values of a file's functions, by its debug information.
+/// The values of a file's functions, from its debug information.
 #[derive(Debug, Default)]
 pub struct ModuleValues {
     pub(super) path: PathBuf,
@@ -66,27 +66,28 @@ pub(super) struct Enumeration {
 }
 
 impl ModuleValues {
-    /// A file, canonical as the system names it in maps, of which nothing is known so far.
+    /// Creates the values of a file without known functions. `path` is canonical, in the form in which the system lists
+    /// it in maps.
     pub fn unknown(path: PathBuf, build_id: Option<String>) -> Self {
         Self { path, build_id, ..Self::default() }
     }
 
-    /// The build-id of the file.
+    /// Returns the build-id of the file.
     pub fn build_id(&self) -> Option<&str> {
         self.build_id.as_deref()
     }
 
-    /// How many functions have values that are known.
+    /// Returns the number of functions with known values.
     pub fn n_functions(&self) -> usize {
         self.functions.len()
     }
 
-    /// How many units of its debug information are in files that are not there.
+    /// Returns the number of units of its debug information whose files are missing.
     pub fn n_missing_units(&self) -> usize {
         self.n_missing_units
     }
 
-    /// The [lines](TypesLine) for the tracer.
+    /// Returns the [lines](TypesLine) for the tracer.
     pub fn lines(&self) -> String {
         let path = self.path.to_string_lossy();
         let mut text = TypesLine::Module { build_id: self.build_id.as_deref(), path: &path }.to_string();
