@@ -9,23 +9,31 @@
 //!
 //! ```toml
 //! [dependencies]
-//! rftrace = "0.3.3"
-//! rftrace-frontend = "0.3.3"
+//! rftrace = { git = "https://github.com/hermit-os/rftrace" }
+//! rftrace-frontend = { git = "https://github.com/hermit-os/rftrace" }
 //! ```
 //!
 //! ```ignore
 //! extern crate rftrace as _; // links the tracer
 //!
-//! fn main() {
-//!     let events = rftrace_frontend::init(1_000_000, false);
-//!     rftrace_frontend::enable();
-//!     work();
-//!     rftrace_frontend::dump_full_uftrace(events, "trace", "program").unwrap();
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let tracer = rftrace_frontend::Config::new().directory("trace").install()?;
+//!     {
+//!         let _recording = tracer.record();
+//!         work();
+//!     }
+//!     tracer.save()?;
+//!     Ok(())
+//! }
+//!
+//! #[inline(never)]
+//! fn work() {
+//!     println!("at work");
 //! }
 //! ```
 //!
-//! Build a Rust program with `RUSTFLAGS="-Z instrument-mcount"` on nightly, or C code with `gcc -pg`. After the run,
-//! `rftrace replay trace` shows every call.
+//! Build a Rust program with `RUSTFLAGS="-Z instrument-mcount" cargo +nightly run --target x86_64-unknown-linux-gnu`,
+//! or C code with `gcc -pg`. After the run, `rftrace replay trace` shows every call.
 //!
 //! # How it works
 //!

@@ -32,8 +32,9 @@ Events *rftrace_init(uintptr_t max_event_count, bool overwriting);
  * buffer of buffer_bytes (64 MiB are good for any program) by a thread of its own. So the trace is as long as there is room on the disk.
  * An older trace in out_dir is removed.
  *
- * rftrace_dump_full_uftrace makes a trace of it and ends that: another rftrace_init comes first to record again. Where the program ends
- * before, `rftrace recover` makes one. A child that is forked records nothing. On Linux; the variable RFTRACE_STREAM=DIR, or
+ * rftrace_dump_full_uftrace makes a trace of it and ends that: another rftrace_init comes first to record again. A program that
+ * ends before saves at its exit, with one line on stderr; of one that is killed `rftrace recover` makes a trace. NULL if the buffer before has unsaved
+ * records. A child that is forked records nothing. On Linux; the variable RFTRACE_STREAM=DIR, or
  * RFTRACE_STREAM=DIR,64M, has rftrace_init do the same.
  */
 Events *rftrace_init_stream(const char *out_dir, uintptr_t buffer_bytes);

@@ -26,7 +26,8 @@ pub struct Events {
 #[must_use]
 pub fn init(max_event_count: usize, overwriting: bool) -> &'static mut Events {
     let mode = if overwriting { Mode::Ring } else { Mode::Stop };
-    match Config::new().capacity_events(max_event_count).mode(mode).install() {
+    let config = Config::new().capacity_events(max_event_count).mode(mode);
+    match config.discard_unsaved(true).save_at_exit(false).install() {
         Ok(tracer) => Box::leak(Box::new(Events { tracer })),
         Err(error) => panic!("{error}"),
     }

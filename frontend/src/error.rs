@@ -26,6 +26,11 @@ pub enum Error {
     AlreadyInitialized,
     /// Recording is on, so another buffer cannot replace the present one.
     Recording,
+    /// The buffer has events that are in no trace: another one would take their place. See `Config::discard_unsaved`.
+    Unsaved {
+        /// How many.
+        events: u64,
+    },
     /// A thread has stood inside a hook for a second, so another buffer cannot replace the present one.
     Busy,
     /// The thread has a shadow stack (CET of Intel and AMD). The processor kills a program that changes return
@@ -92,9 +97,8 @@ pub enum Error {
     },
     /// The buffer holds no events.
     NoEvents {
-        /// True if a thread has called an instrumented function while recording was on, or if a filter may have hidden
-        /// such calls.
-        hook_called: bool,
+        /// The most likely reason.
+        cause: NoEventsCause,
     },
     /// A file could not be read: an image, or the binary that it belongs to.
     Read {
@@ -119,6 +123,46 @@ pub enum Error {
         /// The error of the system.
         source: io::Error,
     },
+}
+
+/// Reasons for a recording without events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NoEventsCause {
+    /// No function of the program or its libraries calls the tracer.
+    NoHooks,
+    /// Recording was not switched on since the last save.
+    NeverOn,
+    /// The filter lets no function pass that was called.
+    Filtered,
+    /// The guard of `Tracer::record` was dropped before any function was called.
+    GuardGone,
+    /// No function that calls the tracer was called meanwhile.
+    NoCalls,
+    /// Where functions are not known: any of these.
+    Unknown,
+}
+
+impl fmt::Display for NoEventsCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoHooks => {
+                "no function of this program calls the tracer; build it with -Z instrument-mcount (Rust) or -pg (C)"
+            }
+            Self::NeverOn => "recording was not switched on since the last save; call `enable` or `record` first",
+            Self::Filtered => "the filter lets no function pass that was called; `Tracer::functions` lists its choice",
+            Self::GuardGone => {
+                "the guard of `record` was dropped before any instrumented function was called; keep it with \
+                 `let _recording = tracer.record();` (`let _ = ` drops it at once)"
+            }
+            Self::NoCalls => {
+                "no instrumented function was called while recording was on, or none that the filter lets pass"
+            }
+            Self::Unknown => {
+                "was the program built with -Z instrument-mcount (Rust) or -pg (C), and was recording switched on?"
+            }
+        })
+    }
 }
 
 impl Error {
@@ -154,6 +198,10 @@ impl fmt::Display for Error {
                 "rftrace is initialised already; use the first Events (or Tracer) for all recordings of this program"
             ),
             Self::Recording => write!(f, "recording is on; switch it off before you give the tracer another buffer"),
+            Self::Unsaved { events } => write!(
+                f,
+                "{events} recorded events are in no trace yet; save them first, or call `Config::discard_unsaved`"
+            ),
             Self::Busy => write!(
                 f,
                 "a thread is stopped inside the tracer, which cannot take another buffer meanwhile; try again when it runs"
@@ -205,16 +253,7 @@ impl fmt::Display for Error {
                     "{rule} matches nothing that is loaded; names are those of the trace, `*` stands for any characters"
                 )
             }
-            Self::NoEvents { hook_called: false } => write!(
-                f,
-                "0 events: was the program built with -Z instrument-mcount (Rust) or -pg (C), and was tracing enabled?"
-            ),
-            Self::NoEvents { hook_called: true } => {
-                write!(
-                    f,
-                    "0 events since the last dump: no instrumented function was called while tracing was enabled, or none that the filter lets pass"
-                )
-            }
+            Self::NoEvents { cause } => write!(f, "0 events: {cause}"),
             Self::Read { path, source } => write!(f, "cannot read {}: {source}", path.display()),
             Self::BadImage { path, offset, problem } => write!(f, "{}: byte {offset}: {problem}", path.display()),
             Self::Write { path, source } => write!(

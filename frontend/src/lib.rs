@@ -8,9 +8,14 @@
 //!
 //! # Example
 //!
+//! ```toml
+//! [dependencies]
+//! rftrace = { git = "https://github.com/hermit-os/rftrace" }
+//! rftrace-frontend = { git = "https://github.com/hermit-os/rftrace" }
+//! ```
+//!
 //! ```no_run
 //! extern crate rftrace as _; // links the tracer
-//! # fn work() {}
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let tracer = rftrace_frontend::Config::new().directory("trace").install()?;
@@ -21,9 +26,15 @@
 //!     tracer.save()?;
 //!     Ok(())
 //! }
+//!
+//! #[inline(never)]
+//! fn work() {
+//!     println!("at work");
+//! }
 //! ```
 //!
-//! Build the program with `RUSTFLAGS="-Z instrument-mcount"` on nightly, run it, then call `rftrace replay trace`.
+//! Build with `RUSTFLAGS="-Z instrument-mcount" cargo +nightly run --target x86_64-unknown-linux-gnu`, then look at the trace with
+//! `rftrace replay trace`. A program that ends without a save is saved at its exit, see [`Config::save_at_exit`].
 //!
 //! # Functions of version 0.3
 //!
@@ -139,7 +150,7 @@ pub use elf::patchable::patchable_entries;
 #[doc(hidden)]
 pub use elf::separate::places_of_debug_link;
 #[cfg(feature = "import")]
-pub use error::Error;
+pub use error::{Error, NoEventsCause};
 #[cfg(feature = "std")]
 pub use filter::{AskValues, Filter, Function, Selected};
 #[cfg(all(feature = "std", target_os = "linux"))]

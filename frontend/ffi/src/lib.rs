@@ -37,7 +37,9 @@ fn set_last_error(error: impl Display) {
 #[unsafe(no_mangle)]
 pub extern "C" fn rftrace_init(max_event_count: usize, overwriting: bool) -> *mut Events {
     let mode = if overwriting { Mode::Ring } else { Mode::Stop };
-    events(Config::new().capacity_events(max_event_count).mode(mode).install())
+    // As in 0.3: the directory is known at the dump only.
+    let config = Config::new().capacity_events(max_event_count).mode(mode);
+    events(config.discard_unsaved(true).save_at_exit(false).install())
 }
 
 /// Gives the tracer a buffer of `buffer_bytes` bytes, and writes records to a folder in the directory `out_dir` while

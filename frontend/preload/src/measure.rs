@@ -20,7 +20,7 @@ pub fn measure(kind: HookKind) -> Option<CallCost> {
         return None;
     }
     memory::prepare();
-    let config = Config::new().capacity_bytes(BUFFER_BYTES).mode(Mode::Ring).patched(false);
+    let config = Config::new().capacity_bytes(BUFFER_BYTES).mode(Mode::Ring).patched(false).save_at_exit(false);
     let tracer = config.install().ok()?;
     tracer.measure_cost(CALLS, hooked::calls(Some(kind)), hooked::calls(None))
 }

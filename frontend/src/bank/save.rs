@@ -22,11 +22,11 @@ use super::collected::Collected;
 use super::facts::Facts;
 use super::spool::{about_file, facts_folder, whole_file};
 use super::world::World;
-use crate::Error;
 use crate::clock::ticks_in;
 use crate::decode::{self, Minima};
 use crate::elf::file::{build_id, map_file};
 use crate::elf::table::{self, SymbolTable};
+use crate::error::{Error, NoEventsCause};
 use crate::host::linux::modules::{self, Module, in_root, map_path};
 use crate::host::linux::sysinfo;
 use crate::host::program::{Identify, Program};
@@ -235,7 +235,7 @@ impl Collected {
     /// Why there is no directory: nothing was recorded, or it cannot be read.
     fn nothing(&self, is_damaged: bool) -> Error {
         if !is_damaged {
-            return Error::NoEvents { hook_called: true };
+            return Error::NoEvents { cause: NoEventsCause::NoCalls };
         }
         let source =
             io::Error::new(io::ErrorKind::InvalidData, "it is damaged: nothing in it is whole; it stays there");

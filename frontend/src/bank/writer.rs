@@ -25,8 +25,8 @@ use super::collected::{Collected, Dump, Life};
 use super::own::Bank;
 use super::pace::SHORTEST_PAUSE;
 use super::save::{SavedBank, Symbols, Writing};
-use crate::Error;
 use crate::backend;
+use crate::error::{Error, NoEventsCause};
 use crate::uftrace::directory;
 
 /// Options for writing records while the program runs.
@@ -179,7 +179,7 @@ impl Stream {
             *state = State::Over(Box::new(collected.pop()));
         }
         let State::Over(collected) = &*state else { return Err(saved_before()) };
-        let Some(collected) = &**collected else { return Err(Error::NoEvents { hook_called: false }) };
+        let Some(collected) = &**collected else { return Err(Error::NoEvents { cause: NoEventsCause::Unknown }) };
         let saved = collected.write_as(directory, &mut Symbols::default(), writing).map_err(|error| match error {
             Error::NoEvents { .. } => why_not_all(collected).map_or(error, |problem| Error::NoStream { problem }),
             error => error,
@@ -190,9 +190,14 @@ impl Stream {
         Ok(found)
     }
 
+    /// Returns true in the process that it is of.
+    pub(crate) fn is_own(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
     /// A child that was forked records nothing.
     fn check_process(&self) -> Result<(), Error> {
-        if self.pid == std::process::id() {
+        if self.is_own() {
             return Ok(());
         }
         let problem =

@@ -96,6 +96,13 @@ impl Task<'_> {
         self.segments.iter().any(|segment| segment.unpacked(&mut unpacked).words_since(start).next().is_some())
     }
 
+    /// Returns true if there is a record since `start` that is not one of a hidden function.
+    pub(crate) fn has_visible_since(&self, start: u64, is_hidden: &dyn Fn(u64) -> bool) -> bool {
+        let mut unpacked = Unpacked::default();
+        let is_visible = |word: u64| word & kind::MASK == kind::LOST || !is_hidden(word >> ADDRESS_SHIFT);
+        self.segments.iter().any(|segment| segment.unpacked(&mut unpacked).words_since(start).any(is_visible))
+    }
+
     /// How many events were recorded since `start`, and how many calls were lost.
     #[cfg(feature = "std")]
     pub(crate) fn count_since(&self, start: u64) -> (u64, u64) {

@@ -8,11 +8,11 @@ use rftrace::abi::{ADDRESS_SHIFT, kind};
 
 use super::contents::{Image, Source};
 use super::head;
-use crate::Error;
 use crate::clock::{ClockPair, from_start};
 use crate::decode::{self, Minima};
 use crate::elf::binary::Binary;
 use crate::elf::table::SymbolTable;
+use crate::error::{Error, NoEventsCause};
 use crate::host::linux::modules::{Module, map_path};
 use crate::host::linux::sysinfo;
 use crate::host::machine::SystemInfo;
@@ -62,7 +62,8 @@ impl Image {
         let tasks = decode::tasks(self.chunks(), self.open_functions().clone());
         let start_tsc = self.word(head::FIRST_TSC);
         if start_tsc == 0 || !tasks.iter().any(|task| task.has_record_since(start_tsc)) {
-            return Err(Error::NoEvents { hook_called: !tasks.is_empty() });
+            let cause = if tasks.is_empty() { NoEventsCause::Unknown } else { NoEventsCause::NoCalls };
+            return Err(Error::NoEvents { cause });
         }
         let clock = self.clock(options, &mut warnings);
         let tsc_hz_source = match (options.tsc_hz, self.tsc_hz_source()) {

@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::{AtomicPtr, AtomicU64};
 use std::sync::{Mutex, PoisonError};
 
 use rftrace::abi::{self, InitArgs, init};
 
+#[cfg(target_os = "linux")]
+use super::AtExit;
 #[cfg(all(feature = "control", target_os = "linux"))]
 use super::control;
 #[cfg(target_os = "linux")]
@@ -51,6 +53,10 @@ pub struct Config {
     known_values: Option<AskValues>,
     patched: bool,
     prefault: bool,
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is one buffer"))]
+    discard_unsaved: bool,
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is no such end"))]
+    save_at_exit: bool,
     bank: Option<&'static Bank>,
     #[cfg(target_os = "linux")]
     stream: Option<StreamOptions>,
@@ -104,6 +110,8 @@ impl Config {
             known_values: None,
             patched: false,
             prefault: true,
+            discard_unsaved: false,
+            save_at_exit: true,
             bank: None,
             #[cfg(target_os = "linux")]
             stream: None,
@@ -154,6 +162,26 @@ impl Config {
     #[must_use]
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = directory.into();
+        self
+    }
+
+    /// Sets whether a program that ends without a save saves then, to the [directory](Self::directory), with one line on stderr. On by default, on
+    /// Linux.
+    ///
+    /// This is for programs that return from `main`, also by a panic, or call `exit`. It comes after their `atexit` functions. A program that ends by
+    /// a signal, by `abort` or by `_exit` loses what it has not saved. A directory to which the program has saved itself stays as it is; so does
+    /// everything in a forked child, and in a program with a filter of system calls (seccomp) of its own.
+    #[must_use]
+    pub fn save_at_exit(mut self, save_at_exit: bool) -> Self {
+        self.save_at_exit = save_at_exit;
+        self
+    }
+
+    /// Sets whether [`install`](Self::install) may give up events of the buffer before that are in no trace. Otherwise it fails with
+    /// [`Error::Unsaved`].
+    #[must_use]
+    pub fn discard_unsaved(mut self, discard_unsaved: bool) -> Self {
+        self.discard_unsaved = discard_unsaved;
         self
     }
 
@@ -346,15 +374,16 @@ impl Config {
 
     /// Gives the buffer to the tracer that is linked into this program. Recording is off at first.
     ///
-    /// On Linux a program may install another buffer while recording is off, with another size and mode. Unsaved
-    /// records of the old buffer are lost, and its [`Tracer`] answers with [`Error::Replaced`]. The old buffer's memory
-    /// goes back to the system. Its addresses stay reserved, as a thread may still be in a hook that writes there.
+    /// On Linux a program may install another buffer while recording is off and all events are saved, with another size
+    /// and mode. The [`Tracer`] of the old buffer answers with [`Error::Replaced`]. The old buffer's memory goes back to
+    /// the system. Its addresses stay reserved, as a thread may still be in a hook that writes there.
     ///
     /// # Errors
     ///
     /// - [`Error::ShadowStack`] if the calling thread has a shadow stack.
     /// - [`Error::Recording`] while recording is on, [`Error::Busy`] if a thread is stopped inside a hook,
     ///   [`Error::AlreadyInitialized`] for a second buffer on systems other than Linux.
+    /// - [`Error::Unsaved`] for [unsaved events](Self::discard_unsaved).
     /// - [`Error::BufferTooSmall`], [`Error::BufferTooLarge`] and [`Error::OutOfMemory`] for the capacity.
     /// - [`Error::BadFilter`] and [`Error::NothingMatches`] for the filter, [`Error::BadVariable`] for an environment
     ///   variable.
@@ -400,6 +429,15 @@ impl Config {
         let program = PROGRAM.get_or_init(|| Traced { known: Known::collect(), choice: Mutex::default() });
         // Whoever reads the old buffer does so first.
         let alone = alone();
+        #[cfg(target_os = "linux")]
+        let is_for_recorder = self.bank.is_some();
+        #[cfg(target_os = "linux")]
+        if let Some(before) = Tracer::get().filter(|_| !self.discard_unsaved && !is_for_recorder) {
+            let events = before.unsaved(&alone);
+            if events > 0 {
+                return Err(Error::Unsaved { events });
+            }
+        }
         let mut choice = program.choice();
         // Before a filter chooses among them. As long as recording is off their hook does nothing.
         #[cfg(target_os = "linux")]
@@ -469,6 +507,8 @@ impl Config {
         }
         choice.forget_past();
         marks::forget(&alone);
+        #[cfg(target_os = "linux")]
+        let at_exit = (self.save_at_exit && !is_for_recorder).then(|| AtExit::new(&self.directory));
         let tracer = Box::leak(Box::new(Tracer {
             directory: self.directory,
             first: ClockPair::now(),
@@ -476,6 +516,9 @@ impl Config {
             program,
             #[cfg(target_os = "linux")]
             stream,
+            #[cfg(target_os = "linux")]
+            at_exit,
+            saved_until: AtomicU64::new(0),
         }));
         // An earlier switch-on did nothing.
         switch::disable_tracer();

@@ -158,8 +158,7 @@ impl Tracer {
         let (copies, open) = copies();
         let tasks = decode::tasks(copies.iter().map(ChunkCopy::as_chunk), open);
         if start_tsc == 0 || !tasks.iter().any(|task| task.has_record_since(start_tsc)) {
-            let hook_called = control.next_tid.load(Relaxed) > 1 || self.program.choice().is_filtered();
-            return Err(Error::NoEvents { hook_called });
+            return Err(self.nothing());
         }
         let minima = self.program.choice().minima();
         let mut marks = marks::all(alone);

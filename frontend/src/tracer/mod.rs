@@ -1,13 +1,14 @@
 //! The API: `config` gives the tracer a buffer, `switch` has recording on and off and the guard, `save` writes, `dump` while recording goes
-//! on, `control` listens to `rftrace ctl`, `asked` does what that says; this file has the rest of what a [`Tracer`] can do.
+//! on, `control` listens to `rftrace ctl`, `asked` does what that says, `at_exit` saves for programs that do not; this file has the rest of
+//! what a [`Tracer`] can do.
 //!
 //! Not here: the functions of 0.3 (`compat`), and how things are written (`decode`, `uftrace`).
 
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicU64};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ use crate::host::{self, AtWork, Known};
 use crate::patch;
 
 mod asked;
+#[cfg(target_os = "linux")]
+mod at_exit;
 mod config;
 #[cfg(all(feature = "control", target_os = "linux"))]
 mod control;
@@ -108,6 +111,22 @@ pub struct Tracer {
     /// Where what is recorded goes to.
     #[cfg(target_os = "linux")]
     stream: Option<crate::bank::writer::Stream>,
+    #[cfg(target_os = "linux")]
+    at_exit: Option<AtExit>,
+    /// Records before this moment are in a trace, also if the buffer still has them.
+    saved_until: AtomicU64,
+}
+
+/// The save of a buffer at exit.
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+struct AtExit {
+    /// The process that has installed it: a fork has no directory of its own.
+    pid: u32,
+    /// Absolute: the program may change its working directory.
+    directory: PathBuf,
+    /// The program began without a filter of system calls.
+    was_free: bool,
 }
 
 /// The state of the buffer, for [`Tracer::statistics`].
@@ -177,7 +196,10 @@ impl Tracer {
     ///
     /// Guards may be nested and live on several threads. The last one stops recording, unless [`enable`](Self::enable)
     /// started it. [`disable`](Self::disable) and a save stop it at once.
+    ///
+    /// Keep the guard in a variable: `let _ = tracer.record();` drops it at once, and records nothing.
     #[inline(always)]
+    #[must_use = "recording ends when the guard is dropped: keep it, `let _recording = tracer.record();`"]
     pub fn record(&self) -> Recorder {
         Recorder::new(self.is_current())
     }

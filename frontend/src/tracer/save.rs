@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 #[cfg(target_os = "linux")]
 use std::sync::atomic::Ordering::AcqRel;
 use std::sync::atomic::Ordering::Relaxed;
+#[cfg(target_os = "linux")]
+use std::sync::{Mutex, PoisonError};
 
 use rftrace_format::gaps::Gaps;
 
 #[cfg(target_os = "linux")]
 use super::CURRENT;
 use super::{Alone, Tracer, alone, marks, quiesce, switch, tasks};
-use crate::Error;
 use crate::backend;
 #[cfg(target_os = "linux")]
 use crate::bank::{
@@ -19,6 +20,9 @@ use crate::bank::{
 };
 use crate::clock::ClockPair;
 use crate::decode::{Minima, Task};
+use crate::error::{Error, NoEventsCause};
+#[cfg(target_os = "linux")]
+use crate::filter::own;
 use crate::host;
 use crate::uftrace::directory::{self, Recording, Totals};
 use crate::uftrace::raw;
@@ -178,7 +182,7 @@ impl Tracer {
     }
 
     /// Writes what the buffer holds. Recording must be off.
-    fn write(&self, alone: &Alone, options: &SaveOptions<'_>) -> Result<Saved, Error> {
+    pub(super) fn write(&self, alone: &Alone, options: &SaveOptions<'_>) -> Result<Saved, Error> {
         #[cfg(target_os = "linux")]
         if let Some(stream) = &self.stream {
             return self.write_stream(stream, options);
@@ -191,9 +195,7 @@ impl Tracer {
         let start_tsc = control.cycle_start_tsc.load(Relaxed);
         let tasks = tasks();
         if start_tsc == 0 || !tasks.iter().any(|task| task.has_record_since(start_tsc)) {
-            // A filter may have kept every call from being seen.
-            let hook_called = control.next_tid.load(Relaxed) > 1 || self.program.choice().is_filtered();
-            return Err(Error::NoEvents { hook_called });
+            return Err(self.nothing());
         }
         let gaps = gaps();
         let path = options.path.unwrap_or(&self.directory);
@@ -208,18 +210,50 @@ impl Tracer {
                 ..self.recording(&tasks, start_tsc, minima)
             };
             if options.records_only {
-                raw::write(&recording, path)?
+                raw::write(&recording, path)
             } else {
                 let name = options.binary_name.map_or_else(program_name, str::to_owned);
-                directory::write(&recording, path, &host::program(&self.program.known, &name))?
+                directory::write(&recording, path, &host::program(&self.program.known, &name))
             }
         };
+        // What was recorded may all be this crate's own.
+        let totals =
+            totals.map_err(|error| if matches!(error, Error::NoEvents { .. }) { self.nothing() } else { error })?;
+        self.note_saved(path);
         if !options.keep {
             backend::reset();
             self.program.choice().forget_past();
             marks::forget(alone);
         }
         Ok(saved(path, totals, gaps))
+    }
+
+    /// Notes that all records until now are in a trace. Recording is off or pauses.
+    pub(super) fn note_saved(&self, path: &Path) {
+        self.saved_until.store(ClockPair::now().tsc, Relaxed);
+        #[cfg(target_os = "linux")]
+        if path == self.directory {
+            note_saved(path);
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = path;
+    }
+
+    /// Why there is nothing to save: the most certain cause first.
+    pub(super) fn nothing(&self) -> Error {
+        let control = backend::control();
+        let is_filtered = self.program.choice().is_filtered();
+        let was_called = control.next_tid.load(Relaxed) > 1;
+        let has_hooks = was_called || !self.functions().is_empty();
+        let cause = match control.cycle_start_tsc.load(Relaxed) {
+            _ if host::HAS_NAMES && !has_hooks => NoEventsCause::NoHooks,
+            0 => NoEventsCause::NeverOn,
+            _ if is_filtered => NoEventsCause::Filtered,
+            _ if switch::guard_is_gone() => NoEventsCause::GuardGone,
+            _ if has_hooks => NoEventsCause::NoCalls,
+            _ => NoEventsCause::Unknown,
+        };
+        Error::NoEvents { cause }
     }
 
     /// Returns the records from a moment until now, as one thread writes them.
@@ -242,6 +276,46 @@ impl Tracer {
             what_fits: false,
             done: None,
         }
+    }
+}
+
+/// What is in no trace yet.
+#[cfg(target_os = "linux")]
+impl Tracer {
+    /// Returns true if recording was on since the last save.
+    pub(super) fn was_enabled(&self) -> bool {
+        self.is_current() && backend::control().cycle_start_tsc.load(Relaxed) != 0
+    }
+
+    /// Counts the events that are in no trace yet, if the program has any. Recording must be off.
+    pub(super) fn unsaved(&self, alone: &Alone) -> u64 {
+        let n_unsaved = self.n_unsaved(alone);
+        let is_shown = || {
+            let hidden = own::functions(&host::program(&self.program.known, &program_name()));
+            let start_tsc = self.unsaved_since();
+            tasks().iter().any(|task| task.has_visible_since(start_tsc, &|address| own::contains(&hidden, address)))
+        };
+        if n_unsaved > 0 && (self.stream.is_some() || is_shown()) { n_unsaved } else { 0 }
+    }
+
+    /// The beginning of what is in no trace yet.
+    fn unsaved_since(&self) -> u64 {
+        backend::control().cycle_start_tsc.load(Relaxed).max(self.saved_until.load(Relaxed))
+    }
+
+    /// Counts the events that are in no trace yet, with this crate's own. Recording must be off.
+    pub(super) fn n_unsaved(&self, _alone: &Alone) -> u64 {
+        if !self.was_enabled() {
+            return 0;
+        }
+        let start_tsc = self.unsaved_since();
+        quiesce();
+        let written = match &self.stream {
+            Some(stream) if !stream.is_own() => return 0,
+            Some(stream) => stream.n_written(),
+            None => 0,
+        };
+        written + tasks().iter().map(|task| task.count_since(start_tsc).0).sum::<u64>()
     }
 }
 
@@ -271,6 +345,7 @@ impl Tracer {
             }
             result?
         };
+        self.note_saved(path);
         Ok(saved_stream(path, saved, dropped, left_out))
     }
 }
@@ -305,6 +380,31 @@ pub(super) fn saved(path: &Path, totals: Totals, gaps: Gaps) -> Saved {
         dropped: 0,
         left_out: totals.left_out.map(|error| error.with_remedy()),
     }
+}
+
+/// Directories to which the program has saved itself, as configured: a save at exit leaves these alone.
+#[cfg(target_os = "linux")]
+static SAVED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Notes that the program has saved to `directory` itself.
+#[cfg(target_os = "linux")]
+fn note_saved(directory: &Path) {
+    let directory = absolute(directory);
+    let mut saved = SAVED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !saved.contains(&directory) {
+        saved.push(directory);
+    }
+}
+
+/// Returns true if it has.
+#[cfg(target_os = "linux")]
+pub(super) fn has_saved_to(directory: &PathBuf) -> bool {
+    SAVED.lock().unwrap_or_else(PoisonError::into_inner).contains(directory)
+}
+
+#[cfg(target_os = "linux")]
+pub(super) fn absolute(directory: &Path) -> PathBuf {
+    std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned())
 }
 
 /// Counts the gaps of the recording.

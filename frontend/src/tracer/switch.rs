@@ -19,11 +19,13 @@ const GUARDS: u64 = (1 << 30) - 1;
 const ENABLED: u64 = 1 << 30;
 /// `disable` was called, and neither `enable` nor `record` since.
 const DISABLED: u64 = 1 << 31;
-const CHANGE: u64 = 1 << 32;
+/// A guard was the last to switch recording on.
+const BY_GUARD: u64 = 1 << 32;
+const CHANGE: u64 = 1 << 33;
 
 /// A guard that keeps recording on while it lives. [`Tracer::record`](crate::Tracer::record) returns it.
 #[derive(Debug)]
-#[must_use = "recording ends when the guard is dropped"]
+#[must_use = "recording ends when the guard is dropped: keep it, `let _recording = tracer.record();`"]
 pub struct Recorder {
     is_counted: bool,
 }
@@ -33,7 +35,7 @@ impl Recorder {
     #[inline(always)]
     pub(crate) fn new(is_counted: bool) -> Self {
         if is_counted {
-            change(|wanted| (wanted + GUARD) & !DISABLED);
+            change(|wanted| (wanted + GUARD) & !DISABLED | BY_GUARD);
             apply();
         }
         Self { is_counted }
@@ -52,7 +54,7 @@ impl Drop for Recorder {
 /// Starts recording.
 #[inline(always)]
 pub(crate) fn enable() {
-    change(|wanted| (wanted | ENABLED) & !DISABLED);
+    change(|wanted| (wanted | ENABLED) & !(DISABLED | BY_GUARD));
     apply();
 }
 
@@ -68,6 +70,11 @@ pub(crate) fn disable() {
 pub(crate) fn disable_tracer() {
     change(disabled);
     backend::disable();
+}
+
+/// Returns true if a guard was the last to switch recording on, and no guard is left.
+pub(crate) fn guard_is_gone() -> bool {
+    WANTED.load(SeqCst) & (BY_GUARD | GUARDS) == BY_GUARD
 }
 
 fn disabled(wanted: u64) -> u64 {

@@ -30,9 +30,9 @@ use rftrace_format::text::{base_name, spelled};
 use super::modules::symbol_files;
 use super::modules::write_modules;
 use super::task::{BLOCK_BYTES, EventIds, KnownSpecs, LeftOut, Specs, Written, write_task};
-use crate::Error;
 use crate::clock::ClockPair;
 use crate::decode::{self, Minima, Task, Window};
+use crate::error::{Error, NoEventsCause};
 use crate::filter::own;
 use crate::host::program::{Identify, Identity, Program};
 
@@ -117,6 +117,10 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     let is_hidden = |address| own::contains(&hidden, address);
     let window = recording.window(&is_hidden);
 
+    // Before an older trace is removed.
+    if !recording.tasks.iter().any(|task| task.has_visible_since(recording.start_tsc, &is_hidden)) {
+        return Err(Error::NoEvents { cause: NoEventsCause::NoCalls });
+    }
     let directory = &prepare(directory)?;
     let room = directory.path().join("room");
     let left_out = LeftOut::new(recording.what_fits, recording.tasks.len(), &room);
@@ -141,7 +145,7 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     written.retain(|task| task.n_records > 0);
     if written.is_empty() {
         left_out.release_room();
-        return Err(left_out.first().unwrap_or(Error::NoEvents { hook_called: true }));
+        return Err(left_out.first().unwrap_or(Error::NoEvents { cause: NoEventsCause::NoCalls }));
     }
     write_symbols(directory, program, &left_out)?;
     left_out.release_room();

@@ -104,6 +104,7 @@ mod triggers;
 mod types;
 mod uftrace;
 mod unfinished;
+mod unsaved;
 mod unwinding;
 mod values;
 mod values_elsewhere;

@@ -8,10 +8,10 @@ use rftrace_frontend::{Config, Filter, SaveOptions};
 use rftrace_tests::{CProgram, Profile, Program, Run, outline, outline_of, require, rust_program, tools};
 
 const KEPT: &str = "the recorded events are kept, save them elsewhere";
-const NO_EVENTS: &str =
-    "0 events: was the program built with -Z instrument-mcount (Rust) or -pg (C), and was tracing enabled?";
-const NO_MORE_EVENTS: &str = "0 events since the last dump: no instrumented function was called while tracing was enabled, or none \
-    that the filter lets pass";
+const NO_HOOKS: &str =
+    "0 events: no function of this program calls the tracer; build it with -Z instrument-mcount (Rust) or -pg (C)";
+const NO_CALLS: &str =
+    "0 events: no instrumented function was called while recording was on, or none that the filter lets pass";
 const RECORDING: &str = "recording is on; switch it off before you give the tracer another buffer";
 const REPLACED: &str =
     "the buffer of this Events (or Tracer) was replaced by a later one; use what the last init (or install) returned";
@@ -60,14 +60,14 @@ fn c_dumps_of_nothing() {
         return;
     }
     let program = c_program();
-    assert_eq!(lines(&program, &["nothing-called"]), [format!("dump: {NO_EVENTS}")]);
+    assert_eq!(lines(&program, &["nothing-called"]), [format!("dump: {NO_CALLS}")]);
     let run = program.run(&["nothing-more"]);
-    assert_eq!(run.stdout, format!("first dump: no error\nsecond dump: {NO_MORE_EVENTS}\n"));
+    assert_eq!(run.stdout, format!("first dump: no error\nsecond dump: {NO_CALLS}\n"));
     // The first trace is still there.
     assert_eq!(outline(&run.trace("trace")), "outer\n  inner\n  inner\n");
 
     let without_hooks = CProgram::new(&["misuse.c"]).without_hooks().build();
-    assert_eq!(lines(&without_hooks, &["nothing-more"])[0], format!("first dump: {NO_EVENTS}"));
+    assert_eq!(lines(&without_hooks, &["nothing-more"])[0], format!("first dump: {NO_HOOKS}"));
 }
 
 /// Paths that nobody can write to, not even root: in a system of the kernel's, and below a file.
@@ -114,9 +114,9 @@ fn rust_dumps() {
     }
     for profile in Profile::ALL {
         let program = rust_program("misuse", profile);
-        assert_eq!(lines(&program, &["nothing-called"]), [format!("dump: {NO_EVENTS}")]);
+        assert_eq!(lines(&program, &["nothing-called"]), [format!("dump: {NO_CALLS}")]);
         let run = program.run(&["nothing-more"]);
-        let expected = format!("first dump: no error\nsecond dump: {NO_MORE_EVENTS}\nraw dump: {NO_MORE_EVENTS}\n");
+        let expected = format!("first dump: no error\nsecond dump: {NO_CALLS}\nraw dump: {NO_CALLS}\n");
         assert_eq!(run.stdout, expected, "{profile:?}");
         for (path, why) in BAD_PATHS {
             let run = program.run(&["path", path]);
@@ -202,9 +202,9 @@ fn a_rust_program_without_hooks_has_no_events() {
     assert!(tracer.statistics().recording);
     drop(recording);
     assert!(!tracer.statistics().recording);
-    assert_eq!(tracer.save().unwrap_err().to_string(), NO_EVENTS);
+    assert_eq!(tracer.save().unwrap_err().to_string(), NO_HOOKS);
     let raw = folder.path().join("raw");
-    assert_eq!(tracer.save_with(&SaveOptions::new().records_only(&raw)).unwrap_err().to_string(), NO_EVENTS);
+    assert_eq!(tracer.save_with(&SaveOptions::new().records_only(&raw)).unwrap_err().to_string(), NO_HOOKS);
     // Nothing was written.
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

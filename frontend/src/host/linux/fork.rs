@@ -35,6 +35,11 @@ pub(crate) fn at_work() -> AtWork {
     AtWork(())
 }
 
+/// Returns true if this thread is.
+pub(crate) fn is_at_work() -> bool {
+    OWN.get() > 0
+}
+
 impl Drop for AtWork {
     fn drop(&mut self) {
         OWN.set(OWN.get() - 1);

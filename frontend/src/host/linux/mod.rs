@@ -25,7 +25,7 @@ pub(crate) mod threads;
 #[cfg(feature = "std")]
 pub(crate) use self::arch::HAS_VALUES;
 #[cfg(feature = "std")]
-pub(crate) use self::fork::{AtWork, abandon, at_work};
+pub(crate) use self::fork::{AtWork, abandon, at_work, is_at_work};
 #[cfg(feature = "std")]
 pub(crate) use self::process::{
     HAS_NAMES, Known, constant_memory, constant_memory_of, discard, exact_rate, monotonic_nanos, program, reserve,
