@@ -53,9 +53,7 @@ pub struct Config {
     known_values: Option<AskValues>,
     patched: bool,
     prefault: bool,
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is one buffer"))]
     discard_unsaved: bool,
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is no such end"))]
     save_at_exit: bool,
     bank: Option<&'static Bank>,
     #[cfg(target_os = "linux")]
