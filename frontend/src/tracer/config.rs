@@ -309,7 +309,7 @@ impl Config {
     ///   suit any program. [`mode`](Self::mode) has no effect.
     /// - A save ends the stream. Install another buffer to record again. A [snapshot](crate::SaveOptions::keep) does
     ///   not end it.
-    /// - If the program ends without a save, or is killed, `rftrace report` shows the records on the disk, and
+    /// - If the program is killed, `rftrace report` shows the records on the disk, and
     ///   `rftrace recover` makes a trace of them. Records of the last fifth of a second may be missing, and records in
     ///   chunks that are not full.
     /// - A forked child records nothing.

@@ -209,7 +209,10 @@ fn a_directory_that_is_deleted_is_no_success() {
             let folder = Folder::new();
             let recorder = folder.begin(options, "waits");
             wait_until("the program", || folder.path("ready").exists());
-            fs::remove_dir_all(folder.path(gone)).unwrap();
+            // The recorder may make a file there meanwhile.
+            wait_until("the folder's end", || {
+                fs::remove_dir_all(folder.path(gone)).is_ok() || !folder.path(gone).exists()
+            });
             folder.go();
             let ended = recorder.wait_with_output().unwrap();
             assert_eq!(ended.status.code(), Some(1), "{}", stderr(&ended));
