@@ -100,6 +100,7 @@
 #![cfg_attr(not(feature = "import"), no_std)]
 #![cfg_attr(not(feature = "std"), allow(rustdoc::broken_intra_doc_links, reason = "the text tells of what `std` has"))]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests name their own files"))]
 
 mod arch;
 mod backend;

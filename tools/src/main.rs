@@ -2,6 +2,8 @@
 //!
 //! Not here: the subcommands (`commands`).
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests name their own files"))]
+
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rftrace_format::setting::Settings;
+use rftrace_format::system;
 
 use crate::protocol::{Answer, Request, read_answer};
 use crate::socket;
@@ -114,7 +115,7 @@ struct Environment {
 
 impl Environment {
     fn of(pid: u32) -> Option<Self> {
-        let settings = Settings::of_environment(&fs::read(format!("/proc/{pid}/environ")).ok()?)?;
+        let settings = Settings::of_environment(&system::read(format!("/proc/{pid}/environ")).ok()?)?;
         Some(Self { recorder: settings.recorder, work: settings.folder })
     }
 }
@@ -122,6 +123,6 @@ impl Environment {
 /// The children of a process, as far as the system tells.
 fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(Path::new("/proc").join(pid.to_string()).join("task")).into_iter().flatten().flatten();
-    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children = tasks.filter_map(|task| system::read_text(task.path().join("children")).ok());
     children.flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }

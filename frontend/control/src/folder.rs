@@ -19,6 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
+use rftrace_format::opener::{self, MOST_TEXT};
 
 use crate::client::Client;
 use crate::names::NAMES;
@@ -164,7 +165,7 @@ impl Folder {
         let path = self.dir.join(name);
         if known.is_some_and(|it| it.is_set)
             && let Some(found) = self.found.get(name)
-            && let Ok(file) = File::open(&path)
+            && let Ok(file) = opener::open(&path)
         {
             let mut old = Replaced::new(name, file, &self.inotify)?;
             // Somebody has written it meanwhile: it will be set.
@@ -192,7 +193,7 @@ impl Folder {
     /// Returns the text that somebody has written to the file of a name, which it keeps.
     fn read(&mut self, name: &str) -> Option<(&'static str, Vec<u8>)> {
         let name = Self::names().find(|&known| known == name)?;
-        let text = fs::read(self.dir.join(name)).unwrap_or_default();
+        let text = opener::read(&self.dir.join(name), MOST_TEXT).unwrap_or_default();
         self.found.insert(name, text.clone());
         Some((name, text))
     }

@@ -12,6 +12,7 @@
 
 #![deny(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests name their own files"))]
 
 #[cfg(target_os = "linux")]
 pub mod client;
@@ -36,7 +37,7 @@ mod triggers;
 #[cfg(target_os = "linux")]
 #[must_use]
 pub fn command_line(pid: u32) -> String {
-    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let command = rftrace_format::system::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = command.split(|&byte| byte == 0).map(String::from_utf8_lossy);
     words.collect::<Vec<_>>().join(" ").replace(char::is_control, "?").trim_end().to_owned()
 }

@@ -1,8 +1,8 @@
 //! The format of a trace directory, as uftrace 0.13 to 0.19 and rftrace write and read it.
 //!
 //! Each part of the format is defined here once: the writer and the reader of a trace use the same type. Types convert
-//! between records and bytes, and between lines and text ([`Display`](core::fmt::Display) and `parse`). Only `opener`
-//! and `store`, with the feature `std`, do I/O. The crate is `no_std` with `alloc` and has no dependencies; the feature
+//! between records and bytes, and between lines and text ([`Display`](core::fmt::Display) and `parse`). Only `opener`,
+//! `store` and `system`, with the feature `std`, do I/O. The crate is `no_std` with `alloc` and has no dependencies; the feature
 //! `libc` adds one, for a conversion.
 //!
 //! | file | contents | module |
@@ -44,6 +44,7 @@
 
 #![no_std]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests name their own files"))]
 
 extern crate alloc;
 
@@ -77,6 +78,8 @@ pub mod specification;
 #[cfg(feature = "std")]
 pub mod store;
 pub mod symbols;
+#[cfg(feature = "std")]
+pub mod system;
 pub mod tasks;
 pub mod text;
 pub mod values;

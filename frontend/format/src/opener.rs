@@ -13,6 +13,8 @@ use std::path::Path;
 
 /// The maximum size in bytes of a text file in a trace. A million tasks and modules need less.
 pub const MOST_TEXT: u64 = 256 << 20;
+/// Bytes of a program, a library or their debug information, at the most. The largest browsers with all of it have a quarter.
+pub const MOST_PROGRAM: u64 = 32 << 30;
 
 /// Opens a regular file.
 ///
@@ -24,8 +26,7 @@ pub fn open(path: &Path) -> Result<File> {
     // Opening a pipe waits already.
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
-        let reason =
-            "not a regular file but a folder, a pipe or a device; give the trace as it was recorded, or a copy of it";
+        let reason = "not a regular file but a folder, a pipe or a device; give a regular file, or a copy of it";
         return Err(Error::new(ErrorKind::InvalidInput, reason));
     }
     if is_hole(&metadata) {
@@ -35,6 +36,7 @@ pub fn open(path: &Path) -> Result<File> {
         );
         return Err(Error::new(ErrorKind::InvalidData, reason));
     }
+    #[expect(clippy::disallowed_methods, reason = "the only place where such a file is opened")]
     File::open(path)
 }
 

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use crate::files::{File as TraceFile, INFO, MAGIC, RESOURCES};
 use crate::recording::{Entry, FOLDER, PART_FILE, SPOOL, STREAM, snapshot_number};
 use crate::resources;
+use crate::{opener, system};
 
 /// The name of the list of chosen functions that are not recorded. It exists only if nothing was recorded.
 pub const BRANCHES: &str = "entry-branches.txt";
@@ -198,6 +199,7 @@ impl Owned {
         const TRIES: usize = 10;
 
         for _ in 0..TRIES {
+            #[expect(clippy::disallowed_methods, reason = "a folder")]
             let dir = File::open(path)?;
             // Where the file system knows no locks there are none.
             if let Err(fs::TryLockError::WouldBlock) = dir.try_lock() {
@@ -391,7 +393,7 @@ pub fn remove_at_once(folder: &Path) -> Result<()> {
 #[must_use]
 pub fn start_time(pid: u32) -> Option<String> {
     // A thread's: emulators make up what a process reads of itself.
-    let stat = fs::read(format!("/proc/{pid}/task/{pid}/stat")).ok()?;
+    let stat = system::read(format!("/proc/{pid}/task/{pid}/stat")).ok()?;
     // The command, in parentheses, may contain anything.
     let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
     let behind = String::from_utf8_lossy(&stat[behind..]);
@@ -412,7 +414,7 @@ pub fn living_recorder(work: &Path) -> Option<u32> {
 
 #[cfg(unix)]
 fn recorded_by(pid: u32) -> Error {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = system::read_text(format!("/proc/{pid}/comm")).unwrap_or_default();
     let reason =
         format!("it is being recorded to by {}, PID {pid}; wait for its end, or choose another directory", name.trim());
     Error::new(ErrorKind::ResourceBusy, reason)
@@ -424,7 +426,7 @@ fn owned_by_other(path: &Path, dir: &File) -> Error {
     use std::os::unix::fs::MetadataExt;
 
     let inode = dir.metadata().map_or(0, |meta| meta.ino()).to_string();
-    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let locks = system::read_text("/proc/locks").unwrap_or_default();
     let owner = |line: &str| {
         let mut words = line.split_ascii_whitespace().skip_while(|word| *word != "FLOCK").skip(3);
         let pid = words.next()?.parse().ok().filter(|&pid| pid != 0);
@@ -505,11 +507,11 @@ fn is_folder(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|meta| meta.is_dir())
 }
 
-/// True if a file begins so. A pipe would block this.
+/// True if a file begins so.
 fn begins_with(path: &Path, magic: &[u8]) -> bool {
     let mut start = Vec::new();
     let read = |file: File| file.take(magic.len() as u64).read_to_end(&mut start);
-    path.is_file() && File::open(path).and_then(read).is_ok() && start == magic
+    opener::open(path).and_then(read).is_ok() && start == magic
 }
 
 /// True for a stream that a recorder has kept as it was: others may call a folder so, too.

@@ -9,8 +9,9 @@
 //! inherits no locks.
 
 use std::ffi::{c_int, c_long, c_void};
-use std::fs;
 use std::ops::Range;
+
+use rftrace_format::system;
 
 use crate::memory;
 use crate::originals::{errno, real_mlockall, set_errno};
@@ -96,7 +97,7 @@ struct Mapping {
 
 /// The present mappings.
 fn mappings() -> Vec<Mapping> {
-    let maps = fs::read("/proc/thread-self/maps").unwrap_or_default();
+    let maps = system::read("/proc/thread-self/maps").unwrap_or_default();
     let mut own: Vec<Range<usize>> = memory::own_places();
     own.extend(RECORDING.get().and_then(|recording| recording.bank).map(|bank| bank.addresses()));
     own.extend(rftrace_frontend::bank::memory_of_tracer());

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rftrace_format::recording::{Entry, Fork};
+use rftrace_format::system;
 
 /// The process whose memory this is. A child of `vfork` is a guest in its parent's.
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -77,7 +78,7 @@ pub(crate) fn register(folder: &Path) {
 fn own_file(folder: &Path) -> PathBuf {
     let pid = std::process::id();
     // The main thread's, which is the one that gets here: `/proc/self/stat` is made up where an emulator runs the program.
-    let stat = fs::read("/proc/thread-self/stat").unwrap_or_default();
+    let stat = system::read("/proc/thread-self/stat").unwrap_or_default();
     // The command, in parentheses, may contain anything.
     let behind = stat.iter().rposition(|&byte| byte == b')').map_or(&[][..], |place| &stat[place + 1..]);
     let behind = String::from_utf8_lossy(behind);

@@ -4,7 +4,6 @@
 //! all.
 
 use std::ffi::c_int;
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -13,6 +12,7 @@ use rftrace_format::record::RECORD_BYTES;
 use rftrace_format::recording::{self, Counts, Entry, Part};
 use rftrace_format::setting::Settings;
 use rftrace_format::store::{self, Owned};
+use rftrace_format::system;
 use rftrace_frontend::bank::Bank;
 use rftrace_frontend::{Error, SaveOptions, Saved, Tracer};
 
@@ -226,7 +226,7 @@ fn may_start_threads() -> bool {
     if is_memory_limited() {
         return false;
     }
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = system::read_text("/proc/self/status").unwrap_or_default();
     let is = |key: &str, value: &str| {
         let found = status.lines().find_map(|line| line.strip_prefix(key));
         found.is_some_and(|found| found.trim().starts_with(value))

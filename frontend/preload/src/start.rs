@@ -7,6 +7,7 @@ use std::ptr;
 
 use rftrace_format::recording::Entry;
 use rftrace_format::setting::{Settings, VARIABLE};
+use rftrace_format::system;
 use rftrace_frontend::bank::Bank;
 use rftrace_frontend::{Config, Mode};
 
@@ -131,7 +132,7 @@ fn has_filter() -> bool {
 
 /// True if the system reports another value than 0 for this process.
 fn status_has(name: &str) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = system::read_text("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.strip_prefix(name).is_some_and(|value| value.trim() != "0"))
 }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rftrace::abi::{CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, kind, lease, records_per_chunk};
+use rftrace_format::system;
 
 use super::collected::{Collected, Death, Life, Rate, Written};
 use super::file::{CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
@@ -736,7 +737,7 @@ impl Watched {
         }
         self.looked = Some(Instant::now());
         let process = folder_of(self.pid);
-        let Ok(maps) = fs::read(process.join("maps")) else { return true };
+        let Ok(maps) = system::read(process.join("maps")) else { return true };
         let bank = format!("{mapped_at:08x}-");
         if !maps.split(|&byte| byte == b'\n').any(|line| line.starts_with(bank.as_bytes())) {
             // Another program runs in it by now, or none.
@@ -756,7 +757,7 @@ impl Watched {
                 self.tids.insert(tid, here);
             }
             if let Some(tid) = tid
-                && let Ok(name) = fs::read(task.path().join("comm"))
+                && let Ok(name) = system::read(task.path().join("comm"))
             {
                 self.names.insert(tid, name);
             }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use memmap2::{MmapOptions, MmapRaw};
+use rftrace_format::system;
 
 use super::file::{
     ANSWER_AT, ASKED_AT, CHUNKS_AT, HEAD_BYTES, Head, Layout, MAGIC, RULES_AT, Slot, TEXT_AT, THREADS_AT, VERSION,
@@ -129,8 +130,8 @@ impl Described {
         let gone = || io::Error::new(io::ErrorKind::NotFound, "the process has ended");
         let root = fs::read_link(folder.join("root"))?.into_os_string().into_vec();
         let exe = seen_in(&root, &fs::read_link(folder.join("exe"))?.into_os_string().into_vec());
-        let command_line = fs::read(folder.join("cmdline"))?;
-        let maps = fs::read(folder.join("maps"))?;
+        let command_line = system::read(folder.join("cmdline"))?;
+        let maps = system::read(folder.join("maps"))?;
         let maps: Vec<Vec<u8>> = maps.split(|&byte| byte == b'\n').map(|line| seen_in(&root, line)).collect();
         let maps = maps.join(&b'\n');
         let slot = self.slot();

@@ -1,9 +1,10 @@
 //! The names of functions in a running process.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use rftrace_format::system;
 
 use super::numbers::folder_of;
 use crate::elf::file::map_file;
@@ -60,7 +61,7 @@ impl Names {
 
     /// Reads the present maps. Returns whether there are new modules.
     pub fn look(&mut self) -> bool {
-        let maps = fs::read(self.process.join("maps")).unwrap_or_default();
+        let maps = system::read(self.process.join("maps")).unwrap_or_default();
         let files = files_of_maps(&maps);
         // One that has ended has none.
         if files.is_empty() || self.maps.last() == Some(&files) {

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rftrace_format::store;
+use rftrace_format::system;
 
 use crate::host::linux::modules;
 
@@ -50,7 +51,7 @@ impl Mapping {
 
     /// `None`: that may not be looked at.
     fn is_in(self, process: &Path, mapped_at: u64) -> Option<bool> {
-        let maps = fs::read(process.join("maps")).ok()?;
+        let maps = system::read(process.join("maps")).ok()?;
         let start = if mapped_at == 0 { String::new() } else { format!("{mapped_at:08x}-") };
         // The addresses, what is permitted, the offset, the device, the inode, the path.
         let is_it = |line: &str| {
@@ -64,7 +65,7 @@ impl Mapping {
 
 /// The process that has started another one, or waits for it. `None`: it is not there.
 pub(super) fn parent(pid: u32) -> Option<u32> {
-    let status = fs::read(folder(pid).join("status")).ok()?;
+    let status = system::read(folder(pid).join("status")).ok()?;
     String::from_utf8_lossy(&status).lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
@@ -72,7 +73,7 @@ pub(super) fn parent(pid: u32) -> Option<u32> {
 /// exist.
 #[must_use]
 pub fn own_number(folder: &Path) -> Option<u32> {
-    let status = fs::read(folder.join("status")).ok()?;
+    let status = system::read(folder.join("status")).ok()?;
     let status = String::from_utf8_lossy(&status);
     // From the outermost space of numbers that this process sees to the innermost.
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
@@ -106,7 +107,7 @@ pub(super) fn start_ticks(pid: u32) -> Option<u64> {
 
 /// Returns the fields behind a thread's name in its `stat`: its state first.
 fn behind_name(id: u32) -> Option<String> {
-    let stat = fs::read(folder(id).join("stat")).ok()?;
+    let stat = system::read(folder(id).join("stat")).ok()?;
     // The name, in parentheses, may contain anything.
     let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
     Some(String::from_utf8_lossy(stat.get(behind..)?).into_owned())

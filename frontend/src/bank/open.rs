@@ -8,6 +8,7 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 
 use rftrace::abi::{RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock, kind, state};
+use rftrace_format::system;
 
 use super::numbers::folder_of;
 use crate::backend::exit_word;
@@ -38,7 +39,7 @@ impl OpenFunctions {
     /// or ended meanwhile.
     pub(super) fn of_process(pid: u32, threads_at: u64) -> Option<Self> {
         let tsc = ClockPair::now().tsc;
-        let memory = File::open(folder_of(pid).join("mem")).ok()?;
+        let memory = system::open(folder_of(pid).join("mem")).ok()?;
         let mut by_thread = HashMap::new();
         read_threads(&memory, threads_at, &mut by_thread).ok()?;
         Some(Self { tsc, by_thread })

@@ -8,7 +8,6 @@
 //!
 //! Not here: the meaning of the requests (`rftrace-preload` obeys them, `rftrace-record` makes them), and how long an answer is waited for.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::ptr;
@@ -17,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rftrace::abi::{Switch, chunk_state, enabled, lease};
+use rftrace_format::system;
 
 use super::collect::Banks;
 use super::file::{ANSWER_AT, ANSWER_BYTES, ASKED_AT, ASKED_BYTES, MOST_MINIMA, RULES_AT, Slot};
@@ -360,7 +360,7 @@ impl Banks {
         let at = self.slot(self.slot_of(pid)?).requests.switch_at.load(Relaxed);
         let mut word = [0; size_of::<u32>()];
         let place = at + std::mem::offset_of!(Switch, enabled) as u64;
-        File::open(folder_of(pid).join("mem")).ok()?.read_exact_at(&mut word, place).ok()?;
+        system::open(folder_of(pid).join("mem")).ok()?.read_exact_at(&mut word, place).ok()?;
         Some(u32::from_le_bytes(word) & enabled::MASK != u32::from(enabled::OFF))
     }
 

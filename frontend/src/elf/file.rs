@@ -1,7 +1,6 @@
 //! ELF files in memory: mapping one, its header and its build-id.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use memmap2::Mmap;
 use object::LittleEndian;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, NoteIterator, ProgramHeader, SectionHeader};
+use rftrace_format::opener;
 
 /// Only the format of the machines that are traced is read: 64 bits, little-endian.
 pub(super) type Header = FileHeader64<LittleEndian>;
@@ -18,14 +18,9 @@ pub(super) const ENDIAN: LittleEndian = LittleEndian;
 /// Maps the file at `path` for reading.
 ///
 /// # Errors
-/// [`InvalidData`](io::ErrorKind::InvalidData) if it is no regular file, otherwise those of opening and mapping it.
+/// Those of [`opener::open`], and of mapping it.
 pub(crate) fn map_file(path: &Path) -> io::Result<Arc<Mmap>> {
-    // Opening a device or a pipe can have effects or wait for ever.
-    let is_file = fs::metadata(path).map_err(|error| with_path(path, &error))?.is_file();
-    if !is_file {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: not a regular file", path.display())));
-    }
-    let file = File::open(path).map_err(|error| with_path(path, &error))?;
+    let file = opener::open(path).map_err(|error| with_path(path, &error))?;
     // SAFETY: the mapping is private and only read. Nobody in this process writes to the file; another process could, but
     // whoever changes or shortens a program file in place breaks the running program itself, not only this mapping.
     unsafe { Mmap::map(&file) }.map(Arc::new).map_err(|error| with_path(path, &error))

@@ -699,8 +699,8 @@ int main() { return ns::user({}); }
         let missing = read_symbols(&scratch.path("missing")).unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
         assert!(missing.to_string().contains("missing"));
-        assert_eq!(read_symbols(Path::new("/dev/null")).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert_eq!(read_symbols(Path::new("/")).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(read_symbols(Path::new("/dev/null")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(read_symbols(Path::new("/")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
     /// Reads `file` and everything in the table, and does not care for the result.

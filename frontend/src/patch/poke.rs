@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 #[cfg(target_arch = "aarch64")]
 use std::sync::atomic::{AtomicU32, Ordering::Release};
 
+use rftrace_format::system;
+
 use crate::elf::file::page_size;
 
 /// The protection of a range of pages.
@@ -27,8 +29,8 @@ impl Pages {
     pub(super) fn all() -> io::Result<Vec<Self>> {
         // When the main thread has ended, the process as a whole has no memory any more, but this thread has. Not always so: of the
         // first file qemu-user makes one that says what the program may do, and not what qemu may.
-        let of_process = fs::read("/proc/self/maps").ok().filter(|text| !text.is_empty());
-        let text = of_process.map_or_else(|| fs::read("/proc/thread-self/maps"), Ok)?;
+        let of_process = system::read("/proc/self/maps").ok().filter(|text| !text.is_empty());
+        let text = of_process.map_or_else(|| system::read("/proc/thread-self/maps"), Ok)?;
         Ok(text.split(|&byte| byte == b'\n').filter_map(Self::parse).collect())
     }
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::iter;
 use std::path::Path;
 
+use rftrace_format::opener;
 use rftrace_format::symbols::{Head, ModuleId, SymbolFileNames, SymbolLine, ValueLines, ValuesOf};
 use rftrace_format::values::{self, ValueSpec};
 
@@ -85,7 +85,7 @@ pub(crate) fn specs<'a>(
 pub(crate) fn file_name_in(directory: &Path, module: ModuleId<'_>) -> io::Result<Option<String>> {
     let mut names = SymbolFileNames::default();
     let plain = module.plain_name();
-    match File::open(directory.join(&plain)) {
+    match opener::open(&directory.join(&plain)) {
         Ok(file) => {
             let mut head = Vec::new();
             file.take(Head::MAX_BYTES as u64).read_to_end(&mut head)?;

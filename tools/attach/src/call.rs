@@ -4,11 +4,11 @@
 //! Most calls leave a note in the register of their result that they restart, and how (`ERESTART…`). Some end with
 //! `EINTR` although no handler has run (signal(7)).
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
 use nix::libc::{self, pid_t, user_regs_struct};
+use rftrace_format::system;
 
 use super::status::{CLOCKS, Status};
 use super::sys;
@@ -70,7 +70,7 @@ pub(crate) fn registers(thread: pid_t) -> io::Result<user_regs_struct> {
     let mut registers = sys::registers(thread)?;
     if call(&registers) == libc::SYS_restart_syscall {
         let mut code = [0; 7];
-        let memory = File::open(format!("/proc/{thread}/mem"));
+        let memory = system::open(format!("/proc/{thread}/mem"));
         let is_read = memory.is_ok_and(|memory| memory.read_exact_at(&mut code, registers.rip.wrapping_sub(7)).is_ok());
         if let Some(number) = is_read.then(|| begun_by(code, &registers)).flatten() {
             registers.orig_rax = number;

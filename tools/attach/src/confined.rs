@@ -7,11 +7,11 @@
 //! Not here: the effect of a filter on a call (`bpf`), and the needed calls (`needs`).
 
 use std::collections::HashSet;
-use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use nix::libc::{self, pid_t};
+use rftrace_format::system;
 
 use super::bpf::{self, Action, Instruction};
 use super::call;
@@ -85,7 +85,7 @@ fn is_confined(process: &Process, thread: pid_t) -> Result<bool> {
 fn check_rights(process: &Process) -> Result<()> {
     const CAP_SYS_ADMIN: u32 = 21;
 
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = system::read_text("/proc/self/status").unwrap_or_default();
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
     let may = u64::from_str_radix(field("CapEff:"), 16).is_ok_and(|rights| rights & 1 << CAP_SYS_ADMIN != 0);
     if field("Seccomp:") == "0" && may { Ok(()) } else { Err(no_rights(process)) }

@@ -1,13 +1,14 @@
 //! The tracer's library in a process, and that for resources: files in memory of that, which its own dynamic linker loads. They are found again
 //! by their names.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use nix::libc;
+use rftrace_format::opener::{self, MOST_PROGRAM};
 
 use super::borrowed::Borrowed;
 use super::names::{self, RESOURCES, TRACER, is_mapped_from};
@@ -41,7 +42,11 @@ impl LibraryFile {
     }
 
     fn read(name: &'static str, folder: &'static str, path: &Path) -> Result<Self> {
-        Ok(Self { name, folder, bytes: fs::read(path).with_context(|| format!("cannot read {}", path.display()))? })
+        Ok(Self {
+            name,
+            folder,
+            bytes: opener::read(path, MOST_PROGRAM).with_context(|| format!("cannot read {}", path.display()))?,
+        })
     }
 }
 

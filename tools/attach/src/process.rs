@@ -11,6 +11,8 @@ use anyhow::{Context, Result, bail};
 use nix::libc::{self, pid_t};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
+use rftrace_format::opener::{self, MOST_PROGRAM};
+use rftrace_format::system;
 use rftrace_frontend::bank::folder_of;
 
 use super::status;
@@ -81,13 +83,13 @@ impl Process {
     /// Returns the present maps.
     pub(crate) fn maps(&self) -> Result<Vec<Map>> {
         let path = self.file("maps");
-        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = system::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(String::from_utf8_lossy(&text).lines().filter_map(Map::parse).collect())
     }
 
     /// Returns the auxiliary vector that the system has given it at its beginning: keys `AT_…` with values.
     pub(crate) fn told(&self) -> io::Result<Vec<[u64; 2]>> {
-        let words: Vec<u64> = words(&fs::read(self.file("auxv"))?).collect();
+        let words: Vec<u64> = words(&system::read(self.file("auxv"))?).collect();
         Ok(words.as_chunks().0.to_vec())
     }
 
@@ -98,7 +100,7 @@ impl Process {
 
     /// A word of what the system tells of it, by its place in `stat` as in the system's manual: from 4 on.
     fn stat(&self, place: usize) -> Option<u64> {
-        let stat = fs::read(self.file("stat")).ok()?;
+        let stat = system::read(self.file("stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
         // The second one is a name in parentheses, with anything in it.
         stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(place - 3)?.parse().ok()
@@ -165,7 +167,7 @@ impl Process {
     fn mapped_file(&self, map: &Map) -> PathBuf {
         // This is always the right one, but root alone may open it.
         let mapped = self.file(&format!("map_files/{:x}-{:x}", map.range.start, map.range.end));
-        if map.path.ends_with(" (deleted)") || File::open(&mapped).is_ok() {
+        if map.path.ends_with(" (deleted)") || system::open(&mapped).is_ok() {
             return mapped;
         }
         // The path is that in its mount namespace, or this process's own where the other one has only changed its root.
@@ -206,7 +208,7 @@ impl Process {
             return None;
         }
         let root = File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(self.file("root"));
-        let namespace = File::open(self.file("ns/mnt"));
+        let namespace = system::open(self.file("ns/mnt"));
         Some(OtherRoot { root: root.ok()?, _namespace: namespace.ok()? })
     }
 
@@ -222,7 +224,8 @@ impl Process {
         let mut beginnings = maps.iter().filter(of_it).filter(|map| map.offset == 0 && map.range.start <= text);
         let Some(first) = beginnings.next_back() else { return Ok(None) };
         let texts = maps.iter().filter(|map| map.path == first.path && map.is_executable).map(|map| map.range.clone());
-        let bytes = fs::read(self.mapped_file(first)).with_context(|| format!("cannot read {}", first.path))?;
+        let bytes = opener::read(&self.mapped_file(first), MOST_PROGRAM)
+            .with_context(|| format!("cannot read {}", first.path))?;
         Module::new(bytes, first.range.start, texts.collect()).map(Some)
     }
 }

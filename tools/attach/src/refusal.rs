@@ -6,6 +6,8 @@ use std::fs;
 use anyhow::{Context, Result, bail};
 use nix::libc::pid_t;
 use nix::unistd::{Uid, User, geteuid};
+use rftrace_format::opener::{self, MOST_PROGRAM};
+use rftrace_format::system;
 use rftrace_frontend::bank::{living_thread, owner_of};
 
 use super::names;
@@ -26,7 +28,7 @@ impl Status {
     }
 
     fn read(pid: pid_t) -> Result<Self> {
-        let text = fs::read(format!("/proc/{pid}/status")).with_context(|| format!("there is no process {pid}"))?;
+        let text = system::read(format!("/proc/{pid}/status")).with_context(|| format!("there is no process {pid}"))?;
         Ok(Self(String::from_utf8_lossy(&text).into_owned()))
     }
 
@@ -61,7 +63,7 @@ pub(crate) fn check_state(pid: pid_t) -> Result<()> {
     }
     let tracer = status.number("TracerPid");
     if tracer != 0 {
-        let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+        let name = system::read_text(format!("/proc/{tracer}/comm")).unwrap_or_default();
         bail!("process {pid} is being traced by {} ({tracer}): only one can", name.trim());
     }
     if status.get("x86_Thread_features").split_ascii_whitespace().any(|feature| feature == "shstk") {
@@ -78,7 +80,8 @@ pub(crate) fn check_program(process: &Process) -> Result<()> {
     const X86_64: [u8; 2] = [62, 0];
 
     let pid = process.pid;
-    let head = fs::read(process.file("exe")).ok().filter(|bytes| bytes.len() >= 20).unwrap_or_default();
+    let head =
+        opener::read(&process.file("exe"), MOST_PROGRAM).ok().filter(|bytes| bytes.len() >= 20).unwrap_or_default();
     if head.starts_with(b"\x7fELF") && (head[4] != CLASS_64 || head[18..20] != X86_64) {
         bail!("process {pid} runs a program for another processor, or of 32 bits: only x86-64 can be recorded");
     }
@@ -92,7 +95,7 @@ pub(crate) fn has_library(maps: &[Map]) -> bool {
 
 /// Refuses programs that were started to be recorded.
 pub(crate) fn check_recorded(process: &Process, maps: &[Map]) -> Result<()> {
-    let environment = fs::read(process.file("environ")).unwrap_or_default();
+    let environment = system::read(process.file("environ")).unwrap_or_default();
     let is_recorded = environment.split(|&byte| byte == 0).any(|variable| variable.starts_with(b"RFTRACE_RECORD="));
     if is_recorded || maps.iter().any(|map| map.path.ends_with("/rftrace-preload")) {
         bail!(was_started(process.pid));
@@ -177,7 +180,7 @@ pub(crate) fn check_hooks(process: &Process, maps: &[Map]) -> Result<()> {
 pub(crate) fn denied(pid: pid_t) -> String {
     let Ok(status) = Status::of_process(pid) else { return format!("process {pid} has ended") };
     let own = geteuid();
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let scope = system::read_text("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     denied_by(pid, Uid::from_raw(status.number("Uid")), own, scope.trim())
 }
 

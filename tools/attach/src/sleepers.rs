@@ -13,6 +13,7 @@ use std::fs;
 use std::io;
 
 use nix::libc::{self, pid_t, user_regs_struct};
+use rftrace_format::system;
 
 use super::process::Process;
 use super::status::{self, Status};
@@ -55,7 +56,7 @@ pub(crate) fn asleep(process: &Process, thread: pid_t) -> Result<user_regs_struc
     /// A system call of 64 bits.
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-    let told = fs::read_to_string(format!("/proc/{thread}/syscall"));
+    let told = system::read_text(format!("/proc/{thread}/syscall"));
     let registers = told.ok().and_then(|told| registers(&told)).ok_or(Doubt::Awake)?;
     if Status::of(thread).is_none_or(|status| status.state != 'D') {
         return Err(Doubt::Awake);
@@ -129,7 +130,7 @@ fn has_child(thread: pid_t) -> Result<bool, Doubt> {
     /// Where the system sleeps then, and nowhere else: the child is made in functions that these call (since Linux 5.10).
     const WAIT: [&str; 2] = ["kernel_clone", "wait_for_vfork_done"];
 
-    let place = fs::read_to_string(format!("/proc/{thread}/wchan")).unwrap_or_default();
+    let place = system::read_text(format!("/proc/{thread}/wchan")).unwrap_or_default();
     // Compilers add to a name when they make a variant of a function.
     let name = place.split('.').next().unwrap_or_default();
     if name.is_empty() || name == "0" { Err(Doubt::Unknown) } else { Ok(WAIT.contains(&name)) }
@@ -174,7 +175,7 @@ pub(crate) fn guests(process: &Process, thread: pid_t, known: &HashSet<pid_t>) -
 ///
 /// It cannot be traced now. One that has ended is no guest any more, and no error.
 pub(crate) fn tell(guest: pid_t) -> Result<(), Doubt> {
-    let told = fs::read_to_string(format!("/proc/{guest}/syscall")).unwrap_or_default();
+    let told = system::read_text(format!("/proc/{guest}/syscall")).unwrap_or_default();
     let call = told.split(' ').next().and_then(|call| call.parse::<i64>().ok());
     // Its rights are those of the new program only where nobody traces it; and until it has begun, who wants to trace it waits.
     if call.is_some_and(|call| [libc::SYS_execve, libc::SYS_execveat].contains(&call)) {

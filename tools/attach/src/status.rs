@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 
 use nix::libc::{self, c_int, pid_t};
+use rftrace_format::system;
 
 /// A signal in a mask.
 pub(crate) const fn bit(signal: c_int) -> u64 {
@@ -20,7 +21,7 @@ pub(crate) fn threads(process: pid_t) -> io::Result<Vec<pid_t>> {
 }
 
 fn field(thread: pid_t, name: &str) -> Option<String> {
-    let status = fs::read(format!("/proc/{thread}/status")).ok()?;
+    let status = system::read(format!("/proc/{thread}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
     status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
 }
@@ -55,7 +56,7 @@ pub(crate) struct Status {
 impl Status {
     /// `None` when there is no such thread any more.
     pub(crate) fn of(thread: pid_t) -> Option<Self> {
-        let status = fs::read(format!("/proc/{thread}/status")).ok()?;
+        let status = system::read(format!("/proc/{thread}/status")).ok()?;
         let status = String::from_utf8_lossy(&status);
         let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
         let mask = |name: &str| u64::from_str_radix(field(name)?, 16).ok();

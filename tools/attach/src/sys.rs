@@ -2,7 +2,6 @@
 
 #![expect(unsafe_code)]
 
-use std::fs;
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::RawFd;
@@ -13,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::libc::{self, c_int, c_uint, pid_t, user_regs_struct};
+use rftrace_format::system;
 
 use super::bpf::Instruction;
 
@@ -224,7 +224,7 @@ fn pass_end_on(thread: pid_t) {
 
 /// True if it is a process that this one has started.
 fn is_child(thread: pid_t) -> bool {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let status = system::read_text(format!("/proc/{thread}/status")).unwrap_or_default();
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<pid_t>().ok());
     field("Tgid:") == Some(thread) && field("PPid:") == Some(std::process::id().cast_signed())
 }

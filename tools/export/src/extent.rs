@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
 use rftrace_format::info::feature;
+use rftrace_format::opener;
 use rftrace_format::record::{RECORD_BYTES, Record};
 use rftrace_read::{Error, Result, Task, Trace};
 use rftrace_views::Duration;
@@ -94,7 +95,7 @@ struct RecordFile {
 
 impl RecordFile {
     fn open(trace: &Trace, task: &Task) -> io::Result<Self> {
-        let file = File::open(trace.dat_file(task))?;
+        let file = opener::open(&trace.dat_file(task))?;
         let n_records = file.metadata()?.len() / RECORD_BYTES as u64;
         Ok(Self { file, n_records })
     }

@@ -28,6 +28,7 @@
 
 #![deny(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests name their own files"))]
 
 #[cfg(unix)]
 mod address;

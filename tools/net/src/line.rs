@@ -31,6 +31,7 @@ const PIECE_BYTES: usize = 64 << 10;
 ///
 /// Those of the system.
 pub fn open(path: &Path) -> Result<File> {
+    #[expect(clippy::disallowed_methods, reason = "a device or a pipe is what is wanted")]
     let file = File::open(path).map_err(Error::at(path))?;
     if file.is_terminal() {
         let raw = tcgetattr(&file).and_then(|mut settings| {

@@ -1,11 +1,11 @@
 //! The secret that protects a receiver that other machines can reach.
 
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rftrace_format::opener;
 use subtle::ConstantTimeEq;
 
 use crate::error::{Error, Result};
@@ -23,7 +23,7 @@ impl Token {
     /// The file cannot be read, other users can read it, or it has another length.
     pub fn read(path: &Path) -> Result<Self> {
         let bad = |reason: String| Error::TokenFile { path: path.to_owned(), reason };
-        let file = File::open(path).map_err(Error::at(path))?;
+        let file = opener::open(path).map_err(Error::at(path))?;
         let mode = file.metadata().map_err(Error::at(path))?.mode();
         if mode & 0o077 != 0 {
             return Err(bad(format!("others may read or change it (mode {:03o})", mode & 0o777)));

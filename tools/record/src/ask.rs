@@ -9,6 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rftrace_format::system;
 use rftrace_frontend::bank::{Answer, Asked, NotAsked};
 
 use super::access::Access;
@@ -161,7 +162,7 @@ fn why_no_answer(pid: u32, signal: u32) -> String {
         return format!("process {pid} has ended");
     }
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let tasks: Vec<String> = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok()).collect();
+    let tasks: Vec<String> = tasks.filter_map(|task| system::read_text(task.path().join("status")).ok()).collect();
     let state = |task: &String, letters: &[&str]| {
         let state = task.lines().find_map(|line| line.strip_prefix("State:"));
         state.is_some_and(|state| letters.iter().any(|letter| state.trim().starts_with(letter)))

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::libc::{self, c_int, c_void, pid_t};
 use rftrace_attach::Started;
+use rftrace_format::system;
 
 /// An event of a thread or process. Both are named by their system ids; a process has that of its first thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +92,7 @@ pub fn follow(
 /// Returns the process of a thread.
 #[must_use]
 pub fn process_of(tid: u32) -> Option<u32> {
-    let status = fs::read(format!("/proc/{tid}/status")).ok()?;
+    let status = system::read(format!("/proc/{tid}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
     status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
 }
@@ -99,7 +100,7 @@ pub fn process_of(tid: u32) -> Option<u32> {
 /// Returns the arguments of a process, the program's name first.
 #[must_use]
 pub fn command_of(tid: u32) -> Option<Vec<String>> {
-    let line = fs::read(format!("/proc/{tid}/cmdline")).ok().filter(|line| !line.is_empty())?;
+    let line = system::read(format!("/proc/{tid}/cmdline")).ok().filter(|line| !line.is_empty())?;
     let line = line.strip_suffix(b"\0").unwrap_or(&line);
     Some(line.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect())
 }

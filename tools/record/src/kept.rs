@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use rftrace_format::info::Changes;
+use rftrace_format::opener;
 use rftrace_format::store;
 use rftrace_read::{Error, Result, files, info};
 
@@ -87,7 +88,7 @@ pub(crate) fn join_halves(path: &Path) -> Result<()> {
     }
     let join = || {
         let mut end = OpenOptions::new().append(true).open(&older)?;
-        io::copy(&mut File::open(path)?, &mut end)?;
+        io::copy(&mut opener::open(path)?, &mut end)?;
         fs::rename(&older, path)
     };
     join().map_err(|source| Error::WriteFile { path: path.to_owned(), source })

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail};
 use nix::libc::c_int;
 use rftrace_format::files::{INFO, KERNEL_HEADER, KERNEL_SYMBOLS, kernel as kernel_file};
 use rftrace_format::info::feature;
+use rftrace_format::opener;
 use rftrace_format::store;
 use rftrace_kernel::convert::{Converted, convert};
 use rftrace_kernel::header::Header;
@@ -277,7 +278,7 @@ impl KernelRecording {
         let functions = Functions::parse(&files::read(Path::new("/proc/kallsyms"), MAX_SYMBOLS_BYTES)?);
         let open = |(processor, from): &(u32, PathBuf)| {
             let to = dir.join(kernel_file(*processor));
-            let from = File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
+            let from = opener::open(from).with_context(|| format!("cannot read {}", from.display()))?;
             let out = store::create(&to).with_context(|| format!("cannot write {}", to.display()))?;
             Ok((std::io::BufReader::new(from), BufWriter::new(out)))
         };

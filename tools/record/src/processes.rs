@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::fs::{self, DirEntry};
 
+use rftrace_format::system;
+
 pub(crate) use rftrace_format::store::start_time;
 use rftrace_frontend::bank::own_number;
 
@@ -56,7 +58,7 @@ struct Stat {
 impl Stat {
     fn of(id: u32) -> Option<Self> {
         // A thread's: emulators make up what a process reads of itself.
-        let stat = fs::read(format!("/proc/{id}/task/{id}/stat")).ok()?;
+        let stat = system::read(format!("/proc/{id}/task/{id}/stat")).ok()?;
         // The command, in parentheses, may contain anything.
         let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
         let behind = String::from_utf8_lossy(&stat[behind..]).into_owned();

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
+use rftrace_format::opener::{self, MOST_PROGRAM};
 use rftrace_format::recording::MUSL;
 use rftrace_frontend::patchable_entries;
 
@@ -65,7 +66,7 @@ pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
             "{shown} {rights}: the system preloads nothing into such programs. Record a copy of the file, which is without"
         );
     }
-    let data = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
+    let data = opener::read(path, MOST_PROGRAM).with_context(|| format!("cannot read {shown}"))?;
     if let Some(rest) = data.strip_prefix(b"#!") {
         let line = rest.split(|&byte| byte == b'\n').next().unwrap_or_default();
         bail!(
@@ -165,7 +166,7 @@ pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
 /// Returns true if the program's functions call the tracer, or have room for a call.
 pub fn calls_tracer(path: &Path) -> Result<bool> {
     let shown = path.display();
-    let data = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
+    let data = opener::read(path, MOST_PROGRAM).with_context(|| format!("cannot read {shown}"))?;
     let file = object::File::parse(&*data).with_context(|| format!("cannot read {shown}"))?;
     let own = Processor::own().context("programs for this machine cannot be recorded")?;
     Ok(can_call_tracer(path, &file, own))
@@ -231,7 +232,7 @@ pub fn sanitizer(program: &Path) -> Result<Option<Sanitizer>> {
             return Ok(found(known, &library));
         }
     }
-    let data = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let data = opener::read(program, MOST_PROGRAM).with_context(|| format!("cannot read {}", program.display()))?;
     let Ok(file) = object::File::parse(&*data) else { return Ok(None) };
     let symbols = || file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition());
     let mut has_allocator = false;
@@ -274,7 +275,7 @@ pub(crate) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
 
 /// The dynamic linker that a program names.
 fn linker(program: &Path) -> Result<Option<PathBuf>> {
-    let data = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let data = opener::read(program, MOST_PROGRAM).with_context(|| format!("cannot read {}", program.display()))?;
     let Ok(header) = elf::FileHeader64::<Endianness>::parse(&*data) else { return Ok(None) };
     Ok(interpreter(header, &data)?.map(|name| PathBuf::from(String::from_utf8_lossy(name).into_owned())))
 }

@@ -17,6 +17,7 @@ use nix::sys::signal::Signal;
 use rftrace_format::info::Usage;
 use rftrace_format::recording::Entry;
 use rftrace_format::store;
+use rftrace_format::system;
 use signal_hook::consts::{FORBIDDEN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Signals, SignalsInfo};
@@ -243,7 +244,7 @@ impl Ended {
 
 /// True if a signal is in one of the masks that the system tells of a process: ignored (as after nohup), handled, blocked.
 pub(crate) fn is_in_mask(process: &str, mask: &str, signal: c_int) -> bool {
-    let status = fs::read(format!("/proc/{process}/status")).unwrap_or_default();
+    let status = system::read(format!("/proc/{process}/status")).unwrap_or_default();
     let status = String::from_utf8_lossy(&status);
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix(mask)?.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 != 0)

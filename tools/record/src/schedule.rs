@@ -16,6 +16,7 @@ use rftrace_format::info::feature;
 use rftrace_format::opener;
 use rftrace_format::perf::{self, HEADER_BYTES, Header};
 use rftrace_format::store;
+use rftrace_format::system;
 use rftrace_read::{Error, Result, files};
 
 use crate::kept::{self, Kept, Limited, announce};
@@ -221,7 +222,7 @@ pub(crate) fn processors() -> Result<Vec<u32>> {
 fn not_allowed(source: io::Error) -> Error {
     /// From this level on the kernel allows it to nobody but root.
     const FORBIDDEN: i32 = 3;
-    let level = fs::read_to_string(PARANOID).ok().and_then(|text| text.trim().parse::<i32>().ok());
+    let level = system::read_text(PARANOID).ok().and_then(|text| text.trim().parse::<i32>().ok());
     let remedy = match (source.kind(), level) {
         (ErrorKind::PermissionDenied, Some(FORBIDDEN..)) => {
             "the kernel does not allow it; allow it with: sudo sysctl kernel.perf_event_paranoid=2"

@@ -43,6 +43,7 @@ impl Types {
     pub fn begin(work: &Path, mut answer: impl FnMut(&str, Option<&str>) -> String + Send + 'static) -> Result<Self> {
         let socket = work.join(TYPES);
         let failed = || format!("cannot make the socket {}", socket.display());
+        #[expect(clippy::disallowed_methods, reason = "a folder")]
         let folder = File::open(work).with_context(failed)?;
         let _ = fs::remove_file(&socket);
         let listener =

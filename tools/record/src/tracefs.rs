@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use nix::libc;
+use rftrace_format::system;
 
 /// Where the system may have it.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -53,7 +54,7 @@ impl Instance {
     /// Reads a file of it.
     pub(crate) fn read(&self, name: &str) -> Result<String> {
         let path = self.path.join(name);
-        let open = || File::open(&path).with_context(|| format!("cannot read {}", path.display()));
+        let open = || system::open(&path).with_context(|| format!("cannot read {}", path.display()));
         // Some files give their beginning only to who asks for less than all.
         let mut file = BufReader::with_capacity(MAX_FILE_BYTES, open()?.take(MAX_FILE_BYTES as u64));
         let text = file.fill_buf().map(<[u8]>::to_vec).and_then(|mut text| {

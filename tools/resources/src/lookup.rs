@@ -1,11 +1,10 @@
 //! Names of addresses from files and their address ranges alone.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::path::Path;
 
 use object::read::ReadCache;
 use object::{Object, ObjectSegment};
+use rftrace_format::opener;
 
 use crate::names::{Name, Names};
 use crate::recording::{Frame, Module};
@@ -55,10 +54,7 @@ impl Lookup {
 fn first_address(path: &str) -> Option<u64> {
     const PAGE: u64 = 4096;
 
-    if !Path::new(path).is_file() {
-        return None;
-    }
-    let cache = ReadCache::new(File::open(path).ok()?);
+    let cache = ReadCache::new(opener::open(path.as_ref()).ok()?);
     let file = object::File::parse(&cache).ok()?;
     file.segments().map(|segment| segment.address()).min().map(|address| address & !(PAGE - 1))
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -11,6 +11,7 @@ use addr2line::Loader;
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 use object::Object;
 use object::read::ReadCache;
+use rftrace_format::opener;
 use rftrace_format::text::{Shown, base_name, is_unseen};
 
 use crate::recording::{Frame, Module};
@@ -136,7 +137,7 @@ fn open(module: &Module) -> Result<Option<Loader>, NotThere> {
         return Err(NotThere);
     }
     let own = || {
-        let cache = ReadCache::new(File::open(path).ok()?);
+        let cache = ReadCache::new(opener::open(path).ok()?);
         let file = object::File::parse(&cache).ok()?;
         let id = file.build_id().ok()??;
         Some(id.iter().map(|byte| format!("{byte:02x}")).collect::<String>())

@@ -12,7 +12,7 @@ arch::start!(rftrace_preload_start, started);
 #[cfg(library = "rftrace-preload")]
 extern "C" fn started() -> ! {
     // Request of `rftrace record`. The standard library does not know the arguments.
-    let command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let command = rftrace_format::system::read("/proc/self/cmdline").unwrap_or_default();
     let mut words = command.split(|&byte| byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
     let kind = words.nth(1).and_then(|name| name.parse().ok());
     if let Some(cost) = kind.and_then(rftrace_preload::measure) {

@@ -4,7 +4,7 @@
 //! that leads to the address. It goes when the browser has come to what it leads to, or with this program.
 
 use std::env;
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
+use rftrace_format::system;
 use rftrace_page::Server;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -70,7 +71,7 @@ fn write(file: &Path, url: &str) -> io::Result<()> {
 
 /// Removes the folder when a signal ends this program. Those that it was started to ignore (`nohup`) do not.
 fn remove_at_end(folder: &Folder) -> Result<()> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = system::read_text("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     let is_ignored = |signal: &i32| ignored.unwrap_or(0) >> (signal - 1) & 1 != 0;
     let ending = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(signal));

@@ -2,12 +2,12 @@
 //!
 //! Not here: how (`rftrace-resources`).
 
-use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use rftrace_read::files;
 use rftrace_resources::{Order, Postprocessor};
 
 use super::common::write_to;
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &PostprocArgs) -> Result<()> {
     write_to(args.output.as_deref(), |out| {
         missing = match &args.input {
             Some(path) => {
-                let file = File::open(path).map_err(|source| rftrace_read::Error::Io { path: path.clone(), source })?;
+                let file = files::open(path)?;
                 postprocessor.run(path, BufReader::new(file), out)?
             }
             None => postprocessor.run(Path::new("stdin"), io::stdin().lock(), out)?,

@@ -1,6 +1,5 @@
 //! `rftrace resources`.
 
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
 use rftrace_format::files::RESOURCES;
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::quantity::duration_ns;
 use rftrace_format::resources::{MAX_FRAMES, Resource};
 use rftrace_read::Pattern;
@@ -168,7 +168,7 @@ fn chosen(recording: &Recording, kinds: &[&str]) -> Result<Vec<Resource>> {
 
 /// The patterns of a file.
 pub(crate) fn suppressions(path: &Path) -> Result<Vec<Pattern>> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = opener::read_text(path, MOST_TEXT).with_context(|| format!("cannot read {}", path.display()))?;
     let lines = text.lines().map(str::trim).zip(1..).filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
     let pattern = |(line, number)| {
         parse_pattern(line).map_err(|error| anyhow::anyhow!("line {number} of {}: {error}", path.display()))

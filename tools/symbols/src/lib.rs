@@ -31,6 +31,7 @@ use addr2line::Loader;
 use debug::files::DebugFiles;
 use inlined::{Inlined, inlined};
 use rftrace_format::map::MapLine;
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::record::ADDRESS_MASK;
 use rftrace_format::store::Owned;
 use rftrace_format::symbols::{Head, SourceLine, SourcePart, short_build_id};
@@ -188,7 +189,7 @@ pub fn add_source_lines(owned: &Owned) -> Result<Vec<PathBuf>> {
 /// The lines of a `.dbg` file that is about to be replaced that tell which values functions have, and names in them. Their addresses are to be higher by
 /// `moved`.
 fn values_in(path: &Path, moved: u64) -> Result<String> {
-    let text = match fs::read(path) {
+    let text = match opener::read(path, MOST_TEXT) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
         text => text.map_err(|source| Error::Io { path: path.to_owned(), source })?,
     };

@@ -1,5 +1,7 @@
 //! Tests on whole trace directories.
 
+#![allow(clippy::disallowed_methods, reason = "tests name their own files")]
+
 mod dir;
 
 mod browser;

@@ -35,6 +35,7 @@
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests name their own files"))]
 
 mod assumed;
 mod between;

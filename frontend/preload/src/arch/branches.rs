@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::passed::Passed;
 use rftrace_format::recording::EntriesLine;
 use rftrace_format::setting::Settings;
@@ -66,7 +67,7 @@ impl Branches {
         if self.patterns.is_empty() || path.as_os_str().is_empty() {
             return Ok(config);
         }
-        let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = opener::read_text(path, MOST_TEXT).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(config.entry_exceptions(text.lines().map(str::to_owned)))
     }
 

@@ -6,7 +6,7 @@
 //! address, for position-independent and fixed-address programs alike.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +16,7 @@ use std::sync::OnceLock;
 
 use crate::elf::file::{self, page_size};
 use rftrace_format::recording::{RESOURCES, TRACER};
+use rftrace_format::system;
 use rftrace_format::text::spelled;
 
 /// The symbolic link to the running program, valid even after its file was deleted. When the main thread has ended, the process as a whole has no
@@ -31,7 +32,7 @@ fn own_file(of_process: &'static str, of_thread: &'static str) -> &'static Path 
 
 /// The arguments of the running program, each with a NUL behind it.
 pub(crate) fn own_command_line() -> Vec<u8> {
-    fs::read(own_file("/proc/self/cmdline", "/proc/thread-self/cmdline")).unwrap_or_default()
+    system::read(own_file("/proc/self/cmdline", "/proc/thread-self/cmdline")).unwrap_or_default()
 }
 
 /// Mark that the kernel appends to the path of a file that has no name any more.
@@ -308,7 +309,7 @@ pub(crate) fn stack(maps: &[u8]) -> Option<(u64, u64)> {
 /// Those of reading its map.
 pub(crate) fn modules_of_process(process: &Path) -> io::Result<Vec<Module>> {
     let path = process.join("maps");
-    let maps = fs::read(&path).map_err(|error| file::with_path(&path, &error))?;
+    let maps = system::read(&path).map_err(|error| file::with_path(&path, &error))?;
     let exe = exe_behind(&process.join("exe"))?;
     let mut modules = parse_maps(&maps, page_size());
     modules.iter_mut().for_each(|module| module.is_main = module.path == exe);
@@ -322,7 +323,7 @@ pub(crate) fn modules_of_process(process: &Path) -> io::Result<Vec<Module>> {
 /// Those of opening it.
 pub(crate) fn memory_of(process: &Path) -> io::Result<impl Fn(Range<usize>) -> Vec<u8>> {
     let path = process.join("mem");
-    let memory = File::open(&path).map_err(|error| file::with_path(&path, &error))?;
+    let memory = system::open(&path).map_err(|error| file::with_path(&path, &error))?;
     Ok(move |range: Range<usize>| {
         let mut bytes = vec![0; range.len()];
         let is_read = memory.read_exact_at(&mut bytes, range.start as u64);
@@ -337,8 +338,8 @@ pub(crate) fn memory_of(process: &Path) -> io::Result<impl Fn(Range<usize>) -> V
 pub(crate) fn own_maps() -> io::Result<Vec<u8>> {
     // When the main thread has ended, the process as a whole has no memory any more. But in an emulator that is its map.
     let path = Path::new("/proc/thread-self/maps");
-    let text = fs::read(path).map_err(|error| file::with_path(path, &error))?;
-    Ok(if is_own(&text) { text } else { fs::read("/proc/self/maps").unwrap_or(text) })
+    let text = system::read(path).map_err(|error| file::with_path(path, &error))?;
+    Ok(if is_own(&text) { text } else { system::read("/proc/self/maps").unwrap_or(text) })
 }
 
 /// Returns true if a map is that of this program.
@@ -351,7 +352,7 @@ fn is_own(maps: &[u8]) -> bool {
 /// system shows the map of the emulators for threads and other processes.
 pub(crate) fn is_emulated() -> bool {
     static IS_EMULATED: OnceLock<bool> = OnceLock::new();
-    *IS_EMULATED.get_or_init(|| fs::read("/proc/thread-self/maps").is_ok_and(|maps| !is_own(&maps)))
+    *IS_EMULATED.get_or_init(|| system::read("/proc/thread-self/maps").is_ok_and(|maps| !is_own(&maps)))
 }
 
 /// Returns the path of the running program, without the mark for deleted files.

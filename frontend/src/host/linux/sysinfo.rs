@@ -3,7 +3,6 @@
 //! Nothing here fails: an unknown fact is empty or 0.
 
 use std::env::consts::ARCH;
-use std::fs;
 use std::mem::MaybeUninit;
 
 use super::modules;
@@ -11,6 +10,7 @@ use crate::clock::tsc::{self, TscSource};
 use crate::elf::file;
 use crate::host::machine::SystemInfo;
 use rftrace_format::info::Usage;
+use rftrace_format::system;
 
 /// Collects everything about this process.
 pub(crate) fn collect() -> SystemInfo {
@@ -187,7 +187,7 @@ fn sysconf(name: libc::c_int) -> Option<u64> {
 }
 
 fn read_text(path: &str) -> String {
-    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    system::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
 /// Returns `text` with spaces in place of control characters.

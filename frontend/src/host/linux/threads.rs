@@ -4,12 +4,12 @@
 //! first seen, its name when it ends, or at the save if it lives. The code on the traced threads is assembly: this crate may
 //! be instrumented, and its functions would be a part of the trace.
 
-use std::fs;
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicU32, fence};
 
 use rftrace::abi::ThreadBlock;
+use rftrace_format::system;
 
 use super::thread_table::{Entry, MAX_THREADS};
 use crate::backend;
@@ -104,7 +104,7 @@ pub(crate) fn identify(number: u32) -> Identity {
     let Some(tid) = entry.system_tid() else { return Identity::of_number(number) };
     let name = match entry.name() {
         // It has not ended.
-        name if name.is_empty() => fs::read(format!("/proc/self/task/{tid}/comm")).unwrap_or_default(),
+        name if name.is_empty() => system::read(format!("/proc/self/task/{tid}/comm")).unwrap_or_default(),
         name => name,
     };
     Identity { tid, name: String::from_utf8_lossy(name.trim_ascii_end()).into_owned() }
@@ -115,7 +115,7 @@ pub(crate) fn keep_names(last: u32) {
     for entry in (1..=last).filter_map(entry) {
         if let Some(tid) = entry.system_tid()
             && entry.name().is_empty()
-            && let Ok(name) = fs::read(format!("/proc/self/task/{tid}/comm"))
+            && let Ok(name) = system::read(format!("/proc/self/task/{tid}/comm"))
         {
             entry.set_name(name.trim_ascii_end());
         }

@@ -96,7 +96,10 @@ mod tests {
         );
         assert!(symbols(" ; ").unwrap_err().to_string().contains("no function is named"));
         // One without an end.
-        assert!(format!("{:#}", symbols("@/dev/zero").unwrap_err()).contains("1048576 bytes are the most"));
+        assert!(format!("{:#}", symbols("@/dev/zero").unwrap_err()).contains("not a regular file"));
+        fs::write(&path, " ".repeat(1 << 20 | 1)).unwrap();
+        let error = symbols(&format!("@{}", path.display())).unwrap_err();
+        assert!(format!("{error:#}").contains("longer than 1048576 bytes"), "{error:#}");
         fs::write(&path, format!("@{}", path.display())).unwrap();
         assert!(symbols(&format!("@{}", path.display())).unwrap_err().to_string().contains("and so on"));
     }

@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use cpp_demangle::DemangleOptions;
 use object::elf;
 use object::{Object, ObjectSymbol, SymbolFlags};
+use rftrace_format::opener::{self, MOST_PROGRAM};
 use rftrace_read::Pattern;
 
 use crate::program::libraries;
@@ -29,7 +29,7 @@ pub(super) struct Module {
 impl Module {
     pub(super) fn open(path: &Path, is_program: bool) -> Result<Self> {
         let shown = || format!("cannot read {}", path.display());
-        let data = fs::read(path).with_context(shown)?;
+        let data = opener::read(path, MOST_PROGRAM).with_context(shown)?;
         let file = object::File::parse(&*data).with_context(shown)?;
         let is_function = |symbol: &object::Symbol<'_, '_>| {
             let SymbolFlags::Elf { st_info, .. } = symbol.flags() else { return false };

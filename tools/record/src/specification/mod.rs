@@ -9,11 +9,10 @@
 //!
 //! Not here: the work in the program (`rftrace-preload-resources`).
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use rftrace_format::opener;
 use rftrace_format::resources::Resource;
 use rftrace_format::specification::{Argument, BEFORE, Does, Function, MAX_ARGUMENTS, MAX_IDS, NESTED};
 use serde::Deserialize;
@@ -125,12 +124,7 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a file that a user has written.
 fn read_text(path: &Path) -> Result<String> {
-    let mut text = String::new();
-    let n_bytes = File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
-    if n_bytes as u64 > MAX_BYTES {
-        bail!("it has more; {MAX_BYTES} bytes are the most");
-    }
-    Ok(text)
+    Ok(opener::read_text(path, MAX_BYTES)?)
 }
 
 impl Specification {

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use rftrace_format::opener::{self, MOST_TEXT};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
@@ -103,7 +104,8 @@ pub(super) fn bytes_of(trace: &Path) -> u64 {
 /// Reads what `cargo rftrace` wants of a runner in `dir`.
 pub(super) fn orders(dir: &Path) -> Result<Orders> {
     let path = dir.join(ORDERS);
-    let text = fs::read(&path).with_context(|| format!("{}: only `cargo rftrace` starts this", path.display()))?;
+    let text = opener::read(&path, MOST_TEXT)
+        .with_context(|| format!("{}: only `cargo rftrace` starts this", path.display()))?;
     serde_json::from_slice(&text).with_context(|| path.display().to_string())
 }
 
@@ -113,7 +115,7 @@ pub(super) fn runs(dir: &Path) -> Result<Vec<ProgramRun>> {
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = opener::read_text(&path, MOST_TEXT).with_context(|| format!("cannot read {}", path.display()))?;
     text.lines().map(|line| serde_json::from_str(line).with_context(|| path.display().to_string())).collect()
 }
 

@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration as StdDuration;
@@ -11,6 +10,7 @@ use anstyle::Style;
 use anyhow::{Context, Result};
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use rftrace_format::files::INFO;
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_read::{Gaps, Trace};
 use rftrace_views::{Duration, Report, Row, TaskStats};
 
@@ -107,7 +107,7 @@ fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
     );
     status("Times", &format!("{of}{}", recorded.report.correction()));
     let list = recorded.dir.join(BRANCHES_FILE);
-    if let Ok(text) = fs::read_to_string(&list) {
+    if let Ok(text) = opener::read_text(&list, MOST_TEXT) {
         let n = text.lines().count() as u64;
         let text =
             format!("{of}{} {} not recorded, and why: {}", HumanCount(n), plural(n, "function"), shell_word(&list));

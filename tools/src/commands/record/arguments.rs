@@ -1,11 +1,11 @@
 //! The arguments of `rftrace record`.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::quantity::duration_ns;
 use rftrace_net::{Protocol, To};
 use rftrace_record::banks::{OnFull, Plan};
@@ -388,7 +388,7 @@ impl RecordArgs {
     /// Symbols of functions that get no branch.
     pub(super) fn exceptions(&self) -> Result<Vec<String>> {
         let Some(path) = &self.patch_except else { return Ok(Vec::new()) };
-        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let text = opener::read_text(path, MOST_TEXT).with_context(|| path.display().to_string())?;
         Ok(text.lines().map(str::to_owned).collect())
     }
 

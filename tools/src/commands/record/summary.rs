@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -15,6 +14,7 @@ use indicatif::{HumanBytes, HumanCount};
 use rftrace_format::ending;
 use rftrace_format::files::GAPS;
 use rftrace_format::gaps;
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::store::{self, Owned};
 use rftrace_read::Trace;
 use rftrace_read::maps::Mapping;
@@ -254,7 +254,7 @@ pub(crate) fn print_found(joined: &Joined, dir: &Path) {
 /// Says which snapshots were taken, and what for.
 pub(crate) fn print_snapshots(joined: &Joined) {
     for snapshot in &joined.snapshots {
-        let told = fs::read(snapshot.join(GAPS)).unwrap_or_default();
+        let told = opener::read(&snapshot.join(GAPS), MOST_TEXT).unwrap_or_default();
         let reason = gaps::dump_reason(&told).map(|reason| format!(" ({reason})")).unwrap_or_default();
         say!("rftrace: a snapshot lies in {}{reason}", shell_word(snapshot));
     }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use rftrace_format::passed::Passed;
 use rftrace_format::setting::Settings;
 use rftrace_format::store::Owned;
+use rftrace_format::system;
 use rftrace_frontend::Binary;
 use rftrace_frontend::Filter;
 use rftrace_record::dumps::DumpOn;
@@ -178,7 +178,7 @@ impl Wanted {
         if self.types.is_none() {
             return;
         }
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let maps = system::read_text(format!("/proc/{pid}/maps")).unwrap_or_default();
         let paths: BTreeSet<&str> = maps
             .lines()
             .filter(|line| line.contains(" r-xp "))

@@ -5,11 +5,11 @@
 mod feed;
 mod python;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use rftrace_format::opener;
 
 use self::feed::{Feed, Stop};
 use self::python::Python;
@@ -88,10 +88,10 @@ fn subjects(paths: Vec<PathBuf>, script: Option<PathBuf>, data: Option<PathBuf>)
 
 /// Says what else is no script, before a trace is read.
 fn check(script: &Path, dir: &Path) -> Result<()> {
-    let file = File::open(script).with_context(|| format!("cannot open the script {}", script.display()))?;
-    if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
+    if script.is_dir() {
         bail!("{} is a directory: the script comes first, rftrace script FILE.py [DIR]", script.display());
     }
+    opener::open(script).with_context(|| format!("cannot open the script {}", script.display()))?;
     if script.extension().is_some_and(|extension| extension == "lua") {
         let (script, dir) = (shell_word(script), shell_word(dir));
         bail!("{script}: scripts are in Python; `uftrace script -d {dir} -S {script}` runs those in Lua");

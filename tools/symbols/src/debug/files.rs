@@ -6,12 +6,12 @@
 //! Not here: reading it (`values`, and addr2line).
 
 use std::ffi::OsStr;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use object::Object;
 use object::read::elf::ElfFile64;
+use rftrace_format::opener::{self, MOST_PROGRAM};
 use rftrace_frontend::places_of_debug_link;
 
 /// Where distributions have separate files.
@@ -47,7 +47,7 @@ impl DebugFiles {
 
 /// The file with the debug information of a binary that has none.
 fn separate_file(path: &Path, root: &Path) -> Option<PathBuf> {
-    let bytes = fs::read(path).ok()?;
+    let bytes = opener::read(path, MOST_PROGRAM).ok()?;
     let elf = Elf::parse(&*bytes).ok()?;
     if has_units(&elf) {
         return None;
@@ -59,7 +59,8 @@ fn separate_file(path: &Path, root: &Path) -> Option<PathBuf> {
         let is_it = |candidate: &PathBuf| {
             candidate != path
                 && is_with_units(candidate, build_id)
-                && (build_id.is_some() || fs::read(candidate).is_ok_and(|bytes| crc32fast::hash(&bytes) == checksum))
+                && (build_id.is_some()
+                    || opener::read(candidate, MOST_PROGRAM).is_ok_and(|bytes| crc32fast::hash(&bytes) == checksum))
         };
         places_of_debug_link(path, name, root).into_iter().find(is_it)
     })
@@ -67,7 +68,7 @@ fn separate_file(path: &Path, root: &Path) -> Option<PathBuf> {
 
 /// The file that a file's debug information has in common with others.
 fn common_file(path: &Path, root: &Path) -> Option<PathBuf> {
-    let bytes = fs::read(path).ok()?;
+    let bytes = opener::read(path, MOST_PROGRAM).ok()?;
     let elf = Elf::parse(&*bytes).ok()?;
     let (name, build_id) = elf.gnu_debugaltlink().ok()??;
     // The name is relative to the file itself, wherever links lead to it from.
@@ -86,7 +87,7 @@ fn by_build_id(build_id: &[u8], root: &Path) -> Option<PathBuf> {
 
 /// True if a file has debug information, of this build if that is known.
 fn is_with_units(path: &Path, build_id: Option<&[u8]>) -> bool {
-    let Ok(bytes) = fs::read(path) else { return false };
+    let Ok(bytes) = opener::read(path, MOST_PROGRAM) else { return false };
     let Ok(elf) = Elf::parse(&*bytes) else { return false };
     has_units(&elf) && build_id.is_none_or(|id| elf.build_id().is_ok_and(|own| own == Some(id)))
 }
@@ -104,6 +105,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::process::Command;
 
     fn run(command: &mut Command) -> bool {

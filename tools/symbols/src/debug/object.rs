@@ -3,12 +3,12 @@
 //! Not here: units of debug information (`units`).
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use object::read::elf::ProgramHeader;
 use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
+use rftrace_format::opener::{self, MOST_PROGRAM};
 
 use super::files::DebugFiles;
 use super::sections::{Debug, Elf, Sections};
@@ -103,10 +103,10 @@ pub(crate) struct Bytes {
 
 impl Bytes {
     pub(crate) fn read(path: &Path) -> io::Result<Self> {
-        let file = fs::read(path)?;
+        let file = opener::read(path, MOST_PROGRAM)?;
         let DebugFiles { units, common, package } = DebugFiles::of(path);
         // A file that went meanwhile counts as missing.
-        let read = |path: PathBuf| fs::read(path).ok();
+        let read = |path: PathBuf| opener::read(&path, MOST_PROGRAM).ok();
         let units = Some(units).filter(|units| units != path).and_then(read);
         Ok(Self { file, units, common: common.and_then(read), package: package.and_then(read) })
     }

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use std::sync::Arc;
 use gimli::{DwarfPackage, EndianSlice, LittleEndian, SectionId, Unit};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection};
+use rftrace_format::opener::{self, MOST_PROGRAM};
 
 pub(crate) type Elf<'f> = ElfFile64<'f, object::LittleEndian>;
 pub(crate) type Reader<'d> = EndianSlice<'d, LittleEndian>;
@@ -185,7 +185,7 @@ impl<'d> Heads<'d> {
         let name = self.dwarfs[place].attr_string(unit, unit.dwo_name().ok()??).ok()?;
         let folder = unit.comp_dir.map(|folder| folder.slice()).unwrap_or_default();
         let path = PathBuf::from(OsStr::from_bytes(folder)).join(OsStr::from_bytes(name.slice()));
-        let bytes = fs::read(path).ok()?;
+        let bytes = opener::read(&path, MOST_PROGRAM).ok()?;
         Sections::parse(&bytes, Sections::SPLIT).ok().map(Sections::into_owned)
     }
 }

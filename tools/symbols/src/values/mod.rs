@@ -33,6 +33,7 @@ use std::io::Write;
 use std::path::Path;
 
 use rftrace_format::files::File as TraceFile;
+use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::store::Owned;
 use rftrace_format::symbols::Head;
 use rftrace_read::{Error, Result};
@@ -79,7 +80,7 @@ pub fn name_values(owned: &Owned, modules: &[&ModuleValues]) -> Result<()> {
         if TraceFile::of(&name) != Some(TraceFile::SourceLines) {
             continue;
         }
-        let text = fs::read(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
+        let text = opener::read(&path, MOST_TEXT).map_err(|source| Error::Io { path: path.clone(), source })?;
         let head = Head::parse(&text);
         let Some(module) = modules.iter().find(|module| module.is_of(&head)) else { continue };
         let text = module.rewrite(&String::from_utf8_lossy(&text));
