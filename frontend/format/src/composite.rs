@@ -154,6 +154,13 @@ pub(crate) fn item(code: u16, bytes: &[u8]) -> Option<(ValueSpec, Vec<u8>, &[u8]
     Some((ValueSpec::of_image(place, image.len() as u16), image, rest))
 }
 
+/// An image of so many bytes of which nothing was read.
+pub(crate) fn unknown(n_bytes: usize) -> Vec<u8> {
+    let mut image = alloc::vec![0, 0, 0xff, 0xff];
+    image.resize(n_bytes, 0);
+    image
+}
+
 /// The bytes of a value on disk.
 pub(crate) struct Image<'a>(&'a [u8]);
 

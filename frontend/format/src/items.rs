@@ -26,6 +26,9 @@ use crate::values::{COMPOSITE, Form, NULL, ValueSpec};
 /// The bytes of a null pointer on disk, in place of a string.
 const NULL_BYTES: [u8; 4] = [0xff; 4];
 
+/// The text in place of each one that is left out.
+pub const OMITTED: &str = "…";
+
 /// A value of a call with its spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value<'a> {
@@ -115,6 +118,16 @@ impl<'a> Value<'a> {
     /// The value that has these bytes; none for a null pointer where a text was wanted.
     pub(crate) fn of_bytes(spec: ValueSpec, bytes: Option<&'a [u8]>) -> Self {
         Self { spec, bytes: bytes.map(Cow::Borrowed) }
+    }
+
+    /// The value in a trace without personal facts: a text is [`OMITTED`], and fields are unknown, as there are texts among them.
+    pub fn without_text(self) -> Self {
+        let bytes = self.bytes.map(|bytes| match self.spec.form {
+            Form::Composite(..) => composite::unknown(bytes.len()).into(),
+            form if form.is_text() => OMITTED.as_bytes().into(),
+            _ => bytes,
+        });
+        Self { spec: self.spec, bytes }
     }
 
     /// Returns the value as text, in uftrace's form, but with control characters escaped and fields shown.
@@ -284,6 +297,20 @@ mod tests {
             assert_eq!(shown(spec, number), expected, "{spec} of {number}");
         }
         assert_eq!(shown("arg1/p", 16), "&at_16");
+    }
+
+    #[test]
+    fn texts_are_left_out() {
+        let fields = Composite { place: Place::Argument(4), block: Block::Pointed(1), parts: Vec::new() };
+        let specs = [specs("arg1/i32,arg2/s,arg3/s"), vec![fields.spec()]].concat();
+        let bytes = b"\x05\0\0\0\x06\0secret\x04\0\xff\xff\xff\xff\0\0\x08\0\x08\0secret!!";
+        let (values, _) = read_payload(&specs, bytes).unwrap();
+        let values: Vec<Value<'_>> = values.into_iter().map(Value::without_text).collect();
+        let texts: Vec<String> = values.iter().map(|value| value.text(&NoNames)).collect();
+        assert_eq!(texts, ["5", "\"…\"", "NULL", "?"]);
+        let changed = payload(&values);
+        assert!(!changed.windows(6).any(|part| part == b"secret"));
+        assert_eq!(read_payload(&specs, &changed), Some((values, changed.len())));
     }
 
     #[test]

@@ -21,7 +21,7 @@
 //! | `resources.dat` | allocated and released resources with their callers; only rftrace writes it | [`resources`] |
 //! | `.recording` | the working folder of `rftrace record` | [`recording`] |
 //!
-//! [`files`] defines the names of these files. Further modules define data between processes: [`branches`] and
+//! [`files`] defines the names of these files, and [`anonymous`] removes personal facts from them. Further modules define data between processes: [`branches`] and
 //! [`interposed`] between the libraries in a traced program and its recorder, [`specification`] from the recorder to a
 //! traced program, [`companion`] the files that a receiver of a stream gets unchanged. The crate `rftrace-frontend`
 //! defines the image that a kernel sends.
@@ -48,6 +48,7 @@
 
 extern crate alloc;
 
+pub mod anonymous;
 pub mod branches;
 pub mod clock;
 pub mod companion;

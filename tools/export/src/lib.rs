@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod anonymous;
 mod chrome;
 mod directory;
 mod extent;
@@ -36,6 +37,7 @@ mod perfetto;
 mod walk;
 mod wall_clock;
 
+pub use anonymous::{copy_anonymous, make_anonymous, make_snapshots_anonymous};
 pub use chrome::Chrome;
 pub use directory::write_directory;
 pub use firefox::Firefox;

@@ -297,6 +297,13 @@ impl<'t> Records<'t> {
         Ok(())
     }
 
+    /// Returns what is in the task's own file, whatever is chosen, and nothing else.
+    pub fn take_file_alone(&mut self) {
+        self.take_all();
+        self.switches = &[];
+        self.kernel = InKernel::new(&[]);
+    }
+
     /// Ignores all choices from now on.
     pub fn take_all(&mut self) {
         (self.chooser, self.seeker) = (None, None);

@@ -101,18 +101,19 @@ pub fn keep(output: &mut Output, ended: &Ended, beside: Beside, notes: Vec<Strin
 }
 
 /// Makes a trace of an interrupted recording in a directory that is about to be overwritten, if there is one. Returns
-/// the path of that trace.
+/// the path of that trace. `finish` changes the trace before its sources are removed.
 ///
 /// # Errors
 ///
-/// Those of [`join`]; or the recording is not interrupted.
-pub fn recover_older(dir: &Path) -> Result<Option<PathBuf>> {
+/// Those of [`join`] and `finish`; or the recording is not interrupted.
+pub fn recover_older(dir: &Path, finish: impl FnOnce(&Output) -> Result<()>) -> Result<Option<PathBuf>> {
     let elsewhere = "choose another directory with --output";
     // A recording kept as it is stays so.
     let Some(output) = Output::left_in(dir)?.filter(|output| !output.is_kept()) else {
         return Ok(None);
     };
     let joined = recover(&output).context(elsewhere)?;
+    finish(&output)?;
     if joined.is_empty() {
         return Ok(None);
     }

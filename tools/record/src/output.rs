@@ -17,6 +17,9 @@ use tempfile::TempDir;
 use super::cost;
 use super::run::{self, Ended};
 
+/// The file that says so, among those of processes.
+const ANONYMOUS: &str = "anonymous";
+
 /// A directory that is being written. Dropping it removes a temporary one.
 #[derive(Debug)]
 pub struct Output {
@@ -78,6 +81,22 @@ impl Output {
             bail!("{}: {} was deleted while it was written to", deleted(), self.work.display());
         }
         Ok(moved.map(|moved| (before, moved)))
+    }
+
+    /// Has the trace made without personal facts, by this process or by who recovers it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn mark_anonymous(&self) -> Result<()> {
+        let path = self.work.join(ANONYMOUS);
+        store::write(&path, "").with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// True if the trace is to be without personal facts.
+    #[must_use]
+    pub fn is_anonymous(&self) -> bool {
+        self.work.join(ANONYMOUS).exists()
     }
 
     /// Returns true if the directory holds an unconverted recording.

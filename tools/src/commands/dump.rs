@@ -13,6 +13,7 @@ use rftrace_format::store;
 use rftrace_page::Page;
 use rftrace_read::{Error, RECORD_BYTES, SourcePlace, Summary, Trace};
 
+use super::anonymous::{self, Copy};
 use super::choice::{ShownArgs, SourcesArg, Time};
 use super::common::{DirArg, PlainArgs, print_warnings};
 use super::counters::Counters;
@@ -34,6 +35,9 @@ Examples:
 /// --to end there.
 ///
 /// --chrome and --perfetto also have counters of --resources: bytes, descriptors and threads of each process.
+///
+/// A trace contains the command line with its secrets, the name of the machine, paths, and texts of arguments; never the environment. Use
+/// --anonymous before you pass it on.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, group = ArgGroup::new("format").required(true))]
 pub(crate) struct DumpArgs {
@@ -66,6 +70,11 @@ pub(crate) struct DumpArgs {
     /// Give each thread its own stack, in flame graphs and folded stacks.
     #[arg(long)]
     by_thread: bool,
+    /// Leave out personal facts: command line, host, folders of files, texts of arguments and marks.
+    ///
+    /// Names of functions, threads and files stay. Values with fields show as `?`.
+    #[arg(long)]
+    anonymous: bool,
     /// Show no progress.
     #[arg(short, long)]
     quiet: bool,
@@ -80,8 +89,10 @@ pub(crate) struct DumpArgs {
 /// Runs it.
 pub(crate) fn run(args: DumpArgs) -> Result<()> {
     let dir = args.dir.path();
+    let copy = args.anonymous.then(|| anonymous::copy(&dir)).transpose()?;
+    let from = copy.as_ref().map_or(&dir, Copy::dir);
     if (args.chrome || args.perfetto || args.html)
-        && let Some(counters) = Counters::alone(&dir, &args.shown.range)?
+        && let Some(counters) = Counters::alone(from, &args.shown.range)?
     {
         if args.html {
             return write_page(&page_without_calls(&counters)?, &dir, args.output).map(drop);
@@ -89,7 +100,7 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
         return write_counters(&counters, &dir, args.chrome, args.output);
     }
     // The exports choose times and tasks themselves: functions that are open at --from are entered there.
-    let mut trace = args.shown.open_whole_time(&dir)?;
+    let mut trace = args.shown.open_whole_time(from)?;
     args.sources.read(&mut trace)?;
     let times = args.shown.range.times(&trace)?;
     let mut options = ExportOptions::default();

@@ -9,6 +9,8 @@ use anyhow::Result;
 use clap::Subcommand;
 
 #[cfg(feature = "full")]
+mod anonymous;
+#[cfg(feature = "full")]
 mod browser;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod calibrate;

@@ -5,6 +5,7 @@ use clap::Args;
 use rftrace_record::join;
 use rftrace_record::output::Output;
 
+use super::anonymous;
 use super::common::DirArg;
 use super::record::summary;
 
@@ -31,7 +32,8 @@ pub(crate) fn run(args: RecoverArgs) -> Result<()> {
     let Some(output) = Output::left_in(&dir)? else {
         bail!("there is nothing to recover in {}: no recording was interrupted there", dir.display());
     };
-    let joined = join::recover(&output)?;
+    let mut joined = join::recover(&output)?;
+    anonymous::finish(&output, &mut joined)?;
     if joined.is_empty() {
         joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
         bail!("there is nothing to recover in {}: no process had saved what it had recorded", dir.display());

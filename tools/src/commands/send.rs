@@ -23,6 +23,9 @@ Nothing is encrypted. Without a token, receivers listen to their own machine alo
 /// Sends a trace to `rftrace recv` or `uftrace recv`.
 ///
 /// Any complete trace directory can be sent, of rftrace or uftrace. Snapshots in it are traces of their own.
+///
+/// A trace contains the command line with its secrets, the name of the machine, paths, and texts of arguments; never the environment.
+/// `rftrace record --anonymous` leaves these out, and so does `rftrace dump --anonymous --uftrace -o DIR` for a trace that is there.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SendArgs {

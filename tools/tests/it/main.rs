@@ -4,6 +4,8 @@
 
 mod dir;
 
+#[cfg(target_os = "linux")]
+mod anonymous;
 mod browser;
 mod chosen;
 mod cli;

@@ -26,8 +26,9 @@ use crate::text;
 
 mod sections;
 
+pub(crate) use sections::HEADER_BYTES;
 pub use sections::key;
-use sections::{HEADER_BYTES, Parser, SECTIONS, Section};
+use sections::{Parser, SECTIONS, Section};
 
 const VERSION: u32 = 4;
 const LITTLE_ENDIAN: u8 = 1;
@@ -283,7 +284,7 @@ fn elapsed_time(elapsed: Duration) -> String {
 }
 
 /// The inside of a JSON string, for `uftrace dump --chrome`, which copies it.
-fn escape_json(text: &str) -> String {
+pub(crate) fn escape_json(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

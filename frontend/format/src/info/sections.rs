@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crate::Malformed;
 
 /// Bytes before the text.
-pub(super) const HEADER_BYTES: usize = 40;
+pub(crate) const HEADER_BYTES: usize = 40;
 /// The most lines of text; uftrace writes about thirty.
 pub(super) const MAX_FIELDS: usize = 10_000;
 

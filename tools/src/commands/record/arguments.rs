@@ -248,6 +248,11 @@ pub(crate) struct RecordArgs {
     /// Show the call tree after the end. Without -o the trace is not kept.
     #[arg(long, conflicts_with = "keep_stream", help_heading = RESULT)]
     pub(super) live: bool,
+    /// Leave personal facts out of the trace: command line, host, folders of files, texts of arguments and marks.
+    ///
+    /// Names of functions, threads and files stay. Values with fields show as `?`.
+    #[arg(long, conflicts_with_all = ["keep_stream", "resources"], help_heading = RESULT)]
+    pub(super) anonymous: bool,
     /// Run the program even if it seems not to call the tracer: a script, or a program with instrumented libraries.
     #[arg(long, help_heading = RESULT)]
     pub(super) force: bool,
@@ -255,7 +260,7 @@ pub(crate) struct RecordArgs {
     /// Send records to `rftrace recv` during the run: HOST, HOST:PORT or unix:PATH; with --stop and -p at the end.
     ///
     /// uftrace://HOST sends the trace to `uftrace recv` at the end. A copy is written here. The program never waits for a receiver.
-    #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "keep_stream", help_heading = NETWORK)]
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["keep_stream", "anonymous"], help_heading = NETWORK)]
     pub(super) to: Option<To>,
     /// File with the receiver's token.
     #[arg(long, value_name = "FILE", requires = "to", help_heading = NETWORK)]

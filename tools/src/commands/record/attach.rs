@@ -13,6 +13,7 @@ use rftrace_record::preload::{self, Preload};
 
 use super::progress::Progress;
 use super::{cost, resources, summary, values};
+use crate::commands::anonymous;
 use crate::commands::common::shell_word;
 
 /// Request to attach.
@@ -28,6 +29,8 @@ pub(super) struct Request<'a> {
     pub(super) is_kept: bool,
     /// Write lines of the source.
     pub(super) has_lines: bool,
+    /// Leave personal facts out.
+    pub(super) is_anonymous: bool,
     pub(super) is_quiet: bool,
 }
 
@@ -59,6 +62,9 @@ pub(crate) fn tell_of_end(pid: u32, reason: &Reason) {
 /// Records processes. Returns the trace; there is none if what was recorded stays where it is.
 pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     let mut output = Output::prepare(request.output.as_deref(), request.is_live)?;
+    if request.is_anonymous {
+        output.mark_anonymous()?;
+    }
     let pids = &request.options.pids;
     let program = pids.first().map(|pid| PathBuf::from(format!("/proc/{pid}/exe"))).unwrap_or_default();
     let wanted = values::wanted(&request.what, &program, output.work()).inspect_err(|_| output.discard())?;
@@ -98,7 +104,7 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     }
     let cost = cost::measured(false, options.has_library_calls);
     summary::tell_of_move(followed?.as_ref());
-    let joined = match join::join_attached(&output, Beside { banks: Some(banks), cost, ..Beside::default() }) {
+    let mut joined = match join::join_attached(&output, Beside { banks: Some(banks), cost, ..Beside::default() }) {
         Ok(joined) => joined,
         Err(error) => {
             let dir = shell_word(output.dir());
@@ -110,6 +116,7 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
         }
     };
     joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
+    anonymous::finish_snapshots(&output, &mut joined)?;
     if joined.processes == 0 && joined.has_resources && joined.left_over == 0 {
         if !request.is_quiet && request.is_kept {
             resources::tell_of_place(output.dir());
@@ -151,6 +158,7 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     {
         say!("rftrace: source lines are missing: {error}");
     }
+    anonymous::finish_trace(&output)?;
     if request.is_live {
         crate::commands::replay::show(output.dir())?;
     }

@@ -31,6 +31,7 @@ use rftrace_record::{attach::Reason, outside::Choice, outside::Outside, outside:
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use super::anonymous;
 use super::common::shell_word;
 use super::view;
 
@@ -100,6 +101,9 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let kernel = open_kernel(&args)?;
     recover_older(&args)?;
     let mut output = Output::prepare(args.output.as_deref(), args.live || args.is_piped)?;
+    if args.anonymous {
+        output.mark_anonymous()?;
+    }
     let notes = Notes::create()?;
     let mut progress = (!args.quiet && args.is_streamed()).then(Progress::new);
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
@@ -255,6 +259,7 @@ pub(crate) fn run_live(mut args: RecordArgs) -> Result<()> {
         ("--to", args.to.is_some()),
         ("--live", args.live),
         ("--view", args.view),
+        ("--anonymous", args.anonymous),
         ("--resources", !args.resources.is_empty()),
         ("--kernel", args.kernel.is_some()),
         ("--events", !args.events.is_empty()),
@@ -328,6 +333,7 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         is_live: args.live,
         is_kept: (!args.live || args.output.is_some()) && !args.no_local,
         has_lines: args.srcline,
+        is_anonymous: args.anonymous,
         is_quiet: args.quiet,
     };
     if let Some(output) = attach::record(&request)? {
@@ -358,7 +364,7 @@ fn run_attached(_args: &RecordArgs) -> Result<()> {
 fn recover_older(args: &RecordArgs) -> Result<()> {
     if !args.live || args.output.is_some() {
         let dir = args.output.as_deref().unwrap_or("uftrace.data".as_ref());
-        if let Some(old) = join::recover_older(dir)? {
+        if let Some(old) = join::recover_older(dir, anonymous::finish_recovered)? {
             let old = shell_word(&old);
             say!("rftrace: the recording before was interrupted; what it had saved lies in {old}");
         }
@@ -393,7 +399,7 @@ fn finish(
     if args.keep_stream {
         return keep_stream(args, output, (notes, entries, wanted), beside, ended);
     }
-    let joined = match join::join(&output, ended, beside, notes.read()?) {
+    let mut joined = match join::join(&output, ended, beside, notes.read()?) {
         Ok(joined) => joined,
         Err(error) => {
             sending.end(args, None);
@@ -408,6 +414,7 @@ fn finish(
     };
     joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
     wanted.tell_of_rules(args.quiet)?;
+    anonymous::finish_snapshots(&output, &mut joined)?;
     let is_kept = !args.live || args.output.is_some();
     let left_over = |work: PathBuf| say!("rftrace: what is in no trace stays in {}", work.display());
     if joined.processes == 0 {
@@ -448,6 +455,7 @@ fn finish(
             Err(error) => say!("rftrace: source lines are missing: {error}"),
         }
     }
+    anonymous::finish_trace(&output)?;
     if args.live {
         super::replay::show(output.dir())?;
     }
