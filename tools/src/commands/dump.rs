@@ -72,7 +72,7 @@ pub(crate) struct DumpArgs {
     by_thread: bool,
     /// Leave out personal facts: command line, host, folders of files, texts of arguments and marks.
     ///
-    /// Names of functions, threads and files stay. Values with fields show as `?`.
+    /// Names of functions, threads and files stay. Fields of structures show as `?`.
     #[arg(long)]
     anonymous: bool,
     /// Show no progress.

@@ -250,7 +250,7 @@ pub(crate) struct RecordArgs {
     pub(super) live: bool,
     /// Leave personal facts out of the trace: command line, host, folders of files, texts of arguments and marks.
     ///
-    /// Names of functions, threads and files stay. Values with fields show as `?`.
+    /// Names of functions, threads and files stay. Fields of structures show as `?`.
     #[arg(long, conflicts_with_all = ["keep_stream", "resources"], help_heading = RESULT)]
     pub(super) anonymous: bool,
     /// Run the program even if it seems not to call the tracer: a script, or a program with instrumented libraries.
