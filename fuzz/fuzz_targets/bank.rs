@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use rftrace_frontend::bank::{Banks, Collected, Dump, Extent, Options, Symbols, spools};
+use rftrace_frontend::bank::{Banks, Collected, Dump, Extent, Life, Options, Symbols, spools};
 
 /// Where slots begin, what is where in them, and how large each is: `frontend/src/bank/file.rs`, for the options below.
 const SLOT_AT: u64 = 64 << 10;
@@ -174,7 +174,7 @@ fuzz_target!(|input: Input<'_>| {
     for (number, slot) in (0..).zip(&input.slots) {
         slot.write(&bank, number);
     }
-    banks.poll(|_| false);
+    banks.poll(|_| Life::Running);
     if let Some((tsc, thread, last, after)) = input.dump {
         let dump = Dump {
             tsc: Some(tsc),
@@ -195,6 +195,6 @@ fuzz_target!(|input: Input<'_>| {
         }
     } else {
         save(banks.snapshots());
-        save(banks.finish_all());
+        save(banks.finish_all(|_| Life::Running));
     }
 });

@@ -181,7 +181,7 @@ mod tests {
             ("0:call:f#x", "1 is the first"),
             ("0:call:", "`*` stands for all"),
             ("0:slow:f", "slow:FUNCTION>5ms"),
-            ("0:slow:f>5", "write a duration with its unit"),
+            ("0:slow:f>5", "`5` has no unit; write 5ns, 5us"),
         ] {
             let problem = WatchRule::parse(text).unwrap_err();
             assert!(problem.contains(expected), "{text}: {problem}");

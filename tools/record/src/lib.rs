@@ -4,6 +4,7 @@
 //! Not here: the command's arguments and its summary (`rftrace-tools`), and the preloaded library (`rftrace-preload`).
 
 #![deny(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests name their own files"))]
 
 #[cfg(target_os = "linux")]
 mod access;

@@ -586,7 +586,8 @@ mod tests {
         for (program, fork, nanos) in saved {
             let dir = work.path().join(Entry::Part { pid: 7, nanos }.to_string());
             fs::create_dir(&dir).unwrap();
-            let told = Part { pid: 7, program, fork, saved: Saved::Trace(Counts::default()), problem: None, status: None };
+            let told =
+                Part { pid: 7, program, fork, saved: Saved::Trace(Counts::default()), problem: None, status: None };
             fs::write(dir.join(PART_FILE), told.to_string()).unwrap();
         }
         let parts = read_parts(work.path(), &mut Joined::default()).unwrap();
