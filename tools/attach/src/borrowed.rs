@@ -224,8 +224,14 @@ impl<'a> Borrowed<'a> {
     /// Maps memory for the time that it is borrowed, which the next recorder finds when this one is killed. The first [`Owner::BYTES`] say whose it is.
     pub(crate) fn own_memory(&mut self, n_bytes: u64) -> Result<u64> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        let arguments = [0, n_bytes, protection as u64, flags as u64, u64::MAX, 0];
-        let memory = self.system_call(libc::SYS_mmap, &arguments)?;
+        let thread = self.thread;
+        let mut map = |place: u64, flags: i32| {
+            let arguments = [place, n_bytes, protection as u64, flags as u64, u64::MAX, 0];
+            self.system_call(libc::SYS_mmap, &arguments)
+        };
+        let own = Owner::places(thread).find_map(|place| map(place, flags | libc::MAP_FIXED_NOREPLACE).ok());
+        // Anywhere, in a program that uses all addresses.
+        let memory = own.map_or_else(|| map(0, flags), Ok)?;
         let owner = Owner { thread: self.thread, masks: [self.mask, self.mask_while_borrowed()] };
         owner.write(self.process, memory)?;
         Ok(memory)
