@@ -134,7 +134,7 @@ struct CallsArgs {
     /// Show only this number of call levels, from the outermost function or from --filter on.
     #[arg(short = 'D', long, value_name = "LEVELS", value_parser = parse_levels, help_heading = CALLS)]
     depth: Option<usize>,
-    /// Show only calls of at least this duration, such as `1.5us`; a plain number is nanoseconds.
+    /// Show only calls of at least this duration, such as `1.5us`.
     #[arg(short = 't', long, value_name = "TIME", value_parser = duration_ns)]
     time_filter: Option<u64>,
 }

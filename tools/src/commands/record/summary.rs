@@ -1,6 +1,6 @@
 //! Summary of `rftrace record`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -111,8 +111,14 @@ fn open_calls(trace: &mut Trace, pid: u32) -> rftrace_read::Result<OpenCalls> {
         innermost.extend(open.last().map(|exit| (task.clone(), exit.time_ns, exit.addr)));
     }
     if let [(task, time_ns, addr)] = &innermost[..] {
-        let is_there = |module: &Mapping| (module.start..module.end).contains(addr);
-        trace.read_sources(|module| is_there(module).then(|| source_lines(module, false)).flatten())?;
+        // A file is read once for all processes, and may lie elsewhere in another one.
+        let mapped = trace.sessions().iter().flat_map(|session| &session.mappings);
+        let files: HashSet<String> = mapped
+            .filter(|module| (module.start..module.end).contains(addr))
+            .map(|module| module.path.clone())
+            .collect();
+        let is_wanted = |module: &Mapping| files.contains(&module.path);
+        trace.read_sources(|module| is_wanted(module).then(|| source_lines(module, false)).flatten())?;
         let source = trace.source(task, *time_ns, *addr).map_or_else(String::new, |source| format!(" ({source})"));
         found.place = format!(" in {}{source}", trace.function_name(task, *time_ns, *addr));
     }
