@@ -53,7 +53,7 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
                 let within = folder_of_target(&program, &orders.target).context("no folder of the target")?;
                 words.extend(hooks::options(&hooks::list_path(dir), within, &orders.record));
             }
-            words.extend(["--max-size".into(), left.max(LEAST_SIZE).to_string().into()]);
+            words.extend(["--max-size".into(), format!("{}B", left.max(LEAST_SIZE)).into()]);
             words.extend(["-o".into(), trace.into(), "--".into()]);
         }
         session::add_run(dir, &ProgramRun { program: program.clone(), trace })?;
