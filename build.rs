@@ -156,7 +156,7 @@ impl Backend {
     /// The tracer's package is generated: a folder with a manifest would be left out of the published crate.
     fn write_manifest(&self) -> Result<PathBuf, String> {
         let template = self.package.join("staticlib/manifest.toml");
-        #[expect(clippy::disallowed_methods, reason = "a file of this package")]
+        #[allow(clippy::disallowed_methods, reason = "a file of this package")]
         let read = fs::read_to_string(&template).map_err(|e| format!("cannot read {}: {e}", template.display()))?;
         let library = self.package.join("staticlib/src/lib.rs");
         let library = library

@@ -231,7 +231,7 @@ fn in_folder_of<T>(path: &Path, work: impl FnOnce(&Path) -> io::Result<T>) -> io
         return work(path);
     }
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return work(path) };
-    #[expect(clippy::disallowed_methods, reason = "a folder")]
+    #[allow(clippy::disallowed_methods, reason = "a folder")]
     let folder = OwnedFd::from(File::open(folder)?);
     work(&PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name))
 }

@@ -199,7 +199,7 @@ impl Owned {
         const TRIES: usize = 10;
 
         for _ in 0..TRIES {
-            #[expect(clippy::disallowed_methods, reason = "a folder")]
+            #[allow(clippy::disallowed_methods, reason = "a folder")]
             let dir = File::open(path)?;
             // Where the file system knows no locks there are none.
             if let Err(fs::TryLockError::WouldBlock) = dir.try_lock() {

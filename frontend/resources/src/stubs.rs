@@ -20,7 +20,7 @@ const STUB_BYTES: usize = 32;
 /// Makes them, of a file with lines `NUMBER NAME`; none for functions that are not there. They go on to this library's own functions of these
 /// names, where these record what is wanted. They stay: a thread may be in one.
 pub(crate) fn make(path: &[u8], wanted: u32) -> io::Result<Vec<Interposed>> {
-    #[expect(clippy::disallowed_methods, reason = "a file in memory of the recorder")]
+    #[allow(clippy::disallowed_methods, reason = "a file in memory of the recorder")]
     let text = fs::read(OsStr::from_bytes(path))?;
     let known: Vec<Known> = text.split(|&byte| byte == b'\n').filter_map(known_by).collect();
     let known: &'static [Known] = known.leak();

@@ -32,7 +32,7 @@ pub(crate) struct Folder(Arc<File>);
 
 impl Folder {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        #[expect(clippy::disallowed_methods, reason = "a folder")]
+        #[allow(clippy::disallowed_methods, reason = "a folder")]
         File::open(path).map(|file| Self(Arc::new(file)))
     }
 

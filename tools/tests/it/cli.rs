@@ -246,7 +246,7 @@ fn spellings_of_uftrace() {
         ("dump", "--flame-graph"),
     ] {
         for more in [
-            "--time-filter=1",
+            "--time-filter=1ns",
             "--filter=main",
             "--notrace=b",
             "--depth=2",

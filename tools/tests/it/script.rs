@@ -270,7 +270,7 @@ fn as_uftrace_runs_it() {
         (ALL, &[][..]),
         (ALL, &["-D", "2"]),
         (ALL, &["-N", "a"]),
-        (ALL, &["-t", "50"]),
+        (ALL, &["-t", "50ns"]),
         (ALL, &["--tid", "7"]),
         (funcs.as_str(), &[]),
         (funcs.as_str(), &["-D", "1"]),

@@ -180,8 +180,8 @@ fn parts() {
         (&["-F", "b"][..], (|choice: &mut Choice| choice.below = vec![Pattern::new("b").unwrap()]) as fn(&mut Choice)),
         (&["-N", "a"], |choice| choice.not_below = vec![Pattern::new("a").unwrap()]),
         (&["-D", "2"], |choice| choice.depth = 2),
-        (&["-t", "60"], |choice| choice.min_ns = 60),
-        (&["-t", "300", "-D", "3"], |choice| (choice.min_ns, choice.depth) = (300, 3)),
+        (&["-t", "60ns"], |choice| choice.min_ns = 60),
+        (&["-t", "300ns", "-D", "3"], |choice| (choice.min_ns, choice.depth) = (300, 3)),
     ] {
         let mut trace = dir.open();
         let mut choice = Choice::default();
@@ -270,7 +270,7 @@ fn replays_with_options() {
             &["--output-fields=task,module,tid"],
             &["--output-fields", "addr,time", "-D", "2"],
             &["-f", "elapsed,time", "-F", "b"],
-            &["-f", "time", "-t", "60"],
+            &["-f", "time", "-t", "60ns"],
             &["-f", "tid", "-N", "a", "--column-view"],
             &["--match=regex", "-F", "^[ab]$", "-N", "c"],
             &["--match", "regex", "-N", "a"],
