@@ -70,7 +70,7 @@ pub(super) const NO_SLOT: usize = usize::MAX;
 /// How often a process looks for a slot that is to record into it.
 pub(super) const TRIES: usize = 2000;
 
-/// The addresses of the latest bank that this process has left, which are private memory since. The next bank takes this place, so that nothing
+/// The addresses of the latest bank that a recorder took back, which are private memory since. The next bank takes this place, so that nothing
 /// grows with the number of recordings.
 static LEFT: Place = Place { start: AtomicUsize::new(0), bytes: AtomicUsize::new(0) };
 
@@ -281,7 +281,17 @@ impl Bank {
         threads::copy_back();
         OWN.store(ptr::null_mut(), Release);
         self.slot.store(NO_SLOT, Relaxed);
-        hide(self.start, self.room)?;
+        hide(self.start, self.room)
+    }
+
+    /// Detaches this process like [`leave`](Self::leave), and gives the addresses to the next bank. A late store would hit that one's
+    /// records, so only a recorder that waits afterwards until no thread is in a hook asks for it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`leave`](Self::leave).
+    pub fn leave_to_next(&self) -> io::Result<()> {
+        self.leave()?;
         LEFT.leave(self.start, self.room);
         Ok(())
     }

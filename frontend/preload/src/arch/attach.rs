@@ -232,7 +232,7 @@ unsafe extern "C" fn rftrace_attach_answer(answer: *mut u8, bytes: usize) -> c_i
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rftrace_detach(answer: *mut u8, bytes: usize) -> c_int {
     // SAFETY: by this function's contract.
-    unsafe { answered(end, answer, bytes) }
+    unsafe { answered(|| end(Bank::leave_to_next), answer, bytes) }
 }
 
 /// Does that alone, on a stack of its own, and answers.
@@ -263,9 +263,9 @@ fn begin(settings: &Settings) -> Result<String, String> {
     if RECORDING.get().is_some() {
         return Err("it was started by rftrace record".to_owned());
     }
-    // An earlier recorder has not detached.
+    // An earlier recorder was killed, and threads may be in hooks.
     if attached().is_some() {
-        end()?;
+        end(Bank::leave)?;
     }
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let bank = Bank::open_alone(&settings.bank).map_err(|error| told(&error))?;
@@ -303,7 +303,7 @@ fn begin(settings: &Settings) -> Result<String, String> {
     let answer = match attached.redirect() {
         Ok(answer) => answer,
         Err(error) => {
-            end()?;
+            end(Bank::leave)?;
             return Err(format!("the system does not let its calls of the tracer be redirected: {error}"));
         }
     };
@@ -324,7 +324,8 @@ fn show(tracer: &Tracer) {
     *shown = (branches, text);
 }
 
-fn end() -> Result<String, String> {
+/// Ends recording, and leaves the bank as given.
+fn end(leave: fn(&Bank) -> io::Result<()>) -> Result<String, String> {
     let Some(attached) = attached() else { return Ok(String::new()) };
     let Attached { tracer, bank, .. } = attached;
     tracer.disable();
@@ -332,7 +333,7 @@ fn end() -> Result<String, String> {
     attached.restore().map_err(|error| format!("the system does not let its calls be given back: {error}"))?;
     bank.end(None);
     set_attached(None);
-    bank.leave().map_err(|error| format!("the recorder's memory stays in it: {error}"))?;
+    leave(bank).map_err(|error| format!("the recorder's memory stays in it: {error}"))?;
     Ok(String::new())
 }
 
