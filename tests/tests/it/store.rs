@@ -312,7 +312,12 @@ fn damage_costs_its_part_alone_and_is_told() {
         let recovered = recover(&name);
         succeeds(&recovered);
         assert!(stderr(&recovered).contains("damaged"), "{place}: {}", stderr(&recovered));
-        assert!(leaves(&folder.path(&name)) >= whole / 2, "{place}");
+        let found = leaves(&folder.path(&name));
+        assert!(found >= whole / 2, "{place}");
+        // Damaged records stay, and the trace can be made of them again.
+        assert!(spool.is_file() && stderr(&recovered).contains("stays in"), "{place}: {}", stderr(&recovered));
+        succeeds(&recover(&name));
+        assert_eq!(leaves(&folder.path(&name)), found, "{place}");
     }
 }
 

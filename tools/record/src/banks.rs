@@ -546,5 +546,6 @@ fn missing_spools(work: &Path, spools: &[PathBuf]) -> Result<Vec<String>> {
 fn save(collected: Collected, on_full: OnFull, work: &Path, symbols: &mut Symbols) -> Result<()> {
     let part = work.join(Entry::Part { pid: collected.pid, nanos: collected.ended_nanos() }.to_string());
     let told = save_to(&part, &collected, None, on_full, symbols)?;
-    discard(collected, matches!(told.saved, Saved::Trace(_)))
+    // Damaged records stay where they are.
+    discard(collected, matches!(told.saved, Saved::Trace(counts) if counts.damaged == 0))
 }
