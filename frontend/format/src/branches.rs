@@ -1,5 +1,5 @@
-//! Branches at the beginnings of functions, and hooks in XRay's sleds, for a running program: a table that the library
-//! in the program passes to the outside process that writes them.
+//! Branches at the beginnings and ends of functions, and hooks in XRay's sleds, for a running program: a table that the
+//! library in the program passes to the outside process that writes them.
 //!
 //! Not here: the code to which a branch leads (`rftrace-frontend`), and the moment of writing (`rftrace-attach`).
 
@@ -8,13 +8,29 @@ use alloc::vec::Vec;
 /// The size of a branch in bytes.
 pub const BRANCH_BYTES: usize = 5;
 /// The maximum size in bytes of the instructions that a branch displaces: the last one may begin in the last byte of
-/// the branch.
-pub const MOST_DISPLACED_BYTES: usize = BRANCH_BYTES - 1 + 15;
+/// the branch, and the end of a short function may follow with instructions of its own.
+pub const MOST_DISPLACED_BYTES: usize = 40;
 /// The size of an encoded [`Branch`] in bytes.
-pub const ENTRY_BYTES: usize = 48;
+pub const ENTRY_BYTES: usize = 64;
+
+/// The symbols of runtimes that walk stacks by return addresses, and take replaced ones for their own: OCaml, V8, Java,
+/// gccgo, Go, .NET, Mono and Julia.
+pub const RUNTIMES: [&str; 9] = [
+    "caml_startup",
+    "_ZN2v87Isolate10GetCurrentEv",
+    "_ZN2v82V810InitializeEi",
+    "JNI_CreateJavaVM",
+    "runtime_mstart",
+    "runtime.mstart",
+    "coreclr_initialize",
+    "mono_jit_init",
+    "jl_init",
+];
 
 /// The size of a sled in bytes.
 pub const SLED_BYTES: usize = 11;
+/// The size in bytes of a conditional jump by a distance of four bytes.
+pub const CONDITION_BYTES: usize = 6;
 
 /// The opcode of a jump by a distance of four bytes.
 const JUMP: u8 = 0xe9;
@@ -34,12 +50,16 @@ pub enum Place {
     Exit,
     /// A sled before a jump to another function. It becomes a call.
     TailCall,
+    /// A return, or a jump to another function, with the instructions before it. They become a jump.
+    End,
+    /// A conditional jump to another function. Its distance changes.
+    Condition,
 }
 
-/// A change of code: the branch of a function, or the hook in a sled.
+/// A change of code: a branch, or the hook in a sled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Branch {
-    /// The address of the function's first instruction, or of the sled.
+    /// The address of the changed code: of the function's first instruction, of the sled, or of an end.
     pub function: u64,
     /// The target of the branch or call.
     pub stub: u64,
@@ -85,15 +105,22 @@ impl Branch {
     /// Creates the hook in a sled with these original bytes; `None` under the conditions of [`new`](Self::new).
     #[must_use]
     pub fn of_sled(sled: u64, hook: u64, place: Place, bytes: &[u8; SLED_BYTES]) -> Option<Self> {
-        Some(Self { place, ..Self::new(sled, hook, bytes, [])? })
+        Self::new(sled, hook, bytes, [])?.at(place)
+    }
+
+    /// Returns this change for another kind of place; `None` if that has more bytes.
+    #[must_use]
+    pub fn at(self, place: Place) -> Option<Self> {
+        Some(Self { place, ..self }).filter(|branch| branch.n_changed() <= branch.displaced().len())
     }
 
     /// Returns the number of bytes that the change overwrites.
     #[must_use]
     pub fn n_changed(&self) -> usize {
         match self.place {
-            Place::Function | Place::Exit => BRANCH_BYTES,
+            Place::Function | Place::Exit | Place::End => BRANCH_BYTES,
             Place::Entry | Place::TailCall => SLED_BYTES,
+            Place::Condition => CONDITION_BYTES,
         }
     }
 
@@ -114,10 +141,15 @@ impl Branch {
     pub fn branched(&self) -> Vec<u8> {
         let n_changed = self.n_changed();
         let distance = self.stub.wrapping_sub(self.function + n_changed as u64) as u32;
-        let opcode = if n_changed == SLED_BYTES { &LONG_CALL[..] } else { &[JUMP] };
+        let opcode = match self.place {
+            Place::Function | Place::Exit | Place::End => &[JUMP],
+            Place::Entry | Place::TailCall => &LONG_CALL[..],
+            // It stays.
+            Place::Condition => &[],
+        };
         let mut bytes = self.displaced().to_vec();
         bytes[..opcode.len()].copy_from_slice(opcode);
-        bytes[opcode.len()..n_changed].copy_from_slice(&distance.to_le_bytes());
+        bytes[n_changed - size_of_val(&distance)..n_changed].copy_from_slice(&distance.to_le_bytes());
         bytes
     }
 
@@ -128,10 +160,10 @@ impl Branch {
     }
 
     /// Returns the address at which a thread must go on that stands at `address`, inside the branch. `None` outside of
-    /// it; `Some(None)` if no instruction begins at `address`. No thread stands within a sled.
+    /// it; `Some(None)` if no instruction begins at `address`. No thread stands within a sled, or within one jump.
     #[must_use]
     pub fn moved(&self, address: u64) -> Option<Option<u64>> {
-        if self.place != Place::Function {
+        if !matches!(self.place, Place::Function | Place::End) {
             return None;
         }
         let from = address.checked_sub(self.function)?.checked_sub(1)?;
@@ -146,10 +178,10 @@ impl Branch {
         bytes[..8].copy_from_slice(&self.function.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.stub.to_le_bytes());
         bytes[16..16 + MOST_DISPLACED_BYTES].copy_from_slice(&self.displaced);
-        bytes[40..44].copy_from_slice(&self.copies);
-        bytes[44] = self.n_displaced;
-        bytes[45] = u8::from(self.is_wanted);
-        bytes[46] = self.place as u8;
+        bytes[56..60].copy_from_slice(&self.copies);
+        bytes[60] = self.n_displaced;
+        bytes[61] = u8::from(self.is_wanted);
+        bytes[62] = self.place as u8;
         bytes
     }
 
@@ -157,15 +189,15 @@ impl Branch {
     #[must_use]
     pub fn decode(bytes: &[u8; ENTRY_BYTES]) -> Option<Self> {
         let word = |at: usize| bytes[at..].first_chunk().map(|word| u64::from_le_bytes(*word));
-        let places = [Place::Function, Place::Entry, Place::Exit, Place::TailCall];
+        let places = [Place::Function, Place::Entry, Place::Exit, Place::TailCall, Place::End, Place::Condition];
         let branch = Self {
             function: word(0)?,
             stub: word(8)?,
-            place: *places.get(usize::from(bytes[46]))?,
+            place: *places.get(usize::from(bytes[62]))?,
             displaced: *bytes[16..].first_chunk()?,
-            n_displaced: bytes[44],
-            copies: *bytes[40..].first_chunk()?,
-            is_wanted: bytes[45] != 0,
+            n_displaced: bytes[60],
+            copies: *bytes[56..].first_chunk()?,
+            is_wanted: bytes[61] != 0,
         };
         let n_displaced = usize::from(branch.n_displaced);
         let end = branch.function.checked_add(MOST_DISPLACED_BYTES as u64);
@@ -198,7 +230,7 @@ mod tests {
         let longer = Branch::new(0x1000, 0x2000, &[0x90; 8], []).unwrap();
         assert_eq!(longer.branched(), [0xe9, 0xfb, 0x0f, 0, 0, 0x90, 0x90, 0x90]);
         assert_eq!(Branch::new(0x1000, 0x2000, &[0x90; 4], []), None);
-        assert_eq!(Branch::new(0x1000, 0x2000, &[0x90; 20], []), None);
+        assert_eq!(Branch::new(0x1000, 0x2000, &[0x90; MOST_DISPLACED_BYTES + 1], []), None);
         assert_eq!(Branch::new(0x1000, 0x2000, &CODE, [(1, 300)]), None);
     }
 
@@ -234,11 +266,31 @@ mod tests {
         assert!(sled(Place::Entry).is_beginning() && !sled(Place::Exit).is_beginning());
     }
 
+    /// `pop rbx; pop r12; ret` with a NOP behind; `jne` to another function.
+    fn ends() -> [Branch; 2] {
+        let end = Branch::new(0x40_1000, 0x40_2000, &[0x5b, 0x41, 0x5c, 0xc3, 0x90], [(0, 0), (1, 1), (3, 3)]);
+        let condition = Branch::new(0x40_1000, 0x40_2000, &[0x0f, 0x85, 0x10, 0, 0, 0], []);
+        [(end, Place::End), (condition, Place::Condition)].map(|(branch, place)| branch.unwrap().at(place).unwrap())
+    }
+
+    #[test]
+    fn ends_become_jumps() {
+        let [end, condition] = ends();
+        assert_eq!(end.branched(), [0xe9, 0xfb, 0x0f, 0, 0]);
+        assert_eq!(end.moved(0x40_1001), Some(Some(0x40_2001)));
+        assert_eq!([end.moved(0x40_1002), end.moved(0x40_1003)], [Some(None), Some(Some(0x40_2003))]);
+        assert_eq!(condition.branched(), [0x0f, 0x85, 0xfa, 0x0f, 0, 0]);
+        assert_eq!(condition.moved(0x40_1001), None);
+        assert!(!end.is_beginning() && !condition.is_beginning());
+        assert_eq!(end.at(Place::Condition), None);
+    }
+
     #[test]
     fn decode_is_the_inverse_of_encode() {
         for is_wanted in [false, true] {
             let sled = |place| Branch::of_sled(0x40_1000, 0x40_2000, place, &SLED).unwrap();
-            for branch in [branch(), sled(Place::Entry), sled(Place::Exit), sled(Place::TailCall)] {
+            let [end, condition] = ends();
+            for branch in [branch(), sled(Place::Entry), sled(Place::Exit), sled(Place::TailCall), end, condition] {
                 let branch = branch.wanted(is_wanted);
                 assert_eq!(Branch::decode(&branch.encode()), Some(branch));
             }
@@ -252,10 +304,10 @@ mod tests {
             change(&mut bytes);
             Branch::decode(&bytes)
         };
-        assert_eq!(with(|bytes| bytes[44] = 4), None);
+        assert_eq!(with(|bytes| bytes[60] = 4), None);
         // Unknown, and a sled of the bytes of a branch.
-        assert_eq!([with(|bytes| bytes[46] = 4), with(|bytes| bytes[46] = 1)], [None; 2]);
-        assert_eq!(with(|bytes| bytes[44] = 20), None);
+        assert_eq!([with(|bytes| bytes[62] = 6), with(|bytes| bytes[62] = 1)], [None; 2]);
+        assert_eq!(with(|bytes| bytes[60] = MOST_DISPLACED_BYTES as u8 + 1), None);
         assert_eq!(with(|bytes| bytes[..8].fill(0xff)), None);
         // Out of reach.
         assert_eq!(with(|bytes| bytes[12] = 1), None);

@@ -22,8 +22,8 @@ pub enum Ends {
     #[default]
     Returns,
     /// By branches at each return and at each jump to another function. Return addresses stay as they are. An end
-    /// without room for a branch is recorded with the thread's next event. Only on x86-64, in a program that does not
-    /// run yet; elsewhere the same as [`Self::Returns`].
+    /// without room for a branch is recorded with the thread's next event. Only on x86-64; elsewhere the same as
+    /// [`Self::Returns`].
     Exits,
 }
 

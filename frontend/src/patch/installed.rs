@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use rftrace_format::branches::Branch;
 
-use super::entry_outcome::LeftOut;
+use super::entry_outcome::{Ends, LeftOut};
 use super::sites::Site;
 use super::slots;
 
@@ -26,6 +26,12 @@ pub(super) struct Part {
     pub(super) calls_left_out: Vec<LeftOut>,
     /// Branches that somebody else writes.
     pub(super) branches: Vec<Branch>,
+    /// How ends of functions are seen.
+    pub(super) ends: Ends,
+    /// Functions, each with the address and stub of a branch at one of its ends, ascending.
+    pub(super) own_ends: Vec<(usize, (u64, u64))>,
+    /// The functions with an end that is not seen, ascending.
+    pub(super) late: Vec<usize>,
     /// Earlier additions.
     next: Option<&'static Self>,
 }
@@ -39,6 +45,13 @@ pub(crate) struct Slot {
     pub(super) function: usize,
     /// Where calls go on behind the stub: that function, or its replacement.
     pub(super) goes_on: &'static AtomicUsize,
+}
+
+impl Part {
+    /// An empty one.
+    pub(super) fn new(ends: Ends) -> Self {
+        Self { ends, ..Self::default() }
+    }
 }
 
 impl Slot {
@@ -73,7 +86,7 @@ pub(super) fn parts() -> impl Iterator<Item = &'static Part> {
 
 /// Adds what is new. Only one thread does at a time.
 pub(super) fn add(part: Part) {
-    if part.sites.is_empty() && part.calls_left_out.is_empty() {
+    if part.sites.is_empty() && part.calls_left_out.is_empty() && part.branches.is_empty() {
         return;
     }
     let part = Box::leak(Box::new(Part { next: parts().next(), ..part }));

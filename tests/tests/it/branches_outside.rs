@@ -317,7 +317,7 @@ fn exceptions_at_any_time() {
     for linkage in ["-static", "-static-pie"] {
         let program = CProgram::new(&["attached_throws.cpp"]).without_hooks().without_library();
         let program = program.with(&["-O2", linkage]).build();
-        exceptions_pass(&program.path, 8);
+        exceptions_pass(&program.path, &[], 8);
     }
 }
 

@@ -183,7 +183,7 @@ fn exceptions_at_any_time() {
         return;
     }
     let pair = Pair::build("attached_throws.cpp", &["-static"]);
-    exceptions_pass(&pair.stripped, 8);
+    exceptions_pass(&pair.stripped, &[], 8);
 }
 
 /// A program without unwinder: musl's C library is without, and its program too.

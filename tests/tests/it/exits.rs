@@ -11,6 +11,8 @@ use std::process::Command;
 use rftrace_tests::traces::edges_where;
 use rftrace_tests::{CProgram, Program, require, tools};
 
+use super::attach::{Running, count};
+use super::attach_branches::{ask, check_code, stop};
 use super::entry_branches::{c_program, check_calls, left_out, recorded};
 use super::record::{calls, record};
 
@@ -188,6 +190,60 @@ let () = let t = ref 0 in
     let calls = calls(&run);
     let of = |name: &str| calls.iter().find(|(known, _)| known.contains(name)).map_or(0, |(_, &calls)| calls);
     assert_eq!(of("camlA__build"), 10_010, "{calls:?}");
+}
+
+/// A function of a running program finds its own caller, and a killed recorder leaves what the next one takes away.
+#[test]
+fn return_addresses_of_running_programs_stay() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["attached_returns.c"]).without_hooks().without_library();
+    // Behind each function is room.
+    let program = program.with(&["-O2", "-fno-toplevel-reorder"]).build();
+    let mut running = Running::begin_by(&mut Command::new(&program.path));
+    assert_eq!(ask(&mut running, b'?'), "1000 own\n");
+    for options in [&["--ends", "exits"][..], &["--ends", "returns"], &["--ends", "exits"]] {
+        let mut recorder = running.begin_recording(&[&["-P", "*"], options].concat());
+        let own = if options.contains(&"exits") { "1000 own\n" } else { "0 own\n" };
+        assert_eq!(ask(&mut running, b'?'), own, "{options:?}");
+        recorder.kill().unwrap();
+        recorder.wait().unwrap();
+        assert_eq!(ask(&mut running, b'?'), own, "{options:?}");
+        let recorder = running.begin_recording(&[&["-P", "*"], options].concat());
+        assert_eq!(ask(&mut running, b'?'), own, "{options:?}");
+        stop(recorder);
+        assert_eq!(count(&running.trace(), "caller"), 1000, "{options:?}");
+        check_code(&running);
+        assert_eq!(ask(&mut running, b'?'), "1000 own\n", "{options:?}");
+    }
+    let (status, said) = running.end();
+    assert_eq!((status.code(), said.as_str()), (Some(0), ""));
+}
+
+/// A server whose collector moves what the stack points at is recorded again and again while it works.
+#[test]
+fn a_node_that_runs_lives() {
+    if !require(&["node"]) {
+        return;
+    }
+    const SCRIPT: &str = "console.log(process.pid); let n = 0; process.stdin.on('data', (bytes) => { for (let k = 0; k < bytes.length; k++) { \
+                          let a = []; for (let i = 0; i < 20000; i++) a.push({i, s: 'x' + i}); n += a.sort((a, b) => b.i - a.i).length; \
+                          try { null.x } catch (e) { n += e.stack.length > 0 } gc(); console.log(n); } }); \
+                          process.stdin.on('end', () => process.exit(3));";
+    let mut running = Running::begin_by(Command::new("node").args(["--expose-gc", "-e", SCRIPT]));
+    assert_eq!(ask(&mut running, b'?'), "20001\n");
+    for times in 1..=3 {
+        let recorder = running.begin_recording(&["-P", "v8::internal::*", "--max-size", "300M"]);
+        for round in [2 * times, 2 * times + 1] {
+            assert_eq!(ask(&mut running, b'?'), format!("{}\n", 20_001 * round));
+        }
+        stop(recorder);
+        assert!(count(&running.trace(), "v8::internal::Heap::CollectGarbage") > 0);
+        check_code(&running);
+    }
+    let (status, said) = running.end();
+    assert_eq!((status.code(), said.as_str()), (Some(3), ""));
 }
 
 /// A collector that moves what the stack points at.

@@ -1,6 +1,7 @@
 //! Attaching to a process, maintaining the tracer in it, and detaching.
 
 use rftrace_format::passed::Passed;
+use rftrace_frontend::Ends;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::ops::Range;
@@ -64,6 +65,8 @@ pub(crate) struct Attached {
     /// Threads that were told to stop and have not.
     late: Vec<pid_t>,
     branches: Option<OwnBranches>,
+    /// Its program, if branches see the ends of functions because its runtime needs that.
+    reader: Option<String>,
     /// The C library's functions that fork.
     forks: Vec<Range<u64>>,
     /// Where the tracer could be called when that was last looked for, and the modules then.
@@ -116,6 +119,9 @@ impl Attached {
         let mut late = Vec::new();
         let needs = Needs::of_library(wanted.types.is_some(), wanted.resources.is_some());
         let has_values = confined::check(&process, &needs, &mut late)?;
+        let is_reader = wanted.ends.is_none() && !wanted.branches.is_empty() && process.reads_return_addresses(&maps);
+        let reader = is_reader.then(|| process.program_path());
+        let ends = wanted.ends.unwrap_or(if is_reader { Ends::Exits } else { Ends::Returns });
         // All that takes long comes before a thread is held.
         let file = LibraryFile::tracer(&wanted.library)?;
         let of_resources =
@@ -132,7 +138,7 @@ impl Attached {
         let places = Places::for_loading(&process, &libc, tracer, gadgets.restorer)?;
         let begun = {
             let mut thread = Borrowed::take(&process, &places, &needs, gadgets, &mut late)?;
-            let wanted_now = Now { wanted, has_values };
+            let wanted_now = Now { wanted, has_values, ends };
             let begun = begin_on(
                 &mut thread,
                 &process,
@@ -171,6 +177,7 @@ impl Attached {
             modules,
             late,
             branches,
+            reader,
             forks,
             places,
         })
@@ -254,6 +261,11 @@ impl Attached {
     /// Returns the library's report on functions chosen for a hook, as [`EntriesLine`](rftrace_format::recording::EntriesLine)s.
     pub(crate) fn told(&self) -> &str {
         self.branches.as_ref().map_or("", |branches| &branches.told)
+    }
+
+    /// Its program, if branches see the ends of functions because its runtime needs that.
+    pub(crate) fn reader(&self) -> Option<&str> {
+        self.reader.as_deref()
     }
 
     /// Functions among those that have a branch by that, and have none, by address.
@@ -410,6 +422,7 @@ struct Now<'a> {
     wanted: &'a Wanted,
     /// True if filters of system calls let values be read wherever they are.
     has_values: bool,
+    ends: Ends,
 }
 
 /// Begins the recording on the borrowed thread.
@@ -418,7 +431,7 @@ fn begin_on(
     process: &Process,
     found: Option<Library>,
     (file, of_resources, dlopen): (&LibraryFile, Option<&LibraryFile>, u64),
-    &Now { wanted, has_values }: &Now<'_>,
+    &Now { wanted, has_values, ends }: &Now<'_>,
     late: &mut Vec<pid_t>,
     prepare: impl FnOnce(Files) -> Result<()>,
 ) -> Result<Begun> {
@@ -470,9 +483,10 @@ fn begin_on(
     };
     let branches = lines("branch", &wanted.branches) + &lines("except", &wanted.exceptions);
     let settings = format!(
-        "bank=/proc/thread-self/fd/{number_of_bank}\ntypes={}\nfilter={}\n{branches}libcalls={}\ndisabled={}\npatched={}\nconfined={}\ninterposed={interposed}\nmcount={:x}\nfentry={:x}\n",
+        "bank=/proc/thread-self/fd/{number_of_bank}\ntypes={}\nfilter={}\n{branches}ends={}\nlibcalls={}\ndisabled={}\npatched={}\nconfined={}\ninterposed={interposed}\nmcount={:x}\nfentry={:x}\n",
         wanted.types.as_ref().map(Passed::to_string).unwrap_or_default(),
         wanted.filter.replace('\n', " "),
+        if ends == Ends::Exits { "exits" } else { "returns" },
         u8::from(wanted.has_library_calls),
         u8::from(wanted.is_disabled),
         u8::from(wanted.is_patched),
@@ -556,6 +570,7 @@ pub(crate) fn leave(pid: u32, library: &Path, of_resources: &Path) -> Result<boo
         left_out: Vec::new(),
         n_slots: 0,
         late: Vec::new(),
+        reader: None,
         branches: None,
         forks: libc.functions(&FORKS),
         places: None,

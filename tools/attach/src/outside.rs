@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use nix::libc::{self, pid_t};
 use rftrace::abi::{Control, ControlShared, Outside as Told, Switch};
 use rftrace_frontend::patch::Unnamed;
-use rftrace_frontend::{Filter, Function, Selected};
+use rftrace_frontend::{Ends, Filter, Function, Selected};
 
 use super::attached::{Files, State, modules};
 use super::bank::{BankPlaces, hide_bank, map_bank, record_into};
@@ -87,6 +87,23 @@ fn check_wanted(pid: pid_t, wanted: &Wanted) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Fails if the ends of functions can only be seen in a way that the program may not survive, or that is not there.
+fn check_ends(process: &Process, maps: &[Map], wanted: &Wanted) -> Result<()> {
+    let pid = process.pid;
+    match wanted.ends {
+        Some(Ends::Exits) => bail!(
+            "process {pid} is linked statically, or uses musl as its C library, and `--ends exits` is only for programs that are linked \
+             dynamically with the GNU C library"
+        ),
+        None if !wanted.branches.is_empty() && process.reads_return_addresses(maps) => bail!(
+            "the runtime of {} reads return addresses, which -P replaces in a program that is linked statically, or uses musl as its C \
+             library: it would crash; `--ends returns` records it all the same",
+            process.program_path()
+        ),
+        _ => Ok(()),
+    }
 }
 
 impl Outside {
@@ -322,6 +339,7 @@ fn put_into<'a>(
     let pid = process.pid;
     let maps = process.maps()?;
     let image = Image::find(process, &maps)?;
+    check_ends(process, &maps, wanted)?;
     let hooked = jumps::hooked(process, &maps)?;
     if hooked.is_empty() && wanted.branches.is_empty() {
         bail!(

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use nix::libc::{self, pid_t};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
+use rftrace_format::branches::RUNTIMES;
 use rftrace_format::opener::{self, MOST_PROGRAM};
 use rftrace_format::system;
 use rftrace_frontend::bank::folder_of;
@@ -198,6 +199,11 @@ impl Process {
         paths.sort_unstable();
         paths.dedup();
         paths.into_iter().filter_map(|path| self.module(maps, |other| other == path).ok()?).collect()
+    }
+
+    /// True if a runtime in it walks stacks by return addresses.
+    pub(crate) fn reads_return_addresses(&self, maps: &[Map]) -> bool {
+        self.modules(maps).iter().any(|module| !module.definitions(&RUNTIMES).is_empty())
     }
 
     /// Its root directory, if that is not the one of this process: what keeps it, though the process ends, and where its files lie then.

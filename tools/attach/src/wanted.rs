@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use rftrace_format::passed::Passed;
+use rftrace_frontend::Ends;
 
 /// The options of a recording. By default it records all calls of the tracer, and nothing else.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +19,8 @@ pub struct Wanted {
     pub branches: Vec<String>,
     /// The symbols of functions that get no branch.
     pub exceptions: Vec<String>,
+    /// The way to see the ends of functions with branches; `None` for the way that the program needs.
+    pub ends: Option<Ends>,
     /// The folder of programs that get branches. Other programs get none.
     pub within: Option<PathBuf>,
     /// True to begin with recording off.

@@ -244,6 +244,15 @@ impl Attached {
         }
     }
 
+    /// Returns the program's path, if branches see the ends of its functions because its runtime reads return addresses.
+    #[must_use]
+    pub fn reader(&self) -> Option<&str> {
+        match &self.0 {
+            Way::Library(library) => library.reader(),
+            Way::Outside(_) => None,
+        }
+    }
+
     /// Returns the functions, by address, that have no branch although the report says so.
     #[must_use]
     pub fn without_branch(&self) -> &[(u64, NoBranch)] {

@@ -19,6 +19,7 @@ use rftrace_format::resources::Resource;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use rftrace_frontend::Ends;
 use rftrace_frontend::bank::{self, Described, Names, Tracer, functions_above};
 
 use super::banks::{BankRecorder, BankRecording, NO_MEMORY, OnFull, Plan, Written};
@@ -49,6 +50,8 @@ pub struct Options {
     pub branches: Vec<String>,
     /// The symbols of functions that get none, see [`Wanted::exceptions`].
     pub exceptions: Vec<String>,
+    /// The way to see the ends of these functions, see [`Wanted::ends`].
+    pub ends: Option<Ends>,
     /// The folder of the programs that get branches, see [`Wanted::within`].
     pub within: Option<PathBuf>,
     /// True to turn calls of the tracer into NOPs and jumps.
@@ -333,6 +336,7 @@ pub fn record(
         is_disabled,
         branches,
         exceptions,
+        ends,
         within,
         is_patched,
         types,
@@ -346,6 +350,7 @@ pub fn record(
         has_library_calls,
         branches,
         exceptions,
+        ends,
         within,
         is_disabled,
         is_patched,
@@ -455,6 +460,7 @@ pub(crate) fn record_resources(
 /// Returns the outcome for functions chosen for a hook. The process must still be there: names are read from its files.
 fn told_by(pid: u32, attached: &Attached) -> Told {
     let mut told = Told::parse(attached.told());
+    told.readers.extend(attached.reader().map(str::to_owned));
     let without_branch = attached.without_branch();
     if !without_branch.is_empty() {
         let mut names = Names::of_process(pid);

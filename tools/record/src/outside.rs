@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::libc::c_int;
 use rftrace_attach::{Attached, Started, Wanted};
+use rftrace_frontend::Ends;
 
 use super::attach::{Attended, Reason, attend};
 use super::banks::BankRecorder;
@@ -49,6 +50,8 @@ pub struct Choice<'a> {
     pub branches: &'a [String],
     /// The symbols of functions that get none.
     pub exceptions: &'a [String],
+    /// The way to see the ends of these functions; `None` for the way that the program needs.
+    pub ends: Option<Ends>,
     /// The folder of programs that get branches; another program gets none.
     pub within: Option<&'a Path>,
     /// True to begin with recording off.
@@ -95,6 +98,7 @@ impl Way for Outside<'_> {
             filter: self.choice.rules.0.to_owned(),
             branches: self.choice.branches.to_vec(),
             exceptions: self.choice.exceptions.to_vec(),
+            ends: self.choice.ends,
             within: self.choice.within.map(Path::to_owned),
             is_disabled: self.choice.is_disabled,
             types: self.choice.types.clone(),

@@ -24,7 +24,7 @@ use rftrace_format::passed::Passed;
 use rftrace_frontend::bank::Bank;
 use rftrace_frontend::patch::redirect::{self, Hooks, Redirected, Targets};
 use rftrace_frontend::patch::{hook_library_calls, prepare_branches, prepared_branches, release_library_calls};
-use rftrace_frontend::{Config, Filter, Tracer};
+use rftrace_frontend::{Config, Ends, Filter, Tracer};
 
 use super::branches;
 use crate::control;
@@ -85,6 +85,8 @@ struct Settings {
     branches: Vec<String>,
     /// `except`, once for each: symbols of functions that get none.
     exceptions: Vec<String>,
+    /// `ends`: how ends of functions with branches are seen.
+    ends: Ends,
     /// `types`: where the recorder answers what values functions have.
     types: Option<Passed>,
     /// `disabled`: whether recording begins switched off.
@@ -147,6 +149,7 @@ impl Settings {
                 "filter" => value.clone_into(&mut settings.filter),
                 "branch" => settings.branches.push(value.to_owned()),
                 "except" => settings.exceptions.push(value.to_owned()),
+                "ends" => settings.ends = if value == "exits" { Ends::Exits } else { Ends::Returns },
                 "disabled" => settings.is_disabled = value == "1",
                 "patched" => settings.is_patched = value == "1",
                 "confined" => settings.is_confined = value == "1",
@@ -270,7 +273,7 @@ fn begin(settings: &Settings) -> Result<String, String> {
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let bank = Bank::open_alone(&settings.bank).map_err(|error| told(&error))?;
     let mut config = Config::new().prefault(false).bank(bank).library_calls(settings.has_library_calls);
-    config = config.branches_from_outside().patched(settings.is_patched);
+    config = config.branches_from_outside().ends(settings.ends).patched(settings.is_patched);
     config = settings.branches.iter().fold(config, |config, pattern| config.entry_branches(pattern));
     config = config.entry_exceptions(settings.exceptions.iter().cloned());
     types::begin(settings.types.as_ref());

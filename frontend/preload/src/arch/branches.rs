@@ -3,11 +3,12 @@
 //!
 //! Not here: how that is done (`rftrace-frontend`).
 
-use std::ffi::CStr;
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use rftrace_format::branches::RUNTIMES;
 use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::passed::Passed;
 use rftrace_format::recording::EntriesLine;
@@ -101,20 +102,12 @@ fn program() -> PathBuf {
 
 /// True if the program has a runtime that walks stacks by return addresses: it would take replaced ones for addresses of its own.
 fn reads_return_addresses() -> bool {
-    /// Symbols of OCaml, V8, Java, gccgo, .NET, Mono and Julia.
-    const RUNTIMES: [&CStr; 8] = [
-        c"caml_startup",
-        c"_ZN2v87Isolate10GetCurrentEv",
-        c"_ZN2v82V810InitializeEi",
-        c"JNI_CreateJavaVM",
-        c"runtime_mstart",
-        c"coreclr_initialize",
-        c"mono_jit_init",
-        c"jl_init",
-    ];
-
-    // SAFETY: names that end with a NUL; what is found is not called.
-    let has_one = RUNTIMES.iter().any(|name| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null());
+    let is_there = |name: &str| {
+        let name = CString::new(name).unwrap_or_default();
+        // SAFETY: a string; what is found is not called.
+        !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null()
+    };
+    let has_one = RUNTIMES.iter().any(|name| is_there(name));
     // SAFETY: the message that a name is missing is not the program's, which has not begun.
     unsafe { libc::dlerror() };
     has_one

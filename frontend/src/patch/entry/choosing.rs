@@ -80,7 +80,7 @@ impl Asked<'_> {
                 Err(reason) => chosen.left_out.push((function, reason)),
             }
         }
-        if self.choice.ends == Ends::Exits && self.way == Way::Itself {
+        if self.choice.ends == Ends::Exits {
             chosen.exits = Some(Exits::find(module, &functions, &chosen.functions, &mut chosen.wanted));
         }
         chosen

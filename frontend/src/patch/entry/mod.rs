@@ -35,11 +35,11 @@ mod stubs;
 mod unnamed;
 mod writing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rftrace_format::branches::Branch;
+use rftrace_format::branches::{Branch, Place};
 
 use self::choosing::{Asked, Chosen, crosses_page, is_excepted, is_named, is_there};
 use self::exits::{Exits, MadeExits};
@@ -48,9 +48,9 @@ pub use self::messages::Llvm;
 pub use self::outside::{OutsideArea, OutsideBranches, OutsideStubs};
 use self::rooms::Rooms;
 use self::sleds::{SLED_BYTES, Sleds, Thunks};
-use self::stubs::{Area, GoesOn, Wanted};
+use self::stubs::{Area, GoesOn, Wanted, hook_with_ends};
 pub use self::unnamed::{Libgcc, Unnamed, UnnamedUnwinder};
-use self::writing::{Made, lead_sleds, make, make_stubs, make_thunks};
+use self::writing::{Made, lead_sleds, make, make_stubs, make_thunks, write_branches};
 use super::control;
 use super::entry_outcome::{EntryBranches, EntryWay as Way, WholeReason};
 use super::installed::{self, Part};
@@ -121,13 +121,18 @@ pub(crate) fn outcome() -> EntryBranches {
     now().outcome.clone()
 }
 
+/// Outcome at beginnings, the stubs of these, and the outcome at ends.
+type AllMade = (Vec<Made>, Area, Option<MadeExits>);
+
 /// A pass through the modules, and its results.
 struct Pass<'n> {
     now: &'n mut Now,
     /// Calls of hooks, ascending.
     call_sites: Vec<usize>,
-    /// Branches that are there from earlier.
+    /// Branches that are there from earlier, by address: those at beginnings lead to the hook that is wanted now.
     known: BTreeMap<usize, Branch>,
+    /// All functions that have had a branch, or a slot, at any time.
+    earlier: BTreeSet<usize>,
     part: Part,
     /// Those of the stubs and thunks that were made.
     switches: Vec<Switch>,
@@ -148,11 +153,22 @@ impl Now {
     fn go_through_modules(&mut self) {
         let mut call_sites: Vec<usize> = control::sites().iter().map(|site| site.address).collect();
         call_sites.sort_unstable();
-        let known = installed::parts().flat_map(|part| &part.branches);
-        let known = known.map(|branch| (branch.function as usize, *branch)).collect();
-        let mut pass = Pass { now: self, call_sites, known, part: Part::default(), switches: Vec::new() };
+        let ends = self.choice.ends;
+        let leads_there = |part: &Part, branch: &Branch| match branch.place {
+            Place::Function => part.ends == ends,
+            Place::End | Place::Condition => false,
+            Place::Entry | Place::TailCall | Place::Exit => true,
+        };
+        let known = installed::parts()
+            .flat_map(|part| part.branches.iter().filter(move |branch| leads_there(part, branch)))
+            .map(|branch| (branch.function as usize, *branch))
+            .collect();
+        let earlier = sites().map(|site| site.address).collect();
+        let mut pass = Pass { now: self, call_sites, known, earlier, part: Part::new(ends), switches: Vec::new() };
         with_others(stubs::hook(), |image| pass.look_at(image));
-        let Pass { part, switches, .. } = pass;
+        let Pass { mut part, switches, .. } = pass;
+        part.own_ends.sort_unstable();
+        part.late.sort_unstable();
         self.wanted.sort_unstable();
         installed::add(part);
         control::add_switches(switches);
@@ -295,9 +311,10 @@ impl Pass<'_> {
         let Now { choice, way, .. } = &*self.now;
         let asked = Asked { choice, way: *way, call_sites: &self.call_sites, known: &self.known, unnamed: None };
         let Chosen { functions: chosen, wanted, known, left_out, exits } = asked.of(module, &rooms, sleds);
-        for (_, branch) in known {
+        for (function, branch) in known {
             self.now.wanted.push((branch.function, branch.stub));
             self.now.outcome.patched += 1;
+            self.want_known_ends(module, &function);
         }
         left_out.iter().for_each(|(function, reason)| self.leave(module, function, *reason));
         if wanted.is_empty() {
@@ -305,11 +322,7 @@ impl Pass<'_> {
         }
         let made = match self.now.way {
             Way::Itself if !is_only_thread() => Err((WholeReason::Threads, None)),
-            Way::Itself => make_all(image, wanted, exits).map_err(|(reason, error)| (reason, Some(error))),
-            Way::Outside => {
-                let prepared = self.prepare(image, &wanted).map_err(|(reason, error)| (reason, Some(error)));
-                prepared.map(|(made, area)| (made, area, None))
-            }
+            _ => self.make_all(image, wanted, exits).map_err(|(reason, error)| (reason, Some(error))),
         };
         match made {
             Ok((are_made, area, exits)) => {
@@ -324,13 +337,17 @@ impl Pass<'_> {
                     if let Some(exits) = &exits {
                         // In this order: what begins is recorded when its end will be.
                         self.switches.extend(exits.switches(idx, site));
+                        self.part
+                            .own_ends
+                            .extend(exits.branches(idx).map(|branch| (start, (branch.function, branch.stub))));
                         if exits.is_late(idx) {
+                            self.part.late.push(start);
                             self.now.outcome.late.push(module.left_out(function, WholeReason::LateEnd));
                         }
                     }
                     self.switches.extend(area.switch(idx, site));
-                    // Where another module lay before it may be there already.
-                    if !self.known.contains_key(&start) {
+                    // Where another module lay before, or with another hook, it may be there already.
+                    if !self.earlier.contains(&start) {
                         self.part.sites.push(site);
                         self.part.sizes.push(end - start);
                     }
@@ -345,10 +362,62 @@ impl Pass<'_> {
         }
     }
 
-    /// Makes stubs, for an outside writer of the branches. Returns which functions have one.
-    fn prepare(&mut self, image: &Image<'_>, wanted: &[Wanted]) -> Result<(Vec<Made>, Area), (WholeReason, io::Error)> {
+    /// Has the ends of a function, whose branches are there from earlier, be written with its beginning.
+    fn want_known_ends(&mut self, module: &Module<'_>, function: &Function<'_>) {
+        let ends = self.part.ends;
+        for part in installed::parts().filter(|part| part.ends == ends) {
+            let from = part.own_ends.partition_point(|&(its, _)| its < function.start);
+            let own = part.own_ends[from..].iter().take_while(|&&(its, _)| its == function.start);
+            self.now.wanted.extend(own.map(|&(_, end)| end));
+            if part.late.binary_search(&function.start).is_ok() {
+                self.now.outcome.late.push(module.left_out(function, WholeReason::LateEnd));
+            }
+        }
+    }
+
+    /// Makes stubs, and branches to them or what an outside writer needs: at beginnings, and at ends if these are to have some.
+    fn make_all(
+        &mut self,
+        image: &Image<'_>,
+        mut wanted: Vec<Wanted>,
+        exits: Option<Exits>,
+    ) -> Result<AllMade, (WholeReason, io::Error)> {
         let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error))?;
-        let area = make_stubs(image, wanted, stubs::hook(), &pages)?;
+        let hook = if exits.is_some() { hook_with_ends() } else { stubs::hook() };
+        let laid = exits.map(|exits| exits.lay(image, &mut wanted, &pages)).transpose()?;
+        let (made, area) = match self.now.way {
+            Way::Itself => make(image, &wanted, hook)?,
+            Way::Outside => self.prepare(image, &wanted, hook)?,
+        };
+        let exits = laid.map(|laid| {
+            laid.make(image, &made, |branches| match self.now.way {
+                Way::Itself => write_branches(branches, &pages),
+                Way::Outside => self.prepare_ends(branches),
+            })
+        });
+        Ok((made, area, exits))
+    }
+
+    /// Has branches at ends be written. Returns which will be.
+    fn prepare_ends(&mut self, branches: &[Option<Branch>]) -> Vec<bool> {
+        let can_be = |branch: &&Branch| !crosses_page(branch.function as usize, branch.n_changed());
+        let prepared: Vec<Option<&Branch>> = branches.iter().map(|branch| branch.as_ref().filter(can_be)).collect();
+        for branch in prepared.iter().copied().flatten() {
+            self.now.wanted.push((branch.function, branch.stub));
+            self.part.branches.push(*branch);
+        }
+        prepared.iter().map(Option::is_some).collect()
+    }
+
+    /// Makes stubs, for an outside writer of the branches. Returns which functions have one.
+    fn prepare(
+        &mut self,
+        image: &Image<'_>,
+        wanted: &[Wanted],
+        hook: usize,
+    ) -> Result<(Vec<Made>, Area), (WholeReason, io::Error)> {
+        let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error))?;
+        let area = make_stubs(image, wanted, hook, &pages)?;
         let prepare = |(idx, function): (usize, &Wanted)| {
             area.stubs.branch(idx, image.bytes(function.name..function.name + function.n_displaced())?)
         };
@@ -378,17 +447,6 @@ impl Pass<'_> {
 
     fn leave(&mut self, module: &Module<'_>, function: &Function<'_>, reason: WholeReason) {
         self.now.outcome.left_out.push(module.left_out(function, reason));
-    }
-}
-
-/// Outcome at beginnings, the stubs of these, and the outcome at ends.
-type AllMade = (Vec<Made>, Area, Option<MadeExits>);
-
-/// Makes stubs, and branches to them: at beginnings, and at ends if these are to have some.
-fn make_all(image: &Image<'_>, wanted: Vec<Wanted>, exits: Option<Exits>) -> Result<AllMade, (WholeReason, io::Error)> {
-    match exits {
-        None => make(image, &wanted, stubs::hook()).map(|(made, area)| (made, area, None)),
-        Some(exits) => exits.make(image, wanted).map(|(made, area, exits)| (made, area, Some(exits))),
     }
 }
 

@@ -5,6 +5,8 @@
 use std::io;
 use std::ops::Range;
 
+use rftrace_format::branches::Branch;
+
 use super::functions::BRANCH_BYTES;
 use super::sleds::Thunks;
 use super::stubs::{Area, Wanted};
@@ -41,6 +43,14 @@ pub(super) fn make(
         Some(_) => is_written.then_some(()).ok_or(WholeReason::NotWritable),
     });
     Ok((made.collect(), area))
+}
+
+/// Writes branches while this is the only thread. Returns which were written.
+pub(super) fn write_branches(branches: &[Option<Branch>], pages: &[Pages]) -> Vec<bool> {
+    let code = |branch: &Branch| (branch.function as usize, branch.branched()[..branch.n_changed()].to_vec());
+    let codes: Vec<_> = branches.iter().map(|branch| branch.as_ref().map(code)).collect();
+    // Where none could be written, none was.
+    write(&codes, pages).unwrap_or_else(|_| vec![false; branches.len()])
 }
 
 /// Has sleds lead to the hooks. Returns which of them do.

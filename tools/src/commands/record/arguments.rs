@@ -141,8 +141,8 @@ pub(crate) struct RecordArgs {
 
     /// With -P: the way to see the ends of functions.
     ///
-    /// `exits` keeps return addresses as they are: on x86-64, in programs started by rftrace; all others have `returns`. `auto` is `exits` for
-    /// programs with a runtime that reads return addresses: node, OCaml.
+    /// `exits` keeps return addresses as they are: on x86-64, in programs linked dynamically with the GNU C library; all others have `returns`.
+    /// `auto` is `exits` for programs with a runtime that reads return addresses: node, OCaml.
     #[arg(long, value_name = "HOW", requires = "branches", value_enum, default_value = "auto", help_heading = BRANCHES)]
     pub(super) ends: Ends,
     /// With -P: leave out the symbols in this file, one a line, as `nm` prints them.
@@ -293,6 +293,17 @@ pub(super) enum Ends {
     Exits,
     /// By return addresses, which are replaced while functions run.
     Returns,
+}
+
+impl Ends {
+    /// The way that the user has named.
+    pub(super) fn wanted(self) -> Option<rftrace_frontend::Ends> {
+        match self {
+            Self::Auto => None,
+            Self::Exits => Some(rftrace_frontend::Ends::Exits),
+            Self::Returns => Some(rftrace_frontend::Ends::Returns),
+        }
+    }
 }
 
 /// Behaviour of threads when their bank is full.

@@ -164,6 +164,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
                 types: wanted.types()?,
                 branches: &args.branches,
                 exceptions: &exceptions,
+                ends: args.ends.wanted(),
                 within: within.as_deref(),
                 is_disabled: args.is_off()?,
             };
@@ -304,6 +305,7 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         is_disabled: args.is_off()?,
         branches: args.branches.clone(),
         exceptions: args.exceptions()?,
+        ends: args.ends.wanted(),
         within: args.within()?,
         is_patched: args.patched,
         limit: args.duration.map(Duration::from_nanos),

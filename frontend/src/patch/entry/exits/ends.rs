@@ -10,14 +10,12 @@
 //! Not here: the bytes that are written there (`stubs`).
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use rftrace_format::branches::CONDITION_BYTES;
 
 use super::marks::Marks;
 use super::pieces::{Piece, is_part, jumps_to};
 use crate::patch::entry::functions::{BRANCH_BYTES, Functions, is_filler, is_linkage, is_untouchable};
 use crate::patch::named::Module;
-
-/// Bytes of `jcc` with a distance of four bytes.
-const LONG_CONDITION_BYTES: usize = 6;
 
 /// How the written bytes reach an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +24,8 @@ pub(super) enum Room {
     Beginning,
     /// A branch at this address.
     Branch(usize),
-    /// The distance at this address is changed.
-    Distance(usize),
+    /// The distance of the conditional jump is changed.
+    Condition,
 }
 
 /// An end of a function.
@@ -189,9 +187,9 @@ impl Windows<'_> {
         }
         let search = self.search;
         if instruction.flow_control() == FlowControl::ConditionalBranch {
-            let is_long = instruction.len() == LONG_CONDITION_BYTES;
+            let is_long = instruction.len() == CONDITION_BYTES;
             let is_own = is_long && start >= self.used && self.is_unchanged(start, end);
-            return if is_own { found(Vec::new(), Room::Distance(end - size_of::<i32>())) } else { None };
+            return if is_own { found(Vec::new(), Room::Condition) } else { None };
         }
         let bytes = instruction.len() + self.padding(end, BRANCH_BYTES.saturating_sub(instruction.len()));
         if bytes >= BRANCH_BYTES {

@@ -20,28 +20,24 @@ use std::io;
 use std::ops::Range;
 
 use iced_x86::{Code, Instruction};
+use rftrace_format::branches::Branch;
 
 use self::ends::{End, Room, Search};
 use self::marks::Marks;
 use self::pieces::{Piece, pieces};
 use self::stubs::Area;
 use super::functions::Functions;
-use super::stubs::{Area as BeginningsArea, GoesOn, Wanted, hook_with_ends};
-use super::writing::{Made, make, write};
+use super::stubs::{GoesOn, Wanted};
+use super::writing::Made;
 use crate::patch::debugger;
 use crate::patch::entry_outcome::WholeReason;
 use crate::patch::module::Image;
 use crate::patch::named::{Function, Module};
 use crate::patch::poke::Pages;
 use crate::patch::sites::Site;
-use crate::patch::stubs::distance;
 use crate::patch::switches::Switch;
 use crate::patch::unwind::Reader;
 use crate::patch::unwinder;
-
-/// `jmp` by four bytes.
-const JUMP: u8 = 0xe9;
-const DISTANCE_BYTES: usize = size_of::<i32>();
 
 /// The ends of the chosen functions of a module.
 #[derive(Debug, Default)]
@@ -54,12 +50,20 @@ pub(super) struct Exits {
     are_incomplete: Vec<bool>,
 }
 
-/// Stubs made for the ends.
+/// Stubs of the ends, which beginnings lead to already.
+pub(super) struct LaidExits {
+    exits: Exits,
+    area: Area,
+}
+
+/// The ends of functions that have branches.
 pub(super) struct MadeExits {
     area: Area,
     /// The pieces of each function.
     pieces: Vec<Vec<usize>>,
     are_incomplete: Vec<bool>,
+    /// The branches, each with the place of its piece, ascending.
+    branches: Vec<(usize, Branch)>,
 }
 
 impl Exits {
@@ -82,37 +86,50 @@ impl Exits {
         found
     }
 
-    /// Makes the stubs of beginnings and ends, and the branches to them. Returns which functions have one at the beginning.
+    /// Makes the stubs of ends, and has beginnings lead to them that contain an end. `pages` are those of this process.
+    pub(super) fn lay(
+        mut self,
+        image: &Image<'_>,
+        wanted: &mut [Wanted],
+        pages: &[Pages],
+    ) -> Result<LaidExits, (WholeReason, io::Error)> {
+        let area = make_stubs(image, &self.ends, self.owners.len(), pages)?;
+        for (idx, (piece, end)) in self.ends.iter().enumerate() {
+            if end.room == Room::Beginning {
+                let own = self.owners[*piece].first().and_then(|&owner| wanted.get_mut(owner));
+                let is_led = area.stub(idx).zip(own).is_some_and(|(stub, wanted)| lead(wanted, end, stub));
+                self.are_incomplete[*piece] |= !is_led;
+            }
+        }
+        Ok(LaidExits { exits: self, area })
+    }
+}
+
+impl LaidExits {
+    /// Makes branches to the stubs, where a function has one at its beginning: `made` tells which have. `put` writes a list, and returns which
+    /// of them are in the code, or will be.
     pub(super) fn make(
         self,
         image: &Image<'_>,
-        mut wanted: Vec<Wanted>,
-    ) -> Result<(Vec<Made>, BeginningsArea, MadeExits), (WholeReason, io::Error)> {
-        let Self { owners, ends, mut are_incomplete } = self;
-        let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error))?;
-        let area = make_stubs(image, &ends, owners.len(), &pages)?;
-        for (idx, (piece, end)) in ends.iter().enumerate() {
-            if end.room == Room::Beginning {
-                let own = owners[*piece].first().and_then(|&owner| wanted.get_mut(owner));
-                let is_led = area.stub(idx).zip(own).is_some_and(|(stub, wanted)| lead(wanted, end, stub));
-                are_incomplete[*piece] |= !is_led;
-            }
-        }
-        let (made, beginnings) = make(image, &wanted, hook_with_ends())?;
+        made: &[Made],
+        put: impl FnOnce(&[Option<Branch>]) -> Vec<bool>,
+    ) -> MadeExits {
+        let Self { exits: Exits { owners, ends, mut are_incomplete }, area } = self;
         let is_made = |piece: usize| owners[piece].iter().any(|&owner| made[owner].is_ok());
         let branch =
-            |(idx, (piece, end)): (usize, &(usize, End))| branch(end, area.stub(idx)?).filter(|_| is_made(*piece));
-        let branches: Vec<_> = ends.iter().enumerate().map(branch).collect();
-        // Where none could be written, none was.
-        let are_written = write(&branches, &pages).unwrap_or_else(|_| vec![false; branches.len()]);
-        for ((piece, end), is_written) in ends.iter().zip(are_written) {
-            are_incomplete[*piece] |= end.room != Room::Beginning && !is_written;
+            |(idx, (piece, end)): (usize, &(usize, End))| area.branch(idx, end, image).filter(|_| is_made(*piece));
+        let branches: Vec<Option<Branch>> = ends.iter().enumerate().map(branch).collect();
+        let are_put = put(&branches);
+        for ((piece, end), is_put) in ends.iter().zip(&are_put) {
+            are_incomplete[*piece] |= end.room != Room::Beginning && !is_put;
         }
-        let mut pieces = vec![Vec::new(); wanted.len()];
+        let mut pieces = vec![Vec::new(); made.len()];
         for (piece, owners) in owners.iter().enumerate() {
             owners.iter().for_each(|&owner| pieces[owner].push(piece));
         }
-        Ok((made, beginnings, MadeExits { area, pieces, are_incomplete }))
+        let put = ends.iter().zip(branches).zip(are_put).filter(|(_, is_put)| *is_put);
+        let branches = put.filter_map(|(((piece, _), branch), _)| Some((*piece, branch?))).collect();
+        MadeExits { area, pieces, are_incomplete, branches }
     }
 }
 
@@ -120,6 +137,13 @@ impl MadeExits {
     /// The switches of a function's ends, by its place among the chosen ones.
     pub(super) fn switches(&self, function: usize, site: Site) -> impl Iterator<Item = Switch> {
         self.pieces[function].iter().filter_map(move |&piece| self.area.switch(piece, site))
+    }
+
+    /// The branches at a function's ends.
+    pub(super) fn branches(&self, function: usize) -> impl Iterator<Item = Branch> {
+        let from = |place: usize| self.branches.partition_point(|&(piece, _)| piece < place);
+        let own = self.pieces[function].iter().flat_map(move |&piece| &self.branches[from(piece)..from(piece + 1)]);
+        own.map(|&(_, branch)| branch)
     }
 
     /// True if an end of the function is not seen.
@@ -149,17 +173,6 @@ fn lead(wanted: &mut Wanted, end: &End, stub: usize) -> bool {
     jump.set_ip(instruction.ip());
     *instruction = jump;
     true
-}
-
-/// Returns the address and the bytes to write for an end.
-fn branch(end: &End, stub: usize) -> Option<(usize, Vec<u8>)> {
-    let (at, opcode) = match end.room {
-        Room::Beginning => return None,
-        Room::Branch(at) => (at, vec![JUMP]),
-        Room::Distance(at) => (at, Vec::new()),
-    };
-    let behind = at + opcode.len() + DISTANCE_BYTES;
-    Some((at, [opcode, distance(behind, stub).to_le_bytes().to_vec()].concat()))
 }
 
 /// Makes stubs that unwinders and debuggers know.

@@ -21,12 +21,14 @@ use std::io;
 use std::ops::Range;
 
 use iced_x86::{Code, FlowControl, Instruction};
+use rftrace_format::branches::{BRANCH_BYTES, Branch, Place};
 
-use super::ends::End;
+use super::ends::{End, Room};
 use crate::elf::file::page_size;
 use crate::patch::entry::relocate::{Copied, Row};
 use crate::patch::entry::stubs::{append_description, section_of};
 use crate::patch::memory::places;
+use crate::patch::module::Image;
 use crate::patch::sites::Site;
 use crate::patch::stubs::{REACH, distance};
 use crate::patch::switches::{Bytes, Switch};
@@ -93,6 +95,20 @@ impl Area {
     /// The stub of an end, by its place in the list.
     pub(super) fn stub(&self, idx: usize) -> Option<usize> {
         self.placed.get(idx)?.as_ref().map(|placed| placed.range.start)
+    }
+
+    /// The branch to that stub. `None` if the copy of the function's beginning has the end.
+    pub(super) fn branch(&self, idx: usize, end: &End, image: &Image<'_>) -> Option<Branch> {
+        let Placed { range, rows } = self.placed.get(idx)?.as_ref()?;
+        let instruction = &end.instruction;
+        let (place, start, length) = match end.room {
+            Room::Beginning => return None,
+            Room::Branch(at) => (Place::End, at, BRANCH_BYTES),
+            Room::Condition => (Place::Condition, instruction.ip() as usize, 0),
+        };
+        let displaced = image.bytes(start..(start + length).max(instruction.next_ip() as usize))?;
+        let copies = rows.iter().map(|row| (row.original.wrapping_sub(start), row.at));
+        Branch::new(start as u64, range.start as u64, displaced, copies)?.at(place)
     }
 
     /// The switch of a piece, for a function that has it.
