@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use rftrace_format::events::{EventLine, USER_EVENTS, event_name};
 use rftrace_format::files::{EVENTS, File as TraceFile, INFO, records};
 use rftrace_format::info::{Changes, feature};
 use rftrace_format::store::{self, Owned};
+use rftrace_format::tasks::TaskLine;
 use rftrace_read::{Error, Kind, Record, Result, SCHED_IN, SCHED_OUT, Summary, Trace, files, info};
 
 use super::walk::{ExportOptions, Item, walk};
@@ -17,7 +18,8 @@ use super::walk::{ExportOptions, Item, walk};
 ///
 /// Its records are balanced: missing exits are added, and functions that are open at the beginning are entered there.
 /// Context switches and functions in the kernel move into the tasks' own files; uftrace shows no names for functions of
-/// the kernel there. Symbols, maps and other files are copied. `info` comes last: a directory without it is no trace.
+/// the kernel there. Symbols, maps and other files are copied; `task.txt` names only tasks with records. `info` comes
+/// last: a directory without it is no trace.
 ///
 /// # Errors
 ///
@@ -58,7 +60,7 @@ pub fn write_directory(trace: &Trace, options: &ExportOptions, directory: &Path)
         // Nothing but the empty directory is there yet.
         return Err(Error::Export("no records in this part of the trace".into()));
     }
-    copy_metadata(trace.dir(), directory)?;
+    copy_metadata(trace.dir(), directory, &tids.iter().copied().collect())?;
     if !kernel_events.is_empty() {
         let path = directory.join(EVENTS);
         let line = |&id: &u64| {
@@ -97,7 +99,7 @@ fn user_event(id: u64) -> u64 {
 }
 
 /// Copies all files but `info`, and those that hold what happened.
-fn copy_metadata(from: &Path, to: &Path) -> Result<()> {
+fn copy_metadata(from: &Path, to: &Path, tids: &BTreeSet<u32>) -> Result<()> {
     let unreadable = |path: &Path, source| Error::Io { path: path.to_owned(), source };
     for entry in fs::read_dir(from).map_err(|source| unreadable(from, source))? {
         let path = entry.map_err(|source| unreadable(from, source))?.path();
@@ -107,10 +109,27 @@ fn copy_metadata(from: &Path, to: &Path) -> Result<()> {
             kind.is_some_and(|kind| matches!(kind, TraceFile::Info | TraceFile::KernelHeader) || kind.is_data());
         if !is_replaced && path.is_file() {
             let target = to.join(name);
-            fs::copy(&path, &target).map_err(|source| Error::WriteFile { path: target, source })?;
+            let copied = match kind {
+                Some(TraceFile::Tasks) => copy_tasks(&files::open(&path)?, &target, tids),
+                _ => fs::copy(&path, &target).map(drop),
+            };
+            copied.map_err(|source| Error::WriteFile { path: target, source })?;
         }
     }
     Ok(())
+}
+
+/// Copies the lines of `task.txt` but for those of other tasks, whose files would be missing.
+fn copy_tasks(from: &File, to: &Path, tids: &BTreeSet<u32>) -> io::Result<()> {
+    let mut out = BufWriter::new(File::create(to)?);
+    for line in BufReader::new(from).split(b'\n') {
+        let line = line?;
+        let parsed = str::from_utf8(&line).ok().and_then(|line| TaskLine::parse(line).ok()?);
+        if !matches!(parsed, Some(TaskLine::Task { tid, .. }) if !tids.contains(&tid)) {
+            out.write_all(&[&line, &b"\n"[..]].concat())?;
+        }
+    }
+    out.flush()
 }
 
 /// A task's file, which is made when its first record comes.

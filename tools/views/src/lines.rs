@@ -42,12 +42,18 @@ impl Values {
     pub fn call(&self, name: &str) -> String {
         let parentheses = match &self.arguments {
             Some(arguments) => format!("({arguments})"),
-            None if name.ends_with(')') => String::new(),
+            None if has_parameters(name) => String::new(),
             None => "()".to_owned(),
         };
         let result = self.result.as_ref().map_or_else(String::new, |result| format!(" = {result}"));
         format!("{name}{parentheses}{result}")
     }
+}
+
+/// Returns true if a function's name ends with its parameters, or with what C++ has behind them.
+fn has_parameters(name: &str) -> bool {
+    let is_qualifier = |word| matches!(word, "" | "const" | "volatile" | "&" | "&&");
+    name.rsplit_once(')').is_some_and(|(_, behind)| behind.split(' ').all(is_qualifier))
 }
 
 /// The event of a line.
