@@ -4,6 +4,7 @@
 //! - [`tools`]: what else a test needs, such as gcc, and what happens where that is missing.
 //! - [`fixtures`]: the programs, built on demand. C and C++ sources are in `fixtures/c`, the Rust ones are the binaries of
 //!   the package `fixtures/rust`.
+//! - [`golden`]: traces that are kept, and the outputs of commands on them.
 //! - [`run`]: runs of programs, each in a folder of its own.
 //! - [`scenarios`]: programs, and what their traces must show, as data.
 //! - [`terminal`]: commands in a terminal.
@@ -15,6 +16,7 @@
 
 pub mod conformance;
 pub mod fixtures;
+pub mod golden;
 pub mod run;
 pub mod scenarios;
 pub mod terminal;

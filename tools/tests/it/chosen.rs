@@ -1,14 +1,14 @@
 //! Parts of a trace: what the options -F, -N, -D, -t and ranges of times leave.
 
+use std::process::Command;
+
 use proptest::prelude::*;
 use rftrace_read::{Choice, Pattern};
 use rftrace_views::{Call, CallTree};
 
 use crate::cli::rftrace;
-use crate::dir::{A, B, C, Files, MAIN, MARK, entry, event, exit, lost, trace};
+use crate::dir::{A, B, C, MAIN, entry, exit, trace};
 use crate::hostile::copies_go_on;
-use crate::replay::replay;
-use crate::uftrace::uftrace;
 
 fn pattern(text: &str) -> Pattern {
     Pattern::new(text).expect("a pattern")
@@ -18,144 +18,6 @@ fn choice(change: impl FnOnce(&mut Choice)) -> Choice {
     let mut choice = Choice::default();
     change(&mut choice);
     choice
-}
-
-/// The outline of the first task.
-fn outline(records: &[[u8; 16]], choice: Choice) -> String {
-    let dir = trace(records);
-    let mut trace = dir.open();
-    trace.choose(choice);
-    let tree = CallTree::read(&trace, &trace.tasks()[0]).expect("a readable trace");
-    assert!(tree.warnings.is_empty(), "{}", tree.warnings);
-    tree.to_string()
-}
-
-/// `main` calls `a`, which calls `b` and `c`, and then `b`, which calls `c`.
-fn sample() -> Vec<[u8; 16]> {
-    vec![
-        entry(10, 0, MAIN),
-        entry(20, 1, A),
-        entry(30, 2, B),
-        exit(35, 2, B),
-        event(36, 2, MARK),
-        entry(40, 2, C),
-        exit(60, 2, C),
-        exit(70, 1, A),
-        entry(80, 1, B),
-        entry(81, 2, C),
-        exit(82, 2, C),
-        exit(90, 1, B),
-        exit(100, 0, MAIN),
-    ]
-}
-
-#[test]
-fn by_names() {
-    for (below, not_below, expected) in [
-        (&["a"][..], &[][..], "a\n  b\n  c\n"),
-        (&["b"], &[], "b\nb\n  c\n"),
-        (&["[ab]"], &["c"], "a\n  b\nb\n"),
-        (&[], &["a", "/^c$/"], "main\n  b\n"),
-        (&["a"], &["main"], ""),
-        (&["nothing"], &[], ""),
-    ] {
-        let chosen = choice(|choice| {
-            choice.below = below.iter().copied().map(pattern).collect();
-            choice.not_below = not_below.iter().copied().map(pattern).collect();
-        });
-        assert_eq!(outline(&sample(), chosen), expected, "{below:?} {not_below:?}");
-    }
-}
-
-#[test]
-fn by_depth_and_duration() {
-    assert_eq!(outline(&sample(), choice(|choice| choice.depth = 2)), "main\n  a\n  b\n");
-    let below_a = choice(|choice| (choice.below, choice.depth) = (vec![pattern("a")], 1));
-    assert_eq!(outline(&sample(), below_a), "a\n");
-    for (min_ns, expected) in [
-        (1, "main\n  a\n    b\n    c\n  b\n    c\n"),
-        (5, "main\n  a\n    b\n    c\n  b\n"),
-        (10, "main\n  a\n    c\n  b\n"),
-        (11, "main\n  a\n    c\n"),
-        (90, "main\n"),
-        (91, ""),
-    ] {
-        assert_eq!(outline(&sample(), choice(|choice| choice.min_ns = min_ns)), expected, "{min_ns}");
-    }
-}
-
-#[test]
-fn by_time() {
-    let dir = trace(&sample());
-    let mut trace = dir.open();
-    trace.choose(choice(|choice| choice.times = 38..81));
-    let (text, summary) = replay(&trace, false);
-    assert_eq!(
-        text,
-        "# DURATION     TID     FUNCTION
-            [     7] | main() {
-            [     7] |   a() {
-   0.020 us [     7] |     c();
-   0.032 us [     7] |   } /* a */
-   0.001 us [     7] |   b();
-   0.043 us [     7] | } /* main */
-"
-    );
-    assert!(summary.warnings.is_empty(), "{}", summary.warnings);
-    for nothing in [101..200, 1..10, 45..45] {
-        trace.choose(choice(|choice| choice.times = nothing));
-        assert_eq!(replay(&trace, false).1.records, 0);
-    }
-    // Without a record in it.
-    trace.choose(choice(|choice| choice.times = 45..50));
-    assert_eq!(
-        replay(&trace, false).0,
-        "# DURATION     TID     FUNCTION
-            [     7] | main() {
-            [     7] |   a() {
-   0.005 us [     7] |     c();
-   0.005 us [     7] |   } /* a */
-   0.005 us [     7] | } /* main */
-"
-    );
-}
-
-#[test]
-fn what_is_in_a_function_goes_with_it() {
-    let dir = trace(&sample());
-    let mut trace = dir.open();
-    let name = trace.events().name(1_000_000).into_owned();
-    let mut is_shown = |chosen| {
-        trace.choose(chosen);
-        replay(&trace, false).0.contains(&name)
-    };
-    assert!(is_shown(Choice::default()));
-    assert!(is_shown(choice(|choice| choice.below = vec![pattern("a")])));
-    assert!(!is_shown(choice(|choice| choice.below = vec![pattern("b")])));
-    assert!(!is_shown(choice(|choice| choice.not_below = vec![pattern("a")])));
-    assert!(!is_shown(choice(|choice| choice.min_ns = 60)));
-    assert!(!is_shown(choice(|choice| choice.times = 40..1000)));
-}
-
-#[test]
-fn losses_are_told_of_anyway() {
-    let records = [entry(10, 0, MAIN), lost(20, 3), entry(30, 1, A), exit(40, 1, A), exit(50, 0, MAIN)];
-    let dir = trace(&records);
-    let mut trace = dir.open();
-    trace.choose(choice(|choice| choice.below = vec![pattern("a")]));
-    let (text, _) = replay(&trace, false);
-    assert!(text.contains("LOST 3 records") && text.contains("| a();") && !text.contains("main"), "{text}");
-}
-
-#[test]
-fn tasks() {
-    let files = Files::new(&[(7, &[entry(10, 0, MAIN), exit(90, 0, MAIN)]), (8, &[entry(30, 0, B), exit(60, 0, B)])]);
-    let dir = files.write();
-    let mut trace = dir.open();
-    assert_eq!(trace.keep_tasks(&[8, 9]), Err(9));
-    assert_eq!(trace.tasks().len(), 2);
-    assert_eq!(trace.keep_tasks(&[8]), Ok(()));
-    assert_eq!(trace.tasks().iter().map(|task| task.tid()).collect::<Vec<_>>(), [8]);
 }
 
 /// The calls that a choice leaves of a whole tree, by looking at all of it.
@@ -263,7 +125,8 @@ fn an_index_is_made_for_a_large_trace() {
     let text = show(&late);
     assert!(text.contains("\"a\",1,30\n") && text.contains("\"c\",1,10\n"), "{text}");
     assert_eq!(std::fs::read(&index).expect("an index"), made, "it is still of use");
-    if let Some(output) = uftrace("report", dir.path(), &[]) {
+    let mut uftrace = Command::new("uftrace");
+    if let Some(output) = crate::import::text(uftrace.args(["report", "--no-pager", "-d"]).arg(dir.path())) {
         assert!(output.contains("300000  c"), "{output}");
     }
 

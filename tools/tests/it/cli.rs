@@ -38,26 +38,6 @@ const REPLAY: &str = "# DURATION     TID     FUNCTION
 ";
 
 #[test]
-fn replay() {
-    let dir = sample();
-    for args in [&["replay", utf8(dir.path())][..], &["replay", "--builtin", utf8(dir.path())]] {
-        assert_eq!(run(args), (Some(0), REPLAY.into(), String::new()));
-    }
-}
-
-#[test]
-fn report() {
-    let dir = sample();
-    let expected = "  Wall 0.004 us, 1 thread; waiting counts as self time, as context switches were not recorded; tracing's own time included
-  Total time   Self time       Calls  Function
-  ==========  ==========  ==========  ====================
-    0.004 us    0.003 us           1  main
-";
-    let args = ["report", "--sort", "self", "--limit", "1", utf8(dir.path())];
-    assert_eq!(run(&args), (Some(0), expected.into(), String::new()));
-}
-
-#[test]
 fn the_directory_may_be_left_out() {
     let dir = sample();
     let output = rftrace(&["replay"]).current_dir(dir.path()).output().unwrap();
@@ -72,17 +52,6 @@ fn the_directory_may_be_left_out() {
     }
     let output = rftrace(&["replay"]).current_dir(parent.path()).output().unwrap();
     assert_eq!(parts(&output), (Some(0), REPLAY.into(), String::new()));
-}
-
-#[test]
-fn hints_go_to_stderr() {
-    let dir = sample();
-    let (code, stdout, stderr) = run(&["replay", "--hints", utf8(dir.path())]);
-    assert_eq!((code, stdout.as_str()), (Some(0), REPLAY));
-    let place = format!("The trace lies in {}\n", dir.path().canonicalize().unwrap().display());
-    for text in [place.as_str(), "rftrace report ", "rftrace graph "] {
-        assert!(stderr.contains(text), "{text} in {stderr}");
-    }
 }
 
 #[test]
@@ -103,19 +72,6 @@ fn exit_codes() {
     }
     assert_eq!(run(&[]).0, Some(2));
     assert_eq!(run(&["report", "--sort", "name"]).0, Some(2));
-}
-
-#[test]
-fn warnings_and_empty_traces() {
-    let dir = trace(&[exit(1, 0, A), exit(2, 0, A)]);
-    let (code, stdout, stderr) = run(&["report", utf8(dir.path())]);
-    assert_eq!(code, Some(0));
-    assert!(stdout.contains("  a\n"));
-    assert_eq!(stderr, "rftrace: 1 function exit had no entry and was ignored\n");
-
-    let (code, _, stderr) = run(&["replay", utf8(trace(&[]).path())]);
-    assert_eq!(code, Some(0));
-    assert!(stderr.starts_with("rftrace: the trace holds no records"), "{stderr}");
 }
 
 #[test]
@@ -173,17 +129,6 @@ fn uftrace_is_used_if_it_is_asked_for() {
     let (code, _, stderr) = run(&["replay", "--uftrace", utf8(dir.path())]);
     assert_eq!(code, Some(1));
     assert!(stderr.contains("uftrace is not in PATH"), "{stderr}");
-}
-
-#[test]
-fn columns_of_a_replay() {
-    let dir = sample();
-    let replay = |args: &[&str]| run(&[&["replay", utf8(dir.path())], args].concat());
-    assert_eq!(replay(&["-f", "none"]).1, "main() {\n  a();\n} /* main */\n");
-    assert_eq!(replay(&["--color", "yes", "-f", "none"]).1, "main() {\n  a();\n} \u{1b}[90m/* main */\u{1b}[m\n");
-    let (code, _, message) = replay(&["-f", "tid,duraton"]);
-    assert_eq!(code, Some(2));
-    assert!(message.contains("there is no column `duraton`, but duration, tid, addr,"), "{message}");
 }
 
 #[test]

@@ -2,36 +2,14 @@
 
 use std::fs;
 
-use serde_json::Value;
-
 use crate::cli::{parts, rftrace, run, utf8};
-use crate::dir::{A, Files, MAIN, entry, exit, trace};
+use crate::dir::{A, MAIN, entry, exit, trace};
 
 fn sample() -> crate::dir::Dir {
     trace(&[entry(1_000, 0, MAIN), entry(2_000, 1, A), exit(3_500, 1, A), exit(5_000, 0, MAIN)])
 }
 
 const FORMATS: [&str; 5] = ["--chrome", "--perfetto", "--flamegraph", "--folded", "--firefox"];
-
-#[test]
-fn to_stdout() {
-    let dir = sample();
-    let folded = "main 2500\nmain;a 1500\n";
-    assert_eq!(run(&["dump", "--folded", utf8(dir.path())]), (Some(0), folded.into(), String::new()));
-    let by_thread = "prog (7);main 2500\nprog (7);main;a 1500\n";
-    let args = ["dump", "--folded", "--by-thread", utf8(dir.path())];
-    assert_eq!(run(&args), (Some(0), by_thread.into(), String::new()));
-    let output = rftrace(&["dump", "--folded"]).current_dir(dir.path()).output().unwrap();
-    assert_eq!(parts(&output), (Some(0), folded.into(), String::new()));
-
-    for format in ["--chrome", "--firefox"] {
-        let (code, stdout, stderr) = run(&["dump", format, utf8(dir.path())]);
-        assert_eq!((code, stderr.as_str()), (Some(0), ""));
-        serde_json::from_str::<Value>(&stdout).unwrap();
-    }
-    let (code, stdout, _) = run(&["dump", "--flamegraph", utf8(dir.path())]);
-    assert!(code == Some(0) && stdout.ends_with("</svg>"), "{stdout}");
-}
 
 #[test]
 fn a_range_beyond_the_trace_is_refused() {
@@ -84,45 +62,6 @@ fn to_a_file() {
 }
 
 #[test]
-fn ranges_and_tasks() {
-    let files = Files::new(&[
-        (7, &[entry(1_000, 0, MAIN), entry(2_000, 1, A), exit(3_500, 1, A), exit(5_000, 0, MAIN)]),
-        (8, &[entry(3_000, 0, A), exit(3_001, 0, A)]),
-    ]);
-    let dir = files.write();
-    let folded = |args: &[&str]| {
-        let (code, stdout, stderr) = run(&[&["dump", "--folded", utf8(dir.path())], args].concat());
-        assert_eq!((code, stderr.as_str()), (Some(0), ""), "{args:?}");
-        stdout
-    };
-    assert_eq!(folded(&["--tid", "8"]), "a 1\n");
-    assert_eq!(folded(&["--task", "7"]), "main 2500\nmain;a 1500\n");
-    assert_eq!(folded(&["--from", "1.5us"]), "a 1\nmain 1500\nmain;a 1000\n");
-    assert_eq!(folded(&["--to", "1.5us"]), "main 1000\nmain;a 500\n");
-    assert_eq!(folded(&["--from", "0.000002500", "--to", "0.000003"]), "main;a 500\n");
-    assert_eq!(folded(&["-r", "0.000002500~0.000003"]), "main;a 500\n");
-}
-
-#[test]
-fn to_a_directory() {
-    let dir = sample();
-    let parent = tempfile::tempdir().unwrap();
-    let part = parent.path().join("part");
-    let args = ["dump", "--uftrace", "--from", "1500ns", utf8(dir.path()), "-o", utf8(&part)];
-    assert_eq!(run(&args), (Some(0), String::new(), String::new()));
-    let expected = "# DURATION     TID     FUNCTION
-            [     7] | main() {
-   1.000 us [     7] |   a();
-   2.500 us [     7] | } /* main */
-";
-    assert_eq!(run(&["replay", utf8(&part)]), (Some(0), expected.into(), String::new()));
-
-    let (code, _, stderr) = run(&args);
-    assert_eq!(code, Some(1));
-    assert!(stderr.contains("part: not empty; choose another directory"), "{stderr}");
-}
-
-#[test]
 fn wrong_usage() {
     let dir = sample();
     let (code, _, stderr) = run(&["dump", utf8(dir.path())]);
@@ -159,20 +98,6 @@ fn failures_name_the_file() {
             );
         }
     }
-}
-
-/// The readable part is a valid file.
-#[test]
-fn an_unreadable_file() {
-    let records = [entry(1_000, 0, MAIN), exit(5_000, 0, MAIN)];
-    let dir = Files::new(&[(7, &records), (8, &records)]).write();
-    fs::remove_file(dir.file("8.dat")).unwrap();
-    fs::create_dir(dir.file("8.dat")).unwrap();
-    let (code, stdout, stderr) = run(&["dump", "--chrome", utf8(dir.path())]);
-    assert_eq!(code, Some(1));
-    assert!(stderr.contains("8.dat: cannot read it: "), "{stderr}");
-    let events = serde_json::from_str::<Value>(&stdout).unwrap();
-    assert_eq!(events["traceEvents"].as_array().map(Vec::len), Some(4), "two names, an entry and an exit");
 }
 
 #[test]

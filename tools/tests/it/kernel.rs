@@ -9,82 +9,13 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rftrace_kernel::convert::convert;
 use rftrace_kernel::header::{Header, What};
-use rftrace_kernel::names::{Functions, syscall_address};
-use rftrace_kernel::page::{Layout, Page, PageWriter};
-use rftrace_read::{Kind, Warning};
-use rftrace_tests::tools;
-
-use crate::dir::{A, Files, MAIN, entry, exit};
+use rftrace_kernel::names::syscall_address;
+use rftrace_kernel::page::{Layout, Page};
+use rftrace_read::{Kind, Trace, Warning};
+use rftrace_tests::{golden, tools};
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
-
-const COMMON: &str = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
-    \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
-    \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
-    \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n";
-const PAGE: &str = "\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\
-    \tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n\
-    \tfield: char data;\toffset:16;\tsize:4080;\tsigned:0;\n";
-
-/// A function of the kernel, and one that it calls.
-const VFS_WRITE: u64 = 0xffff_ffff_8100_0100;
-const SECURITY: u64 = 0xffff_ffff_8100_0200;
-const SYMBOLS: &[u8] = b"ffffffff81000100 T vfs_write\nffffffff81000200 t security_file\nffffffff81000300 T other\n";
-
-const SYS_ENTER: u16 = 443;
-const SYS_EXIT: u16 = 442;
-const FUNCTION: u16 = 1;
-const IRQ: u16 = 225;
-
-/// A kernel's description of its events.
-fn header() -> Header {
-    let format = |name: &str, id: u16, fields: &[&str]| {
-        let field = |(place, name): (usize, &&str)| {
-            format!("\tfield:unsigned long {name};\toffset:{};\tsize:8;\tsigned:0;\n", 8 + 8 * place)
-        };
-        let fields: String = fields.iter().enumerate().map(field).collect();
-        format!("name: {name}\nID: {id}\nformat:\n{COMMON}{fields}\nprint fmt: \"irq=%d\", REC->common_pid\n")
-    };
-    let formats = [
-        ("raw_syscalls/sys_enter", format("sys_enter", SYS_ENTER, &["id"])),
-        ("raw_syscalls/sys_exit", format("sys_exit", SYS_EXIT, &["id"])),
-        ("ftrace/function", format("function", FUNCTION, &["ip", "parent_ip"])),
-        ("irq/irq_handler_entry", format("irq_handler_entry", IRQ, &["irq"])),
-    ];
-    Header::new(PAGE, formats).expect("formats")
-}
-
-fn record(id: u16, tid: u32, values: &[u64]) -> Vec<u8> {
-    let head = [&id.to_le_bytes()[..], &[0, 0], &tid.to_le_bytes()].concat();
-    head.into_iter().chain(values.iter().flat_map(|value| value.to_le_bytes())).collect()
-}
-
-/// A trace of tasks 7 and 8, with what a kernel has recorded on each processor.
-fn files(processors: &[&[(u64, Vec<u8>)]]) -> Files {
-    let first = [entry(100, 0, MAIN), entry(200, 1, A), exit(600, 1, A), exit(900, 0, MAIN)];
-    let mut files = Files::new(&[(7, &first), (8, &[entry(300, 0, A), exit(500, 0, A)])]);
-    files.0.get_mut("info").expect("a file")[16] |= 1 << 2;
-    let raw: Vec<Vec<u8>> = processors
-        .iter()
-        .map(|records| {
-            let mut out = PageWriter::new(Vec::new());
-            records.iter().for_each(|(time, record)| out.event(*time, record).expect("memory"));
-            out.finish().expect("memory")
-        })
-        .collect();
-    let mut outs = vec![Vec::new(); raw.len()];
-    let functions = Functions::parse(SYMBOLS);
-    let sources = raw.iter().map(Vec::as_slice).zip(&mut outs).collect();
-    let converted = convert(sources, &header(), &functions, |time| time).expect("memory");
-    for (place, out) in outs.into_iter().enumerate() {
-        files.0.insert(format!("kernel-cpu{place}.dat"), out);
-    }
-    files.0.insert("kernel_header".into(), converted.header.to_string().into());
-    files.0.insert("kallsyms".into(), functions.table(converted.addresses).into());
-    files
-}
 
 fn replay(trace: &rftrace_read::Trace) -> String {
     let mut out = Vec::new();
@@ -92,101 +23,38 @@ fn replay(trace: &rftrace_read::Trace) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// System calls of a task, one of them with functions of the kernel, on two processors.
-fn example() -> Files {
-    files(&[
-        &[
-            (50, record(SYS_ENTER, 7, &[2])),
-            (60, record(SYS_EXIT, 7, &[2])),
-            (210, record(SYS_ENTER, 7, &[1])),
-            (220, record(FUNCTION, 7, &[VFS_WRITE + 4, 0])),
-            (230, record(FUNCTION, 7, &[SECURITY, VFS_WRITE + 30])),
-            (240, record(FUNCTION, 99, &[SECURITY, VFS_WRITE + 30])),
-        ],
-        &[
-            (250, record(IRQ, 7, &[5])),
-            (350, record(SYS_EXIT, 7, &[1])),
-            (400, record(FUNCTION, 8, &[VFS_WRITE, 0])),
-            // The task has ended without telling.
-            (700, record(SYS_ENTER, 7, &[231])),
-        ],
-    ])
-}
-
-#[test]
-fn the_kernel_lies_below_the_program() {
-    let trace = example().write();
-    let opened = trace.open();
-    assert!(opened.warnings().is_empty(), "{}", opened.warnings());
-    let expected = "\
-# DURATION     TID     FUNCTION
-            [     7] | main() {
-            [     7] |   a() {
-            [     7] |     linux:sys_write() {
-            [     7] |       vfs_write() {
-            [     7] |         security_file() {
-            [     7] |           /* linux:irq_handler_entry */
-            [     8] | a() {
-   0.120 us [     7] |         } /* security_file */
-   0.130 us [     7] |       } /* vfs_write */
-   0.140 us [     7] |     } /* linux:sys_write */
-            [     8] |   vfs_write();
-   0.200 us [     8] | } /* a */
-   0.400 us [     7] |   } /* a */
-            [     7] |   linux:sys_exit_group();
-   0.800 us [     7] | } /* main */
-";
-    let shown = replay(&opened);
-    // How long a point takes is shown in one way or another.
-    let plain = |text: &str| text.replace("   0.000 us [", "            [");
-    assert_eq!(plain(&shown), expected);
-    let mut uftrace = Command::new("uftrace");
-    uftrace.args(["replay", "--no-pager", "--color=no", "-d"]).arg(trace.path());
-    if let Some(replayed) = crate::import::text(&mut uftrace) {
-        for call in ["linux:sys_write", "vfs_write", "security_file"] {
-            assert_eq!(replayed.matches(&format!("{call}() {{")).count(), 1, "{replayed}");
-        }
-    }
-}
-
-#[test]
-fn a_part_of_the_trace_has_the_kernel_too() {
-    let trace = example().write();
-    let to = tempfile::tempdir().expect("a folder");
-    let part = to.path().join("part");
-    rftrace_export::write_directory(&trace.open(), &Default::default(), &part).expect("a directory");
-    let part = rftrace_read::Trace::open(&part).expect("a trace");
-    assert_eq!(replay(&part), replay(&trace.open()));
+/// The golden trace, in which a file is changed.
+fn changed(name: &str, act: impl FnOnce(&mut Vec<u8>)) -> tempfile::TempDir {
+    let dir = golden::copy("kernel");
+    let path = dir.path().join(name);
+    let mut bytes = fs::read(&path).expect("a file");
+    act(&mut bytes);
+    fs::write(path, bytes).expect("a writable folder");
+    dir
 }
 
 #[test]
 fn damaged_files() {
-    let whole = example();
-    let count = |files: &Files, warning| files.write().open().warnings().count(warning);
-    let change = |name: &str, act: &dyn Fn(&mut Vec<u8>)| {
-        let mut files = whole.clone();
-        act(files.0.get_mut(name).expect("a file"));
-        files
-    };
-    let cut = change("kernel-cpu0.dat", &|bytes| bytes.truncate(40));
+    let count = |dir: &tempfile::TempDir, warning| Trace::open(dir.path()).expect("a trace").warnings().count(warning);
+    let cut = changed("kernel-cpu0.dat", |bytes| bytes.truncate(40));
     assert_eq!(count(&cut, Warning::CorruptStretch), 1);
-    let lost = change("kernel-cpu0.dat", &|bytes| bytes[11] |= 1 << 7);
+    let lost = changed("kernel-cpu0.dat", |bytes| bytes[11] |= 1 << 7);
     assert_eq!(count(&lost, Warning::LostKernelRecord), 1);
     // The length of the first event is wrong.
-    let wrong = change("kernel-cpu0.dat", &|bytes| bytes[16] = 0);
+    let wrong = changed("kernel-cpu0.dat", |bytes| bytes[16] = 0);
     assert!(count(&wrong, Warning::CorruptStretch) > 0);
     // Without the feature bit the files are none of the trace.
-    let without = change("info", &|bytes| bytes[16] &= !4);
-    assert!(!replay(&without.write().open()).contains("linux:"));
-    let no_header = change("kernel_header", &|bytes| bytes.truncate(50));
-    let dir = no_header.write();
-    let error = rftrace_read::Trace::open(dir.path()).expect_err("no formats").to_string();
+    let without = changed("info", |bytes| bytes[16] &= !4);
+    assert!(!replay(&Trace::open(without.path()).expect("a trace")).contains("linux:"));
+    let no_header = changed("kernel_header", |bytes| bytes.truncate(50));
+    let error = Trace::open(no_header.path()).expect_err("no formats").to_string();
     assert!(error.contains("kernel_header"), "{error}");
     // Any file may end anywhere.
     for name in ["kernel_header", "kallsyms", "kernel-cpu1.dat"] {
-        for length in (0..whole.0[name].len()).step_by(37) {
-            let dir = change(name, &|bytes| bytes.truncate(length)).write();
-            if let Ok(trace) = rftrace_read::Trace::open(dir.path()) {
+        let length = fs::metadata(golden::copy("kernel").path().join(name)).expect("a file").len();
+        for length in (0..length as usize).step_by(37) {
+            let dir = changed(name, |bytes| bytes.truncate(length));
+            if let Ok(trace) = Trace::open(dir.path()) {
                 replay(&trace);
             }
         }
@@ -196,7 +64,6 @@ fn damaged_files() {
 /// Whatever the files hold, they are read or an error, and what is shown is balanced.
 #[test]
 fn changed_files() {
-    let whole = example();
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = |below: usize| {
         state ^= state << 13;
@@ -206,16 +73,15 @@ fn changed_files() {
     };
     let mut n_opened = 0;
     for _ in 0..300 {
-        let mut files = whole.clone();
         let name = ["kernel-cpu0.dat", "kernel-cpu0.dat", "kernel-cpu1.dat", "kernel_header", "kallsyms"][random(5)];
-        let bytes = files.0.get_mut(name).expect("a file");
-        for _ in 0..=random(8) {
-            // Where there is something in a page.
-            let place = random(bytes.len().min(300));
-            bytes[place] = [0, 0xff, 11, 10, 29, 30, 31, 128][random(8)];
-        }
-        let dir = files.write();
-        let Ok(trace) = rftrace_read::Trace::open(dir.path()) else { continue };
+        let dir = changed(name, |bytes| {
+            for _ in 0..=random(8) {
+                // Where there is something in a page.
+                let place = random(bytes.len().min(300));
+                bytes[place] = [0, 0xff, 11, 10, 29, 30, 31, 128][random(8)];
+            }
+        });
+        let Ok(trace) = Trace::open(dir.path()) else { continue };
         n_opened += 1;
         replay(&trace);
         for task in trace.tasks() {

@@ -207,6 +207,14 @@ fn files_that_are_none() {
     assert!(message.contains("pipe: cannot read it: not a regular file"), "{message}");
 }
 
+#[test]
+fn indentation_has_an_end() {
+    let dir = trace_with(&(0..3_000).map(|time| entry(time, 0, A)).collect::<Vec<_>>(), &[]);
+    let text = succeeds(200, &["replay"], dir.path());
+    let widths = text.lines().filter_map(|line| line.find("a() {"));
+    assert_eq!(widths.max(), Some("            [     7] | ".len() + 2 * 1024));
+}
+
 /// Real traces are far below the limits.
 #[test]
 fn a_hundred_thousand_threads_and_a_million_symbols() {

@@ -2,73 +2,21 @@
 
 use std::fs;
 
+use rftrace_tests::golden;
+
 use crate::cli::{rftrace, run, utf8};
-use crate::dir::{A, Files, MAIN, NAMELESS, entry, event, exit};
-
-const VIEWS: [&[&str]; 3] = [&["report"], &["replay", "--builtin"], &["dump", "--folded"]];
-
-fn files() -> Files {
-    Files::new(&[
-        (7, &[entry(1, 0, MAIN), entry(2, 1, A), exit(3, 1, A), exit(5, 0, MAIN)]),
-        (8, &[entry(2, 0, A), exit(4, 0, A)]),
-    ])
-}
-
-/// The lines on stderr are these, in their beginnings, for each view.
-fn said(files: &Files, expected: &[&str]) {
-    let dir = files.write();
-    for view in VIEWS {
-        let (code, _, stderr) = run(&[view, &[utf8(dir.path())]].concat());
-        let lines: Vec<&str> = stderr.lines().collect();
-        let fits = lines.iter().zip(expected).all(|(line, expected)| line.contains(expected));
-        assert!(code == Some(0) && lines.len() == expected.len() && fits, "{view:?}: {stderr}");
-    }
-}
-
-#[test]
-fn a_full_buffer_and_an_overwritten_one() {
-    let mut files = files();
-    said(&files, &[]);
-    files.0.insert("record.txt".into(), "full=1\noverwritten=0\nuntraced_threads=2\n".into());
-    said(&files, &["rftrace: The buffer was full before the end", "rftrace: Lost threads, which were too many"]);
-    files.0.insert("record.txt".into(), "full=0\noverwritten=3\nuntraced_threads=0\n".into());
-    said(&files, &["rftrace: The beginning was lost"]);
-
-    // As the record of a task says it.
-    const OVERWRITTEN: u64 = 1_000_001;
-    let mut files = Files::new(&[(7, &[event(1, 0, OVERWRITTEN), entry(2, 0, A), exit(3, 0, A)])]);
-    files.0.insert("events.txt".into(), format!("EVENT: {OVERWRITTEN} rftrace:overwritten_records\n").into());
-    said(&files, &["rftrace: The beginning was lost"]);
-    files.0.insert("events.txt".into(), format!("EVENT: {OVERWRITTEN} rftrace:lost_1200_calls\n").into());
-    said(&files, &["deep: 1,200"]);
-}
-
-#[test]
-fn files_and_names_that_are_missing() {
-    let mut files = files();
-    files.0.remove("8.dat");
-    said(&files, &["rftrace: no file 8.dat, "]);
-    // Of a fork there need not be records.
-    let mut task_txt = files.0.get("task.txt").expect("a file").clone();
-    task_txt.extend(b"FORK timestamp=0.000000003 pid=9 ppid=7\n");
-    files.0.insert("task.txt".into(), task_txt);
-    said(&files, &["rftrace: no file 8.dat, "]);
-
-    let nameless =
-        Files::new(&[(7, &[entry(1, 0, MAIN), entry(2, 1, NAMELESS), exit(3, 1, NAMELESS), exit(5, 0, MAIN)])]);
-    said(&nameless, &["rftrace symbols "]);
-}
+use crate::dir::{Files, NAMELESS, entry, exit};
 
 #[test]
 #[cfg(unix)]
 fn they_are_said_behind_uftraces_replay_too() {
     use std::os::unix::fs::PermissionsExt;
 
-    let mut files = files();
-    files.0.insert("record.txt".into(), "full=1\n".into());
-    files.0.remove("prog.sym");
-    files.0.remove("8.dat");
-    let dir = files.write();
+    let dir = golden::copy("losses/full");
+    for name in ["prog.sym", "8.dat"] {
+        fs::remove_file(dir.path().join(name)).expect("a file");
+    }
+    fs::write(dir.path().join("record.txt"), "full=1\n").expect("a writable folder");
     let bin = tempfile::tempdir().expect("a folder");
     let uftrace = bin.path().join("uftrace");
     fs::write(&uftrace, "#!/bin/sh\n").expect("a writable folder");

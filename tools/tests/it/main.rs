@@ -15,12 +15,13 @@ mod counters;
 mod dump;
 mod example;
 mod export;
+#[cfg(target_os = "linux")]
+mod golden;
 mod graph;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod import;
 mod info;
-mod inlined;
 #[cfg(target_os = "linux")]
 mod kernel;
 #[cfg(target_os = "linux")]
@@ -34,8 +35,6 @@ mod perfetto;
 mod reader;
 #[cfg(target_os = "linux")]
 mod replace;
-mod replay;
-mod report;
 #[cfg(target_os = "linux")]
 mod schedule;
 #[cfg(unix)]
@@ -45,7 +44,6 @@ mod symbols;
 mod tree;
 #[cfg(target_os = "linux")]
 mod tui;
-mod uftrace;
 mod values;
 mod view;
 mod view_long;

@@ -1,9 +1,8 @@
 //! Metadata and records.
 
 use rftrace_read::{Error, Kind, Record, Trace, Warning};
-use rftrace_views::CallTree;
 
-use crate::dir::{A, B, BASE, C, Files, MAIN, SID, entry, event, exit, lost, trace, with_payload};
+use crate::dir::{A, BASE, Files, MAIN, SID, entry, event, exit, lost, trace, with_payload};
 
 /// The records of the first task, and its warnings.
 fn records(trace: &Trace) -> (Vec<Record>, Vec<(Warning, u64)>) {
@@ -124,13 +123,6 @@ fn what_is_no_record_is_skipped() {
 }
 
 #[test]
-fn times_never_go_back() {
-    let dir = trace(&[entry(10, 0, MAIN), entry(5, 1, A), exit(11, 1, A)]);
-    assert_eq!(times(&dir.open()), [10, 10, 11]);
-    assert_eq!(records(&dir.open()).1, [(Warning::TimeBackwards, 1)]);
-}
-
-#[test]
 fn a_task_without_a_file_has_no_records() {
     let mut files = Files::new(&[(7, &[]), (8, &[entry(1, 0, A)])]);
     files.0.remove("7.dat");
@@ -138,50 +130,6 @@ fn a_task_without_a_file_has_no_records() {
     let trace = trace.open();
     assert_eq!(times(&trace), [0_u64; 0]);
     assert_eq!(trace.all_records().unwrap().count(), 1);
-}
-
-#[test]
-fn merging_keeps_the_order_of_tasks_at_equal_times() {
-    let files = Files::new(&[
-        (9, &[entry(5, 0, A), exit(7, 0, A)]),
-        (7, &[entry(5, 0, B), exit(6, 0, B)]),
-        (8, &[entry(1, 0, C), exit(7, 0, C)]),
-    ]);
-    let dir = files.write();
-    let trace = dir.open();
-    let mut all = trace.all_records().unwrap();
-    let mut order = Vec::new();
-    while let Some((peeked, _)) = all.peek() {
-        let (idx, record) = all.next().unwrap().unwrap();
-        assert_eq!(peeked, idx);
-        order.push((record.time_ns, trace.tasks()[idx].tid()));
-    }
-    assert_eq!(order, [(1, 8), (5, 9), (5, 7), (6, 7), (7, 9), (7, 8)]);
-    assert!(all.next().is_none());
-}
-
-#[test]
-fn each_process_has_its_own_functions() {
-    let mut files = Files::new(&[(7, &[]), (8, &[])]);
-    let task = format!(
-        "SESS timestamp=0.000000001 pid=7 sid={SID} exename=\"/bin/prog\"\n\
-         TASK timestamp=0.000000001 tid=7 pid=7\n\
-         FORK timestamp=0.000000005 pid=8 ppid=7\n\
-         SESS timestamp=0.000000009 pid=8 sid=1111111111111111 exename=\"/sbin/prog\"\n"
-    );
-    files.0.insert("task.txt".into(), task.into());
-    let map = format!("{BASE:x}-{:x} r-xp 00000000 00:00 0 /sbin/prog build-id:abcdef\n", BASE + 0x3000);
-    files.0.insert("sid-1111111111111111.map".into(), map.into());
-    // Both programs have the same base name; the second one's symbols are with its build-id.
-    let sym = format!("# path name: /sbin/prog\n{:016x} 00000010 T other\n", A - BASE);
-    files.0.insert("prog-abcd.sym".into(), sym.into());
-
-    let dir = files.write();
-    let trace = dir.open();
-    let [parent, child] = trace.tasks() else { panic!("{:?}", trace.tasks()) };
-    assert_eq!(trace.function_name(parent, 20, A), "a");
-    assert_eq!(trace.function_name(child, 8, A), "a", "before its exec");
-    assert_eq!(trace.function_name(child, 9, A), "other", "after its exec");
 }
 
 /// uftrace knows the first 40 digits of a build-id: a symbol file has no more, but a map of another tracer may.
@@ -196,39 +144,6 @@ fn a_long_build_id_is_compared_as_far_as_uftrace_does() {
     let dir = files.write();
     let trace = dir.open();
     assert_eq!(trace.function_name(&trace.tasks()[0], 0, A), "a");
-}
-
-#[test]
-fn libraries_loaded_at_run_time() {
-    let mut files = Files::new(&[(7, &[])]);
-    let line = format!("DLOP timestamp=0.000000100 tid=7 sid={SID} base=7f0000000000 libname=\"/lib/plugin.so\"\n");
-    files.0.get_mut("task.txt").unwrap().extend(line.bytes());
-    files.0.insert("plugin.so.sym".into(), b"0000000000000010 00000010 T plug\n".to_vec());
-    let dir = files.write();
-    let trace = dir.open();
-    let task = &trace.tasks()[0];
-    assert_eq!(trace.function_name(task, 100, 0x7f00_0000_001f), "plug");
-    assert_eq!(trace.function_name(task, 99, 0x7f00_0000_001f), "<7f000000001f>");
-}
-
-#[test]
-fn kernels_in_the_higher_half() {
-    let mut files = Files::new(&[(7, &[])]);
-    let map = "ffffffff80000000-ffffffff80003000 r-xp 00000000 00:00 0 /bin/prog\n";
-    files.0.insert(format!("sid-{SID}.map"), map.into());
-    let dir = files.write();
-    let trace = dir.open();
-    assert_eq!(trace.function_name(&trace.tasks()[0], 0, 0xffff_8000_1010), "a");
-}
-
-#[test]
-fn tasks_that_task_txt_does_not_mention() {
-    let mut files = Files::new(&[(7, &[entry(1, 0, A)])]);
-    files.0.insert("task.txt".into(), Vec::new());
-    let dir = files.write();
-    let trace = dir.open();
-    assert_eq!(trace.warnings().count(Warning::UnknownTask), 1);
-    assert_eq!(CallTree::read(&trace, &trace.tasks()[0]).unwrap().to_string(), format!("<{A:x}>\n"));
 }
 
 #[test]

@@ -3,91 +3,23 @@
 use std::fs;
 use std::process::Command;
 
-use rftrace_read::{Kind, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Warning};
-use rftrace_tests::tools;
-
-use crate::dir::{A, Files, MAIN, entry, exit};
-
-const OUT: u16 = 1 << 13;
-const PREEMPTED: u16 = 1 << 14;
-
-/// A context switch as the kernel writes it.
-fn switch(tid: u32, time: u64, flags: u16) -> Vec<u8> {
-    let head = [&14_u32.to_le_bytes()[..], &flags.to_le_bytes(), &24_u16.to_le_bytes()].concat();
-    [&head[..], &7_u32.to_le_bytes(), &tid.to_le_bytes(), &time.to_le_bytes()].concat()
-}
-
-/// A trace of two tasks with these files.
-fn files(processors: &[Vec<Vec<u8>>]) -> Files {
-    let first = [entry(100, 0, MAIN), entry(200, 1, A), exit(600, 1, A), exit(900, 0, MAIN)];
-    let mut files = Files::new(&[(7, &first), (8, &[entry(300, 0, A), exit(500, 0, A)])]);
-    files.0.get_mut("info").expect("a file")[17] |= 1;
-    for (place, records) in processors.iter().enumerate() {
-        files.0.insert(format!("perf-cpu{place}.dat"), records.concat());
-    }
-    files
-}
+use rftrace_read::{Kind, SCHED_IN, SCHED_OUT, Trace};
+use rftrace_tests::{golden, tools};
 
 #[test]
-fn switches_are_among_the_records_of_their_task() {
-    let trace = files(&[
-        vec![
-            switch(7, 50, OUT),
-            switch(7, 90, 0),
-            switch(7, 250, OUT),
-            switch(8, 290, 0),
-            switch(7, 650, OUT | PREEMPTED),
-        ],
-        // It was moved to another processor.
-        vec![switch(99, 1, OUT), switch(7, 350, 0), switch(8, 510, OUT), switch(7, 700, 0), switch(7, 950, OUT)],
-    ])
-    .write();
-    let opened = trace.open();
-    let events = |idx: usize| -> Vec<(u64, u64)> {
-        let records = opened.records(&opened.tasks()[idx]).map(|record| record.expect("no error"));
-        records.filter(|record| record.kind == Kind::Event).map(|record| (record.time_ns, record.addr)).collect()
-    };
-    assert_eq!(events(0), [(250, SCHED_OUT), (350, SCHED_IN), (650, SCHED_OUT_PREEMPTED), (700, SCHED_IN)]);
-    assert_eq!(events(1), []);
-    let mut out = Vec::new();
-    let summary = rftrace_views::replay(&opened, &Default::default(), &mut out).expect("a replay");
-    let expected = "\
-# DURATION     TID     FUNCTION
-            [     7] | main() {
-            [     7] |   a() {
-            [     7] |     /* linux:sched-out */
-            [     8] | a() {
-   0.100 us [     7] |     /* linux:sched-in */
-   0.200 us [     8] | } /* a */
-   0.400 us [     7] |   } /* a */
-   0.050 us [     7] |   /* linux:schedule (pre-empted) */
-   0.800 us [     7] | } /* main */
-";
-    assert_eq!(String::from_utf8_lossy(&out), expected);
-    assert!(summary.warnings.is_empty() && opened.warnings().is_empty());
-    let mut uftrace = Command::new("uftrace");
-    uftrace.args(["replay", "--no-pager", "--color=no", "-d"]).arg(trace.path());
-    if let Some(replayed) = crate::import::text(&mut uftrace) {
-        assert_eq!(replayed, expected);
-    }
-}
-
-#[test]
-fn damaged_files() {
-    let mut files = files(&[vec![switch(7, 250, OUT), switch(7, 350, 0)]]);
-    let bytes = files.0.get_mut("perf-cpu0.dat").expect("a file");
-    bytes.truncate(40);
-    let dir = files.write();
-    assert_eq!(dir.open().warnings().count(Warning::CutRecord), 1);
-    // Without the feature bit the file is none of the trace.
-    files.0.get_mut("info").expect("a file")[17] = 0;
-    assert!(files.write().open().warnings().is_empty());
-    files.0.get_mut("info").expect("a file")[17] = 1;
-    files.0.remove("perf-cpu0.dat");
-    let dir = files.write();
-    fs::create_dir(dir.file("perf-cpu0.dat")).expect("a writable folder");
-    let error = rftrace_read::Trace::open(dir.path()).expect_err("a folder is no file");
+fn a_file_that_is_none_of_the_trace() {
+    let dir = golden::copy("switches");
+    let path = dir.path().join("perf-cpu0.dat");
+    fs::remove_file(&path).expect("a file");
+    fs::create_dir(&path).expect("a writable folder");
+    let error = Trace::open(dir.path()).expect_err("a folder is no file");
     assert!(error.to_string().contains("perf-cpu0.dat"), "{error}");
+    // Without the feature bit nobody reads it.
+    let info = dir.path().join("info");
+    let mut bytes = fs::read(&info).expect("a file");
+    bytes[17] &= !1;
+    fs::write(info, bytes).expect("a writable folder");
+    assert!(Trace::open(dir.path()).expect("a trace").warnings().is_empty());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use rftrace_tests::require;
 
 use crate::cli::{parts, rftrace, run, utf8};
-use crate::dir::{A, B, C, CPP, Dir, Files, MAIN, MARK, NAMELESS, RUST, entry, event, exit, lost, trace, with_payload};
+use crate::dir::{A, B, C, Dir, Files, MAIN, MARK, NAMELESS, RUST, entry, event, exit, trace};
 
 /// Prints all that it is told, as it comes.
 const ALL: &str = r#"
@@ -42,78 +42,6 @@ fn sample() -> Dir {
         (8, &[entry(20, 0, RUST), entry(40, 1, NAMELESS), exit(51, 1, NAMELESS), exit(67, 0, RUST)]),
     ])
     .write()
-}
-
-#[test]
-fn what_a_script_is_told() {
-    if !require(&["python3"]) {
-        return;
-    }
-    let expected = format!(
-        "begin record=False version='rftrace {}' cmds=('x', '-d y')
-entry tid=7 depth=0 timestamp=10 address={MAIN} name='main'
-event tid=7 depth=1 timestamp=15 address={MARK} name='rftrace:mark' args=''
-entry tid=7 depth=1 timestamp=20 address={A} name='a'
-entry tid=8 depth=0 timestamp=20 address={RUST} name='<rftrace::Ring as core::fmt::Debug>::fmt'
-exit tid=7 depth=1 timestamp=40 address={A} name='a' duration=20
-entry tid=8 depth=1 timestamp=40 address={NAMELESS} name='<{NAMELESS:x}>'
-exit tid=8 depth=1 timestamp=51 address={NAMELESS} name='<{NAMELESS:x}>' duration=11
-exit tid=8 depth=0 timestamp=67 address={RUST} name='<rftrace::Ring as core::fmt::Debug>::fmt' duration=47
-exit tid=7 depth=0 timestamp=990 address={MAIN} name='main' duration=980
-end
-",
-        env!("CARGO_PKG_VERSION")
-    );
-    let (code, stdout, stderr) = run_script(ALL, sample().path(), &["--", "x", "-d y"]);
-    assert_eq!((code, stdout), (Some(0), expected));
-    assert!(stderr.contains("some functions have no names"), "{stderr}");
-}
-
-/// Flaws: what was lost is left out, exits that are missing are passed on with what is known, as in the other views.
-#[test]
-fn damaged_traces() {
-    if !require(&["python3"]) {
-        return;
-    }
-    let records = [
-        exit(5, 1, C),
-        entry(10, 1, A),
-        entry(20, 2, B),
-        exit(50, 1, A),
-        exit(55, 0, CPP),
-        lost(60, 3),
-        entry(70, 0, MAIN),
-        with_payload(event(75, 1, MARK)),
-        entry(80, 1, A),
-    ];
-    let (code, stdout, stderr) = run_script(ALL, trace(&records).path(), &[]);
-    let told: Vec<_> = stdout
-        .lines()
-        .map(|line| {
-            let fields = line.split(' ').filter(|field| !field.starts_with("tid=") && !field.starts_with("address="));
-            fields.collect::<Vec<_>>().join(" ")
-        })
-        .skip(1)
-        .collect();
-    assert_eq!(code, Some(0), "{stderr}");
-    assert_eq!(
-        told,
-        [
-            "exit depth=1 timestamp=5 name='c' duration=0",
-            "entry depth=1 timestamp=10 name='a'",
-            "entry depth=2 timestamp=20 name='b'",
-            "exit depth=2 timestamp=50 name='b' duration=30",
-            "exit depth=1 timestamp=50 name='a' duration=40",
-            "exit depth=0 timestamp=55 name='call(int, char*)' duration=50",
-            "entry depth=0 timestamp=70 name='main'",
-            "event depth=1 timestamp=75 name='rftrace:mark'",
-            "entry depth=1 timestamp=80 name='a'",
-            "end",
-        ]
-    );
-    for line in ["1 function ended without a recorded exit", "3 records were lost", "1 record carries"] {
-        assert!(stderr.contains(line), "{line} in {stderr}");
-    }
 }
 
 /// Options choose a part, and UFTRACE_FUNCS functions; what a script lacks is not told.
@@ -245,44 +173,5 @@ fn errors_before_scripts() {
         let (code, stdout, stderr) = run(args);
         assert_eq!((code, stdout.as_str()), (Some(1), ""), "{args:?}");
         assert!(stderr.starts_with("rftrace: ") && stderr.contains(message), "{args:?}: {stderr}");
-    }
-}
-
-/// Debian's uftrace makes the same calls, of the same script, on the same directory.
-#[test]
-fn as_uftrace_runs_it() {
-    if !require(&["python3", "uftrace"]) {
-        return;
-    }
-    let calls = |from: u64| {
-        let mut records = vec![entry(from, 0, MAIN), event(from + 3, 1, MARK)];
-        for (round, addr) in [A, B, C, A, RUST, NAMELESS].into_iter().enumerate() {
-            let time = from + 100 * round as u64;
-            records.extend([entry(time + 10, 1, addr), entry(time + 20, 2, C), exit(time + 20 + round as u64, 2, C)]);
-            records.push(exit(time + 90, 1, addr));
-        }
-        records.push(exit(from + 1_000, 0, MAIN));
-        records
-    };
-    let dir = Files::new(&[(7, &calls(1_000)), (8, &calls(1_050)), (12_345, &calls(1_500))]).write();
-    let funcs = format!("UFTRACE_FUNCS = ['a', '^main$', 'Ring']\n{ALL}");
-    for (text, options) in [
-        (ALL, &[][..]),
-        (ALL, &["-D", "2"]),
-        (ALL, &["-N", "a"]),
-        (ALL, &["-t", "50ns"]),
-        (ALL, &["--tid", "7"]),
-        (funcs.as_str(), &[]),
-        (funcs.as_str(), &["-D", "1"]),
-    ] {
-        let (mut ours, folder) = script(text, dir.path(), options);
-        let (code, ours, _) = parts(&ours.output().unwrap());
-        let mut uftrace = Command::new("uftrace");
-        uftrace.args(["script", "--no-pager", "-d"]).arg(dir.path()).arg("-S").arg(folder.path().join("a script.py"));
-        let Some(theirs) = crate::import::text(uftrace.args(options)) else { return };
-        // The first lines tell each its own version.
-        let told = |text: &str| text.split_once('\n').expect("lines").1.to_owned();
-        assert_eq!((code, told(&ours)), (Some(0), told(&theirs)), "{options:?}");
-        assert!(ours.lines().count() > 8, "{options:?}: {ours}");
     }
 }

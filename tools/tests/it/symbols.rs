@@ -42,6 +42,21 @@ fn a_kernel_that_was_imported_without_its_binary() {
 }
 
 #[test]
+fn functions_with_several_places_are_counted() {
+    let Some(kernel) = Kernel::build() else { return };
+    let (elf, branch) = (kernel.path("kernel.elf"), kernel.functions["branch"]);
+    // Behind its only call, whether it begins with `endbr64` or not.
+    let places = [0, 9, 13].map(|offset| branch + offset);
+    let entries = (2_000..).zip(places).map(|(tsc, address)| (tsc, address, false));
+    let exits = (3_000..).zip(places.into_iter().rev()).map(|(tsc, address)| (tsc, address, true));
+    let (is_success, said) = kernel.import(&image(0, HZ, &entries.chain(exits).collect::<Vec<_>>()), &[]);
+    assert!(is_success, "{said}");
+    let (code, said) = symbols(&kernel.path("trace"), &["-b", utf8(&elf)]);
+    assert!(code == 0 && said.contains(": 1 functions call the tracer at several places"), "{said}");
+    assert_eq!(symbols(&kernel.path("trace"), &["-q", "-b", utf8(&elf)]), (0, String::new()));
+}
+
+#[test]
 fn a_map_that_begins_above_the_binary() {
     let Some(kernel) = Kernel::build() else { return };
     let (elf, trace) = (kernel.path("kernel.elf"), kernel.path("trace"));

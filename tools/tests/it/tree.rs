@@ -2,7 +2,7 @@
 
 use rftrace_views::CallTree;
 
-use crate::dir::{A, B, C, Dir, Files, MAIN, entry, exit, lost, trace};
+use crate::dir::{A, B, C, Dir, Files, MAIN, entry, exit, trace};
 
 /// The tree of the first task.
 fn tree(dir: &Dir) -> CallTree {
@@ -25,13 +25,6 @@ fn sample() -> Dir {
 }
 
 #[test]
-fn outline() {
-    let tree = tree(&sample());
-    assert_eq!(tree.to_string(), "main\n  a\n    b\n  b\nc\n");
-    assert_eq!(tree.roots[0].children[0].to_string(), "a\n  b\n");
-}
-
-#[test]
 fn fields() {
     let tree = tree(&sample());
     assert_eq!(tree.tid, 7);
@@ -47,28 +40,12 @@ fn fields() {
 }
 
 #[test]
-fn counts() {
-    let counts = tree(&sample()).calls_per_function();
-    let counts: Vec<_> = counts.iter().map(|(name, count)| (name.as_str(), *count)).collect();
-    assert_eq!(counts, [("a", 1), ("b", 2), ("c", 1), ("main", 1)]);
-}
-
-#[test]
 fn a_trace_that_starts_inside() {
     // `a` was entered before the first record, and something that never returned around it.
     let tree = tree(&trace(&[entry(10, 2, B), exit(20, 2, B), exit(30, 1, A), entry(40, 1, C), exit(50, 1, C)]));
     assert_eq!(tree.to_string(), "a\n  b\nc\n");
     let a = &tree.roots[0];
     assert_eq!((a.start_ns, a.end_ns, a.has_entry, a.duration_ns()), (10, Some(30), false, None));
-}
-
-#[test]
-fn a_loss_keeps_what_is_still_open() {
-    let records =
-        [entry(10, 0, MAIN), entry(20, 1, A), lost(30, 9), entry(40, 1, B), exit(50, 1, B), exit(60, 0, MAIN)];
-    let tree = tree(&trace(&records));
-    assert_eq!(tree.to_string(), "main\n  a\n  b\n");
-    assert_eq!(tree.roots[0].children[0].end_ns, None);
 }
 
 #[test]
