@@ -89,6 +89,10 @@ pub fn check(name: &str, run: impl Fn(&str, &Path) -> String) -> Result<(), Stri
     let (path, dir) = (folder().join(format!("{name}.txt")), copy(name));
     let kept = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let (head, rows) = parse(&kept);
+    if head.lines().filter_map(|line| line.strip_prefix("Needs: ")).any(|tool| !tools::require(&[tool])) {
+        return Ok(());
+    }
+    let has_uftrace = rows.iter().any(|row| row.is_uftraces) && tools::require(&["uftrace"]);
     let (mut updated, mut differences) = (head.to_owned(), String::new());
     for (idx, row) in rows.iter().enumerate() {
         let mut output = run(row.command, dir.path()).replace(&*dir.path().to_string_lossy(), "DIR");
@@ -98,7 +102,7 @@ pub fn check(name: &str, run: impl Fn(&str, &Path) -> String) -> Result<(), Stri
         if output != row.output && !is_update {
             differences += &difference(name, row.command, &output, row.output);
         }
-        if row.is_uftraces && tools::require(&["uftrace"]) {
+        if row.is_uftraces && has_uftrace {
             let theirs = run(&row.command.replace("rftrace", "uftrace"), dir.path());
             let [ours, theirs] = [&output, &theirs].map(|text| printed(text));
             if ours != theirs {
@@ -107,6 +111,7 @@ pub fn check(name: &str, run: impl Fn(&str, &Path) -> String) -> Result<(), Stri
         }
     }
     if is_update && updated != kept {
+        assert_eq!(parse(&updated).1.len(), rows.len(), "{name}: an output looks like a row");
         fs::write(&path, updated).expect("a writable folder");
     }
     if differences.is_empty() { Ok(()) } else { Err(differences) }

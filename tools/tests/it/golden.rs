@@ -3,6 +3,7 @@
 use std::env;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 use rftrace_tests::golden::{check, names};
 
@@ -40,7 +41,10 @@ fn packets(bytes: &[u8]) -> String {
 
 #[test]
 fn outputs_are_as_before() {
-    let of_shell: Vec<_> = names().into_iter().filter(|name| name != "tui").collect();
-    let differences: String = of_shell.iter().filter_map(|name| check(name, shell).err()).collect();
+    let differences: String = thread::scope(|scope| {
+        let names = names().into_iter().filter(|name| name != "tui");
+        let checks: Vec<_> = names.map(|name| scope.spawn(move || check(&name, shell).err())).collect();
+        checks.into_iter().filter_map(|check| check.join().expect("no panic")).collect()
+    });
     assert!(differences.is_empty(), "{differences}\nWhere this is right: UPDATE=1");
 }

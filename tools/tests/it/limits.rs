@@ -208,6 +208,18 @@ fn files_that_are_none() {
 }
 
 #[test]
+fn too_long_a_trace_for_firefox_is_refused_by_its_size() {
+    let dir = trace_with(&call(), &[]);
+    // Nothing of these is read.
+    File::options().write(true).open(dir.file("7.dat")).unwrap().set_len(16 * 10_000_001).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let message = fails(200, &["dump", "--firefox", "-o", out.to_str().unwrap()], dir.path());
+    assert!(message.contains("more than 10000000 ") && message.contains("--from"), "{message}");
+    assert!(!out.exists(), "it was begun");
+}
+
+#[test]
 fn indentation_has_an_end() {
     let dir = trace_with(&(0..3_000).map(|time| entry(time, 0, A)).collect::<Vec<_>>(), &[]);
     let text = succeeds(200, &["replay"], dir.path());

@@ -12,7 +12,6 @@ mod cli;
 mod completions;
 #[cfg(target_os = "linux")]
 mod counters;
-mod dump;
 mod example;
 mod export;
 #[cfg(target_os = "linux")]

@@ -51,37 +51,6 @@ fn expect(rows: &[(String, u64)], expected: &[(&str, u64)]) {
 }
 
 #[test]
-fn overloads_are_told_apart() {
-    let Some(folder) = program() else { return };
-    record(&folder, &[]);
-    let trace = folder.path().join("trace");
-    expect(&reported(&folder, &[]), &[("app::draw", 6), ("app::twice<int>", 1), ("app::twice<long>", 1), ("main", 1)]);
-    let full = [
-        ("app::draw(char const*)", 1),
-        ("app::draw(int)", 5),
-        ("app::twice<int>(int)", 1),
-        ("app::twice<long>(long)", 1),
-        ("main", 1),
-    ];
-    expect(&reported(&folder, &["--demangle", "full"]), &full);
-    let mangled = reported(&folder, &["--demangle=no"]);
-    assert!(mangled.contains(&("_ZN3app4drawEPKc".to_owned(), 1)), "{mangled:?}");
-
-    let shown = |args: &[&str]| run(&[args, &["--demangle", "full", utf8(&trace)]].concat()).1;
-    let replayed = shown(&["replay"]);
-    assert!(replayed.contains("app::draw(char const*);") && !replayed.contains(")()"), "{replayed}");
-    let folded = shown(&["dump", "--folded"]);
-    assert!(folded.contains(";app::twice<int>(int);app::draw(int) "), "{folded}");
-
-    // Other tools see the names that they know.
-    let mut uftrace = Command::new("uftrace");
-    uftrace.args(["replay", "--no-pager", "-f", "none", "--no-event", "-d"]).arg(&trace);
-    if let Some(replayed) = crate::import::text(&mut uftrace) {
-        assert!(replayed.contains(" app::draw();") && !replayed.contains("_Z"), "{replayed}");
-    }
-}
-
-#[test]
 fn overloads_are_recorded_by_their_full_names() {
     let Some(folder) = program() else { return };
     for (options, expected) in [
@@ -102,15 +71,4 @@ fn overloads_are_recorded_by_their_full_names() {
         record(&folder, &options);
         expect(&reported(&folder, &["--demangle", "full"]), expected);
     }
-}
-
-#[test]
-fn a_trace_without_mangled_names_keeps_what_it_has() {
-    let mut files = crate::dir::Files::new(&[(7, &[crate::dir::entry(1, 0, crate::dir::MAIN)])]);
-    let symbols = files.0.get_mut("prog.sym").expect("a file");
-    *symbols = String::from_utf8_lossy(symbols).replace("T main", "T app::main").into();
-    let dir = files.write();
-    let (code, stdout, stderr) = run(&["report", "--demangle", "full", utf8(dir.path())]);
-    assert!(code == Some(0) && stdout.contains("app::main"), "{stdout}");
-    assert!(stderr.contains("rftrace symbols"), "{stderr}");
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use rftrace_tests::require;
 
-use crate::cli::{parts, rftrace, run, utf8};
+use crate::cli::{parts, rftrace, utf8};
 use crate::dir::{A, B, C, Dir, Files, MAIN, MARK, NAMELESS, RUST, entry, event, exit, trace};
 
 /// Prints all that it is told, as it comes.
@@ -153,25 +153,4 @@ fn errors_in_scripts() {
     // Its output before that is there.
     let (_, stdout, _) = run_script("def uftrace_exit(ctx): print(ctx['name']); x", dir.path(), &[]);
     assert_eq!(stdout, "a\n");
-}
-
-#[test]
-fn errors_before_scripts() {
-    let dir = sample();
-    let script = dir.file("s.py");
-    std::fs::write(&script, "").unwrap();
-    std::fs::write(dir.file("s.lua"), "").unwrap();
-    let dir_path = utf8(dir.path());
-    for (args, message) in [
-        (&["script"][..], "no script is named"),
-        (&["script", "/no/such.py", dir_path], "cannot open the script /no/such.py: No such file"),
-        (&["script", dir_path, utf8(&script)], "is a directory: the script comes first"),
-        (&["script", utf8(&dir.file("s.lua")), dir_path], "runs those in Lua"),
-        (&["script", utf8(&script), "/no/such"], "cannot open the trace /no/such"),
-        (&["script", utf8(&script), dir_path], "python3 is not in PATH"),
-    ] {
-        let (code, stdout, stderr) = run(args);
-        assert_eq!((code, stdout.as_str()), (Some(1), ""), "{args:?}");
-        assert!(stderr.starts_with("rftrace: ") && stderr.contains(message), "{args:?}: {stderr}");
-    }
 }
