@@ -177,7 +177,7 @@ pub fn ticks() -> u64 {
 /// does not report it.
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub fn machine_tsc_hz() -> Option<u64> {
-    host::linux::sysinfo::tsc_hz().map(|(hz, _)| hz)
+    clock::tsc_hz().map(|(hz, _)| hz)
 }
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub use host::linux::chosen::Threads;

@@ -16,8 +16,8 @@ use super::file::{ASKED_BYTES, OPEN_AT, RULES_AT, Slot, TEXT_AT, TEXT_BYTES};
 use super::handover::slot_state;
 use super::own::{Bank, NO_SLOT, TRIES, own};
 use crate::backend;
+use crate::clock::monotonic_nanos;
 use crate::host::linux::threads;
-use crate::host::monotonic_nanos;
 
 impl Bank {
     /// Starts to answer requests like [`listen`](Self::listen), in the child of a fork. The child takes another slot;

@@ -27,8 +27,7 @@ use super::stuck::Occupied;
 use super::told::Told;
 use super::world::Seen;
 use crate::backend::{Chunk, exit_word};
-use crate::clock::{ClockPair, ticks_in};
-use crate::host;
+use crate::clock::{self, ClockPair, ticks_in};
 use crate::host::linux::modules;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 use crate::host::program::Identity;
@@ -196,7 +195,7 @@ impl Banks {
             patience: options.patience,
             most_bytes: options.most_bytes,
             is_ring: options.is_ring,
-            rate: host::exact_rate().map(|(hz, source)| Rate { hz, source: source.name().to_owned() }),
+            rate: clock::exact_rate().map(|(hz, source)| Rate { hz, source: source.name().to_owned() }),
             taken_bytes: 0,
             is_whole: false,
             root: None,

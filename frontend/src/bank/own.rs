@@ -30,12 +30,11 @@ use super::handover::{self, slot_state};
 use super::numbers::number_in_proc;
 use crate::Error;
 use crate::backend;
-use crate::clock::{ClockPair, tsc, utc_offset_nanos};
+use crate::clock::{ClockPair, monotonic_nanos, tsc, utc_offset_nanos};
 use crate::elf::file::page_size;
 use crate::host::linux::sizes::MAX_SITES;
 use crate::host::linux::thread_table::TABLE_BYTES;
 use crate::host::linux::{modules, threads};
-use crate::host::monotonic_nanos;
 use crate::patch;
 
 /// The banks of a recorder with a slot for this process. They stay mapped.

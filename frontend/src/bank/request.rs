@@ -24,8 +24,7 @@ use super::handover::{Unsent, request_phase, slot_state};
 use super::numbers::folder_of;
 use super::own::Bank;
 use crate::backend;
-use crate::clock::tsc;
-use crate::host::monotonic_nanos;
+use crate::clock::{monotonic_nanos, tsc};
 
 /// The maximum length of an answer in bytes.
 pub const MOST_ANSWER_BYTES: usize = ANSWER_BYTES;

@@ -22,7 +22,7 @@ use super::collected::Collected;
 use super::facts::Facts;
 use super::spool::{about_file, facts_folder, whole_file};
 use super::world::World;
-use crate::clock::ticks_in;
+use crate::clock::{self, ticks_in, tsc};
 use crate::decode::{self, Minima};
 use crate::elf::file::{build_id, map_file};
 use crate::elf::table::{self, SymbolTable};
@@ -357,8 +357,8 @@ impl Collected {
             without_names: None,
             stack: self.maps.last().and_then(|maps| modules::stack(maps)),
             system,
-            tsc_hz: sysinfo::tsc_hz().map(|(hz, source)| (hz, source.name())),
-            invariant_tsc: Some(sysinfo::invariant_tsc()),
+            tsc_hz: clock::tsc_hz().map(|(hz, source)| (hz, source.name())),
+            invariant_tsc: Some(tsc::is_invariant()),
         }
     }
 

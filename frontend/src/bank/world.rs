@@ -6,8 +6,8 @@
 use std::path::Path;
 
 use crate::clock::tsc::TscSource;
+use crate::clock::{self, tsc};
 use crate::elf::file::build_id;
-use crate::host;
 use crate::host::linux::modules::{self, Module, ModulesAt, Unloaded, in_root, map_path};
 use crate::host::linux::sysinfo;
 use crate::host::machine::SystemInfo;
@@ -50,9 +50,9 @@ impl World {
             modules: always,
             opened: at_times,
             stack: maps.last().and_then(|maps| modules::stack(maps)),
-            exact_rate: host::exact_rate(),
-            tsc_hz: sysinfo::tsc_hz(),
-            invariant_tsc: sysinfo::invariant_tsc(),
+            exact_rate: clock::exact_rate(),
+            tsc_hz: clock::tsc_hz(),
+            invariant_tsc: tsc::is_invariant(),
             system,
         }
     }

@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[cfg(feature = "std")]
-use crate::clock::tsc::ticks;
+use super::tsc::ticks;
 #[cfg(feature = "std")]
-use crate::host;
+use super::{monotonic_nanos, tsc_hz};
 
 use rftrace_format::clock::TscClock;
 #[cfg(target_os = "linux")]
@@ -33,7 +33,7 @@ impl ClockPair {
     pub(crate) fn now() -> Self {
         let one_try = || {
             let before = ticks();
-            let nanos = host::monotonic_nanos();
+            let nanos = monotonic_nanos();
             let width = ticks().wrapping_sub(before);
             (width, Self { tsc: before.wrapping_add(width / 2), nanos })
         };
@@ -70,9 +70,9 @@ pub(crate) fn from_start(tsc: u64, hz: u64) -> TscClock {
 #[cfg(feature = "std")]
 pub(crate) fn utc_offset_nanos() -> Option<i64> {
     let one_try = || {
-        let before = host::monotonic_nanos();
+        let before = monotonic_nanos();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-        let width = host::monotonic_nanos().saturating_sub(before);
+        let width = monotonic_nanos().saturating_sub(before);
         let unix = i64::try_from(unix.as_nanos()).ok()?;
         Some((width, unix.checked_sub_unsigned(before.saturating_add(width / 2))?))
     };
@@ -88,7 +88,7 @@ pub(crate) fn ticks_in(duration: Duration) -> u64 {
     if duration.is_zero() {
         return 0;
     }
-    let hz = host::tsc_hz().unwrap_or_else(|| {
+    let hz = tsc_hz().map(|(hz, _)| hz).unwrap_or_else(|| {
         let first = ClockPair::now();
         thread::sleep(LOOK);
         first.clock_to(ClockPair::now()).hz()
@@ -105,7 +105,7 @@ mod tests {
     fn the_wall_clock_is_what_the_offset_says() {
         let offset = utc_offset_nanos().expect("there is a wall clock");
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_nanos();
-        let computed = i128::from(offset) + i128::from(host::monotonic_nanos());
+        let computed = i128::from(offset) + i128::from(monotonic_nanos());
         let difference = computed - i128::try_from(unix).expect("it is before the year 10^21");
         assert!(difference.abs() < 100_000_000, "{difference} ns");
     }

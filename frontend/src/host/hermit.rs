@@ -5,16 +5,14 @@ use std::env::{self, consts::OS};
 use std::io;
 use std::iter;
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rftrace::abi::{LEFT_BUCKET_BYTES, LeftCell, MAX_CHUNK_BYTES};
 
 use crate::Error;
-use crate::clock::calendar;
-use crate::clock::tsc::{self, TscSource};
+use crate::clock::{self, calendar, tsc};
 use crate::filter::KnownValues;
 use crate::host::machine::SystemInfo;
 use crate::host::program::{Identify, Identity, LoadedModule, Memory, Program};
@@ -74,17 +72,6 @@ pub(crate) fn constant_memory() -> Vec<[usize; 2]> {
 /// No functions are known whose call sites a table could have.
 pub(crate) fn reserve_sites() -> Result<Option<&'static [AtomicU64]>, Error> {
     Ok(None)
-}
-
-/// The rate of the time stamp counter. The clock is no help in measuring it: kernels compute it from the counter by what they
-/// know of the rate, in whole microseconds. So the kernel is asked where nobody knows better.
-pub(crate) fn exact_rate() -> Option<(u64, TscSource)> {
-    tsc::exact_hz().or_else(|| Some((kernel_hz()?, TscSource::Kernel)))
-}
-
-/// The frequency of the time stamp counter, if anybody tells it.
-pub(crate) fn tsc_hz() -> Option<u64> {
-    exact_rate().map(|(hz, _)| hz)
 }
 
 /// Functions are not known by their names.
@@ -166,12 +153,6 @@ impl<'c> TracedFunction<'c> {
     }
 }
 
-/// Nanoseconds since this function was first called.
-pub(crate) fn monotonic_nanos() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// Facts from the time when the tracer is installed: none, as nothing is out of reach later.
 #[derive(Debug)]
 pub(crate) struct Known;
@@ -209,14 +190,14 @@ pub(crate) fn program(_known: &Known, binary_name: &str) -> Program {
         without_names: None,
         stack: None,
         system,
-        tsc_hz: exact_rate().map(|(hz, source)| (hz, source.name())),
+        tsc_hz: clock::tsc_hz().map(|(hz, source)| (hz, source.name())),
         invariant_tsc: Some(tsc::is_invariant()),
     }
 }
 
 /// Unix time minus the clock of records in seconds, rounded.
 fn utc_offset(unix: Duration) -> i64 {
-    let nanos = i128::try_from(unix.as_nanos()).unwrap_or(0) - i128::from(monotonic_nanos());
+    let nanos = i128::try_from(unix.as_nanos()).unwrap_or(0) - i128::from(clock::monotonic_nanos());
     i64::try_from((nanos + 500_000_000).div_euclid(1_000_000_000)).unwrap_or(0)
 }
 
@@ -230,7 +211,6 @@ fn command_line() -> Option<String> {
 #[cfg(target_os = "hermit")]
 unsafe extern "C" {
     safe fn sys_image_start_addr() -> usize;
-    safe fn sys_get_processor_frequency() -> u16;
 }
 
 /// The address that the image was loaded at.
@@ -242,15 +222,4 @@ fn image_start() -> u64 {
 #[cfg(not(target_os = "hermit"))]
 fn image_start() -> u64 {
     0
-}
-
-/// The frequency that the kernel's clock goes by; it knows MHz.
-#[cfg(target_os = "hermit")]
-fn kernel_hz() -> Option<u64> {
-    Some(u64::from(sys_get_processor_frequency()) * 1_000_000).filter(|&hz| hz > 0)
-}
-
-#[cfg(not(target_os = "hermit"))]
-fn kernel_hz() -> Option<u64> {
-    None
 }

@@ -1,5 +1,5 @@
 //! The system that the program runs on: what the rest of the crate asks it for. `linux` answers on Linux, `hermit` where there
-//! is no Linux. The clocks of the processor are in `clock`.
+//! is no Linux. The clocks are in `clock`.
 
 #[cfg(all(feature = "std", not(target_os = "linux")))]
 mod hermit;
@@ -10,15 +10,15 @@ pub(crate) mod program;
 
 #[cfg(all(feature = "std", not(target_os = "linux")))]
 pub(crate) use self::hermit::{
-    AtWork, Catalogue, HAS_NAMES, HAS_VALUES, Known, TracedFunction, at_work, constant_memory, discard, exact_rate,
-    monotonic_nanos, program, reserve, reserve_sites, tsc_hz,
+    AtWork, Catalogue, HAS_NAMES, HAS_VALUES, Known, TracedFunction, at_work, constant_memory, discard, program,
+    reserve, reserve_sites,
 };
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub(crate) use self::linux::functions::{Catalogue, TracedFunction};
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub(crate) use self::linux::{
-    AtWork, HAS_NAMES, HAS_VALUES, Known, MAX_SITES, at_work, constant_memory, constant_memory_of, discard, exact_rate,
-    monotonic_nanos, program, reserve, reserve_sites, tsc_hz,
+    AtWork, HAS_NAMES, HAS_VALUES, Known, MAX_SITES, at_work, constant_memory, constant_memory_of, discard, program,
+    reserve, reserve_sites,
 };
 
 /// A variable of the environment. None in a program that has rights which its caller has not (setuid, file capabilities): there

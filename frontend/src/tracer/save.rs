@@ -18,7 +18,7 @@ use crate::bank::{
     save::{SavedBank, Writing},
     writer::Stream,
 };
-use crate::clock::ClockPair;
+use crate::clock::{self, ClockPair};
 use crate::decode::{Minima, Task};
 use crate::error::{Error, NoEventsCause};
 #[cfg(target_os = "linux")]
@@ -259,7 +259,7 @@ impl Tracer {
     /// Returns the records from a moment until now, as one thread writes them.
     pub(super) fn recording<'a>(&self, tasks: &'a [Task<'a>], start_tsc: u64, minima: &'a Minima) -> Recording<'a> {
         let last = ClockPair::now();
-        let rate = host::exact_rate();
+        let rate = clock::exact_rate();
         Recording {
             tasks,
             start_tsc,
@@ -358,7 +358,7 @@ pub(super) fn saved_stream(path: &Path, saved: SavedBank, dropped: u64, left_out
         events: saved.events,
         threads: saved.threads,
         lost: saved.lost,
-        invariant_tsc: Some(host::linux::sysinfo::invariant_tsc()),
+        invariant_tsc: Some(clock::tsc::is_invariant()),
         full: false,
         chunks_overwritten: 0,
         untraced_threads: saved.untraced_threads,

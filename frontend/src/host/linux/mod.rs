@@ -28,8 +28,7 @@ pub(crate) use self::arch::HAS_VALUES;
 pub(crate) use self::fork::{AtWork, abandon, at_work, is_at_work};
 #[cfg(feature = "std")]
 pub(crate) use self::process::{
-    HAS_NAMES, Known, constant_memory, constant_memory_of, discard, exact_rate, monotonic_nanos, program, reserve,
-    reserve_sites, tsc_hz,
+    HAS_NAMES, Known, constant_memory, constant_memory_of, discard, program, reserve, reserve_sites,
 };
 #[cfg(feature = "std")]
 pub(crate) use self::sizes::MAX_SITES;

@@ -22,7 +22,7 @@ use super::threads;
 use crate::Error;
 use crate::backend;
 use crate::bank::child;
-use crate::clock::tsc::TscSource;
+use crate::clock::{self, tsc};
 use crate::elf::file;
 use crate::elf::table::{self, SymbolTable};
 use crate::host::machine::SystemInfo;
@@ -228,24 +228,6 @@ fn thread_key() -> Option<libc::pthread_key_t> {
     (status == 0).then_some(key)
 }
 
-/// CLOCK_MONOTONIC.
-pub(crate) fn monotonic_nanos() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable; the clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
-}
-
-/// CLOCK_MONOTONIC tells the rate better than anybody: it is finer, and follows the time of the network.
-pub(crate) fn exact_rate() -> Option<(u64, TscSource)> {
-    None
-}
-
-/// The frequency of the time stamp counter, if anybody tells it.
-pub(crate) fn tsc_hz() -> Option<u64> {
-    sysinfo::tsc_hz().map(|(hz, _)| hz)
-}
-
 /// Functions are known by their names.
 pub(crate) const HAS_NAMES: bool = true;
 
@@ -321,7 +303,7 @@ pub(crate) fn program(known: &Known, _binary_name: &str) -> Program {
         without_names,
         stack: modules::stack(&maps),
         system,
-        tsc_hz: sysinfo::tsc_hz().map(|(hz, source)| (hz, source.name())),
-        invariant_tsc: Some(sysinfo::invariant_tsc()),
+        tsc_hz: clock::tsc_hz().map(|(hz, source)| (hz, source.name())),
+        invariant_tsc: Some(tsc::is_invariant()),
     }
 }

@@ -6,7 +6,6 @@ use std::env::consts::ARCH;
 use std::mem::MaybeUninit;
 
 use super::modules;
-use crate::clock::tsc::{self, TscSource};
 use crate::elf::file;
 use crate::host::machine::SystemInfo;
 use rftrace_format::info::Usage;
@@ -54,20 +53,6 @@ pub(crate) fn utc_offset() -> i64 {
 fn nearest_difference(later: (i64, i64), earlier: (i64, i64)) -> i64 {
     let nanos = later.1 - earlier.1 + 500_000_000;
     later.0 - earlier.0 + nanos.div_euclid(1_000_000_000)
-}
-
-/// Returns whether the TSC counts at one rate in every power state, as far as the CPU or the hypervisor says so.
-pub(crate) fn invariant_tsc() -> bool {
-    tsc::is_invariant()
-}
-
-/// Returns the frequency of the TSC and who says so; the most exact source comes first.
-pub(crate) fn tsc_hz() -> Option<(u64, TscSource)> {
-    let kernel = || {
-        let khz = read_text("/sys/devices/system/cpu/cpu0/tsc_freq_khz").trim().parse::<u64>().ok()?;
-        khz.checked_mul(1000).filter(|&hz| hz > 0)
-    };
-    tsc::exact_hz().or_else(|| Some((kernel()?, TscSource::Kernel))).or_else(tsc::nominal_hz)
 }
 
 /// Arguments end in a NUL each.
@@ -282,16 +267,5 @@ mod tests {
         assert!(date.ends_with(":20 2023"), "{date}");
         assert_eq!(local_date(1_699_300_000).as_bytes()[8], b' ');
         assert_eq!(local_date(i64::MAX), "");
-    }
-
-    #[test]
-    fn clock_of_the_cpu() {
-        if let Some((hz, source)) = tsc_hz() {
-            assert!((100_000_000..100_000_000_000).contains(&hz), "{hz} {source:?}");
-        }
-        let flags = read_text("/proc/cpuinfo");
-        if flags.contains("nonstop_tsc") {
-            assert!(invariant_tsc());
-        }
     }
 }
