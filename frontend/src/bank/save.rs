@@ -25,6 +25,7 @@ use super::world::World;
 use crate::clock::{self, ticks_in, tsc};
 use crate::decode::{self, Minima};
 use crate::elf::file::{build_id, map_file};
+use crate::elf::symfile::write_symbols;
 use crate::elf::table::{self, SymbolTable};
 use crate::error::{Error, NoEventsCause};
 use crate::host::linux::modules::{self, Module, in_root, map_path};
@@ -32,7 +33,6 @@ use crate::host::linux::sysinfo;
 use crate::host::program::{Identify, Program};
 use crate::image::stored::StoredChunks;
 use crate::uftrace::directory::{self, Mark, Recording};
-use crate::uftrace::symfile::write_symbols;
 
 /// The summary of the trace written for a process.
 #[derive(Clone, Debug, PartialEq, Eq)]

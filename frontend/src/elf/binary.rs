@@ -12,9 +12,9 @@ use rftrace_format::record::ADDRESS_MASK;
 use super::code::Code;
 use super::file::{map_file, page_size};
 use super::imports::imports_of;
+use super::symfile;
 use super::table::{self, SymbolTable};
 use crate::Error;
-use crate::uftrace::symfile;
 use rftrace_format::symbols::{ModuleId, short_build_id};
 
 /// An ELF file and its functions, for a trace that was recorded by a kernel or on another machine.

@@ -32,6 +32,8 @@ use super::modules::write_modules;
 use super::task::{BLOCK_BYTES, EventIds, KnownSpecs, LeftOut, Specs, Written, write_task};
 use crate::clock::ClockPair;
 use crate::decode::{self, Minima, Task, Window};
+#[cfg(target_os = "linux")]
+use crate::elf::symfile;
 use crate::error::{Error, NoEventsCause};
 use crate::filter::own;
 use crate::host::program::{Identify, Identity, Program};
@@ -365,7 +367,6 @@ fn write_map(out: &mut impl Write, program: &Program) -> io::Result<()> {
 /// A `.dbg` file for each module with functions that have values.
 #[cfg(target_os = "linux")]
 fn write_specs(directory: &Owned, program: &Program, specs: &KnownSpecs) -> Result<(), Error> {
-    use super::symfile;
     if specs.is_empty() {
         return Ok(());
     }
@@ -391,7 +392,6 @@ fn write_specs(_: &Owned, _: &Program, _: &KnownSpecs) -> Result<(), Error> {
 /// A `.sym` file for each module that has symbols.
 #[cfg(target_os = "linux")]
 fn write_symbols(directory: &Owned, program: &Program, left_out: &LeftOut<'_>) -> Result<(), Error> {
-    use super::symfile;
     let mut done = BTreeSet::new();
     for (name, map_path, (_, symbols)) in symbol_files(program) {
         let Some(symbols) = symbols else { continue };

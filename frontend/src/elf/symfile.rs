@@ -10,7 +10,7 @@ use rftrace_format::opener;
 use rftrace_format::symbols::{Head, ModuleId, SymbolFileNames, SymbolLine, ValueLines, ValuesOf};
 use rftrace_format::values::{self, ValueSpec};
 
-use crate::elf::table::{Binding, Symbol, SymbolTable};
+use super::table::{Binding, Symbol, SymbolTable};
 
 /// Writes the symbol file of a module in many small pieces to `out`.
 ///
@@ -108,9 +108,9 @@ fn kind(symbol: &Symbol) -> char {
 
 #[cfg(test)]
 mod tests {
+    use super::super::table::read_symbols;
+    use super::super::testutil::{Scratch, run, works};
     use super::*;
-    use crate::elf::table::read_symbols;
-    use crate::elf::testutil::{Scratch, run, works};
     use std::fs;
     use std::process::Command;
 
@@ -204,7 +204,7 @@ int main(void) { return mid(3) - 8; }
             fs::write(&file, ours.replace(" leaf\n", " <Leaf<A, B> as C>::{closure#0}\n")).unwrap();
             assert_eq!(run(&mut replay), before.replace("leaf()", "<Leaf<A, B> as C>::{closure#0}()"));
             // With another path in the plain file, it reads the one that is named by the build-id.
-            let id = crate::elf::file::build_id(&program).unwrap();
+            let id = super::super::file::build_id(&program).unwrap();
             if let Some(id) = id.as_deref() {
                 fs::write(&file, ours.replace("# path name: ", "# path name: /other")).unwrap();
                 let path = program.to_str().unwrap();
