@@ -120,6 +120,8 @@ mod error;
 mod filter;
 #[cfg(feature = "import")]
 mod host;
+#[cfg(all(feature = "import", target_os = "linux"))]
+mod import;
 #[cfg(feature = "import")]
 mod uftrace;
 
@@ -160,7 +162,7 @@ pub use filter::{OutsideChoice, ask_values, outside_functions};
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub use image::contents::Image;
 #[cfg(all(feature = "import", target_os = "linux"))]
-pub use image::import::{ImportOptions, Imported};
+pub use import::{ImportOptions, Imported};
 pub use mode::Mode;
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub use patch::{Ends, EntryBranches, LeftOut, WholeReason};

@@ -23,7 +23,7 @@ pub struct Image {
 
 /// Where the records are from, which says what their times are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// An image: ticks.
     Kernel,
     /// `dump_trace` of this version.
@@ -52,7 +52,7 @@ impl Image {
     }
 
     /// Where the records are from.
-    pub(super) fn source(&self) -> Source {
+    pub(crate) fn source(&self) -> Source {
         self.source
     }
 
@@ -75,22 +75,22 @@ impl Image {
     }
 
     /// Returns the source of the counter's frequency.
-    pub(super) fn tsc_hz_source(&self) -> Option<TscSource> {
+    pub(crate) fn tsc_hz_source(&self) -> Option<TscSource> {
         TscSource::from_number(self.word(head::TSC_HZ_SOURCE))
     }
 
     /// A word of the HEAD section, by one of the numbers in [`head`].
-    pub(super) fn word(&self, place: usize) -> u64 {
+    pub(crate) fn word(&self, place: usize) -> u64 {
         self.words[place]
     }
 
     /// All chunks, in the order in which they came.
-    pub(super) fn chunks(&self) -> impl Iterator<Item = Chunk<'_>> {
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = Chunk<'_>> {
         self.chunks.iter().map(|(header, records)| Chunk { header, records })
     }
 
     /// The words of the exit records of the functions that were open in each thread, outermost first, as far as known.
-    pub(super) fn open_functions(&self) -> &HashMap<u32, Vec<u64>> {
+    pub(crate) fn open_functions(&self) -> &HashMap<u32, Vec<u64>> {
         &self.open
     }
 }

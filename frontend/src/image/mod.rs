@@ -3,12 +3,10 @@
 //! An image is [`MAGIC`], the versions, and sections: one HEAD, an OPEN for each thread whose open functions are known, a
 //! PACKED or CHUNK for each chunk in use, one END. All is made of little-endian words of 8 bytes.
 //!
-//! Not here: what the records in a chunk mean (`decode`).
+//! Not here: what the records in a chunk mean (`decode`), and an image as a directory (`import`).
 
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub(crate) mod contents;
-#[cfg(all(feature = "import", target_os = "linux"))]
-pub(crate) mod import;
 pub(crate) mod packed;
 #[cfg(all(feature = "import", target_os = "linux"))]
 mod raw;

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use crate::Error;
     use crate::elf::testutil::Scratch;
-    use crate::image::import::{ImportOptions, Imported};
+    use crate::import::{ImportOptions, Imported};
 
     const A: u64 = 0x5555_0000_1005;
     const B: u64 = 0x5555_0000_2005;

@@ -538,9 +538,9 @@ mod tests {
     use super::*;
     use crate::backend::Chunk;
     use crate::elf::testutil::Scratch;
-    use crate::image::import::ImportOptions;
     use crate::image::packed::encode::Packer;
     use crate::image::write::Writer;
+    use crate::import::ImportOptions;
 
     /// Parts of an image: words of the header, threads with open functions, chunks with records.
     #[derive(Clone, Debug)]

@@ -6,8 +6,6 @@ use std::sync::Arc;
 
 use rftrace::abi::{ADDRESS_SHIFT, kind};
 
-use super::contents::{Image, Source};
-use super::head;
 use crate::clock::{ClockPair, from_start};
 use crate::decode::{self, Minima};
 use crate::elf::binary::Binary;
@@ -17,6 +15,8 @@ use crate::host::linux::modules::{Module, map_path};
 use crate::host::linux::sysinfo;
 use crate::host::machine::SystemInfo;
 use crate::host::program::{Identify, Identity, Program};
+use crate::image::contents::{Image, Source};
+use crate::image::{flag, head};
 use crate::uftrace::directory::{self, Recording};
 use rftrace_format::clock::TscClock;
 use rftrace_format::gaps::Gaps;
@@ -87,10 +87,10 @@ impl Image {
             minima: &Minima::default(),
             tsc_hz_source: tsc_hz_source.into(),
             gaps: Gaps {
-                full: u64::from(self.word(head::FLAGS) & super::flag::FULL != 0),
+                full: u64::from(self.word(head::FLAGS) & flag::FULL != 0),
                 overwritten: self.word(head::N_OVERWRITTEN),
                 untraced_threads: self.word(head::N_UNTRACED_THREADS),
-                dropped: if self.word(head::FLAGS) & super::flag::STREAMED != 0 {
+                dropped: if self.word(head::FLAGS) & flag::STREAMED != 0 {
                     self.word(head::N_LOST_NO_CHUNK)
                 } else {
                     0
@@ -199,7 +199,7 @@ impl Image {
         };
         let tsc_hz = self.tsc_hz().zip(self.tsc_hz_source()).map(|(hz, source)| (hz, source.name()));
         let is_kernel = self.source() == Source::Kernel;
-        let invariant_tsc = is_kernel.then(|| self.word(head::FLAGS) & super::flag::INVARIANT_TSC != 0);
+        let invariant_tsc = is_kernel.then(|| self.word(head::FLAGS) & flag::INVARIANT_TSC != 0);
         Ok(Program {
             pid: 1,
             identify: Identify::Function(Identity::of_number),
