@@ -7,8 +7,8 @@ use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::ptr;
 use std::slice;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use rftrace::abi::{self, InitArgs, init};
 
@@ -17,7 +17,7 @@ use super::handover::slot_state;
 use super::own::{Bank, NO_SLOT, TRIES, own};
 use crate::backend;
 use crate::clock::monotonic_nanos;
-use crate::host::linux::threads;
+use crate::host::linux::{chosen, fork, threads};
 
 impl Bank {
     /// Starts to answer requests like [`listen`](Self::listen), in the child of a fork. The child takes another slot;
@@ -61,8 +61,30 @@ impl Bank {
     }
 }
 
+/// From now on forks are noticed, and wait for threads that are at work.
+pub(crate) fn register_handlers() {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+    /// The tracer forgets the other threads, and the calling one has another id now.
+    unsafe extern "C" fn in_child() {
+        let forked = forked();
+        // SAFETY: in the child, on its only thread. A bank is this process's alone, zeroed, and stays mapped.
+        let status = unsafe { backend::forked(forked.args()) };
+        forked.go_on(status);
+        threads::forked();
+        chosen::forked();
+    }
+    if !REGISTERED.swap(true, Relaxed) {
+        // SAFETY: the handlers are made for this; the last one runs in the child, on its only thread. Without memory for them a
+        // child goes on with its parent's threads in its trace.
+        unsafe { libc::pthread_atfork(Some(fork_begins), Some(fork_ends), Some(in_child)) };
+        // Those that are registered last come first before a fork, and last behind it.
+        fork::register_handlers();
+    }
+}
+
 /// This process is about to fork.
-pub(crate) fn fork_begins() {
+unsafe extern "C" fn fork_begins() {
     if let Some(bank) = own() {
         bank.was_on.store(backend::is_enabled(), Relaxed);
         if bank.is_for_children {
@@ -72,7 +94,7 @@ pub(crate) fn fork_begins() {
 }
 
 /// It has forked, or has not.
-pub(crate) fn fork_ends() {
+unsafe extern "C" fn fork_ends() {
     drop(Kept::take());
 }
 
@@ -131,7 +153,7 @@ fn copy_parts(slot: &Slot, from: *mut u8, to: *mut u8) {
 }
 
 /// Destination of the records of a forked child.
-pub(crate) enum Forked {
+enum Forked {
     /// Its memory so far, a copy of its parent's.
     Copy,
     /// A bank of its own.
@@ -141,7 +163,7 @@ pub(crate) enum Forked {
 }
 
 /// This process is a child that was forked just now. Recording is off from here on, if it records into a bank.
-pub(crate) fn forked() -> Forked {
+fn forked() -> Forked {
     let Some(bank) = own() else { return Forked::Copy };
     backend::disable();
     let before = bank.slot.load(Relaxed);
@@ -195,7 +217,7 @@ pub(crate) fn forked() -> Forked {
 
 impl Forked {
     /// Another buffer for the tracer.
-    pub(crate) fn args(&self) -> Option<&InitArgs> {
+    fn args(&self) -> Option<&InitArgs> {
         match self {
             Self::Other(_, args) => Some(args),
             Self::Copy | Self::Nothing => None,
@@ -203,7 +225,7 @@ impl Forked {
     }
 
     /// The tracer has said what it makes of it: an [`init`] status.
-    pub(crate) fn go_on(&self, status: u32) {
+    fn go_on(&self, status: u32) {
         match self {
             Self::Other(bank, _) if status == init::OK => {
                 if let Some(slot) = bank.own_slot() {

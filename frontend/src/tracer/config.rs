@@ -19,6 +19,8 @@ use crate::Error;
 use crate::Mode;
 use crate::arch;
 use crate::backend;
+#[cfg(target_os = "linux")]
+use crate::bank::child;
 use crate::bank::own::{self, Bank};
 #[cfg(target_os = "linux")]
 use crate::bank::writer::Stream;
@@ -463,6 +465,8 @@ impl Config {
             None => (None, ptr::null(), buffer_bytes),
         };
         let memory = host::reserve(buffer_bytes, given, self.prefault, is_first)?;
+        #[cfg(target_os = "linux")]
+        child::register_handlers();
         let args = InitArgs {
             buffer: memory.buffer,
             buffer_bytes,

@@ -124,7 +124,7 @@ pub(super) extern "C" fn look(block: &ThreadBlock) {
 }
 
 /// The same for the only thread of a child that was forked.
-pub(super) fn forked() {
+pub(crate) fn forked() {
     if ANY.load(Relaxed) != 0
         && let Some(block) = backend::own_thread()
     {

@@ -2,8 +2,8 @@
 //! this crate or in the libraries that it calls.
 
 use std::cell::Cell;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 use std::time::Duration;
 
@@ -52,10 +52,8 @@ pub(crate) fn abandon() {
     AT_WORK.fetch_sub(OWN.replace(0), Release);
 }
 
-/// From now on forks wait.
-pub(super) fn register_handlers() {
-    static REGISTERED: AtomicBool = AtomicBool::new(false);
-
+/// From now on forks wait. To be called once.
+pub(crate) fn register_handlers() {
     unsafe extern "C" fn before() {
         FORKS.set(true);
         AT_WORK.fetch_add(FORK, Relaxed);
@@ -72,8 +70,6 @@ pub(super) fn register_handlers() {
         FORKS.set(false);
         AT_WORK.store(OWN.get(), Release);
     }
-    if !REGISTERED.swap(true, Relaxed) {
-        // SAFETY: the handlers are made for this: one before, and one behind the fork in parent and child.
-        unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
-    }
+    // SAFETY: the handlers are made for this: one before, and one behind the fork in parent and child.
+    unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
 }

@@ -8,7 +8,7 @@ mod arch;
 #[cfg(feature = "std")]
 pub(crate) mod chosen;
 #[cfg(feature = "std")]
-mod fork;
+pub(crate) mod fork;
 #[cfg(feature = "std")]
 pub(crate) mod functions;
 pub(crate) mod modules;

@@ -12,16 +12,12 @@ use memmap2::Mmap;
 
 use rftrace::abi::{LEFT_BUCKET_BYTES, ThreadBlock};
 
-use super::chosen;
-use super::fork;
 use super::modules::{self, Module};
 use super::sizes::MAX_SITES;
 use super::sysinfo;
 use super::thread_table;
 use super::threads;
 use crate::Error;
-use crate::backend;
-use crate::bank::child;
 use crate::clock::{self, tsc};
 use crate::elf::file;
 use crate::elf::table::{self, SymbolTable};
@@ -75,10 +71,6 @@ pub(crate) fn reserve(
     prepare_unwinder();
     let thread_start_key = thread_key();
     threads::keep_in(map(thread_table::TABLE_BYTES)?, thread_start_key);
-    // SAFETY: the handler is made for this and runs in the child, on its only thread. Without memory for it a child goes
-    // on with its parent's threads in its trace.
-    unsafe { libc::pthread_atfork(Some(fork_begins), Some(fork_ends), Some(forked)) };
-    fork::register_handlers();
     Ok(Memory {
         buffer,
         blocks,
@@ -111,24 +103,6 @@ fn prepare_unwinder() {
     }
     // SAFETY: the function of every unwinder; the callback looks at nothing.
     unsafe { _Unwind_Backtrace(stop, ptr::null_mut()) };
-}
-
-unsafe extern "C" fn fork_begins() {
-    child::fork_begins();
-}
-
-unsafe extern "C" fn fork_ends() {
-    child::fork_ends();
-}
-
-/// The child of a fork: the tracer forgets the other threads, and the calling one has another id now.
-unsafe extern "C" fn forked() {
-    let forked = child::forked();
-    // SAFETY: in the child, on its only thread. A bank is this process's alone, zeroed, and stays mapped.
-    let status = unsafe { backend::forked(forked.args()) };
-    forked.go_on(status);
-    threads::forked();
-    chosen::forked();
 }
 
 /// Gives the memory of a buffer that is not in use back to the system. It stays mapped: a thread may be in a hook, and write

@@ -39,7 +39,7 @@ pub(crate) fn first_table() -> usize {
 }
 
 /// The calling thread has another id now: it is the only one of a child that was forked.
-pub(super) fn forked() {
+pub(crate) fn forked() {
     backend::unrecorded(|| {
         let key = KEY.load(Relaxed);
         // SAFETY: the key is the tracer's; what is stored under it is null or the thread's block, which stays mapped.
