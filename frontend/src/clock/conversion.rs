@@ -1,4 +1,4 @@
-//! Ticks and nanoseconds: reading both clocks at one moment, and the clock that such moments make.
+//! Ticks and nanoseconds: reading both clocks at one moment, and the clock through two such moments.
 
 #[cfg(feature = "std")]
 use std::thread;

@@ -16,8 +16,8 @@ pub(crate) fn monotonic_nanos() -> u64 {
     u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The rate of the time stamp counter. The clock is no help in measuring it: kernels compute it from the counter by what they
-/// know of the rate, in whole microseconds. So the kernel is asked where nobody knows better.
+/// Returns the rate of the time stamp counter, from the processor or else from the kernel. A measurement is no help: kernels
+/// compute their clock from the counter by the rate that they know, in whole microseconds.
 pub(crate) fn exact_rate() -> Option<(u64, TscSource)> {
     tsc::exact_hz().or_else(|| Some((kernel_hz()?, TscSource::Kernel)))
 }

@@ -1,9 +1,10 @@
-//! ELF files: the functions in one (`table`), their names, those of others that it calls (`imports`), where calls are (`code`), where there
-//! is room for some (`patchable`, `sleds`), and which file has the symbols of a stripped one (`separate`); `symfile`
-//! writes the functions as a symbol file; `binary` is the API.
+//! ELF files.
 //!
-//! All is read from the file. Not here: what of it is mapped in this process (`host::linux::modules`), and what lies in
-//! memory (`patch`).
+//! - `table`: the functions of a file; `names`: their names; `symfile`: both as a symbol file of a trace.
+//! - `imports`: functions of other files; `code`: the places of calls; `patchable`, `sleds`: room for branches.
+//! - `separate`: the file with the symbols of a stripped one; `binary`: the API.
+//!
+//! Not here: modules in this process (`host::linux::modules`), and contents of memory (`patch`).
 
 #![cfg_attr(not(feature = "std"), allow(dead_code, reason = "an import needs a part of it"))]
 

@@ -10,11 +10,12 @@ use crate::backend;
 use crate::clock;
 use crate::clock::tsc;
 use crate::decode::Minima;
+use crate::filter::catalogue::Catalogue;
 use crate::filter::rules::{Filter, Function, Selected};
 use crate::filter::select::{self, Selection};
 use crate::filter::table::SiteTable;
 use crate::filter::values::{KnownValues, PublishedValues};
-use crate::host::{self, Catalogue, Known};
+use crate::host::{self, Known};
 use crate::patch;
 
 /// The choice of functions and values, and its tables.

@@ -1,15 +1,19 @@
-//! Which functions are recorded: `rules` is the API, which `parse` and `duration` read from text; `select` makes actions of call sites
-//! of them, which `table` hands to the hooks, `values` what is to be recorded of a call beside that, and `watches` what is looked for
-//! in calls; `control` is the filter in force, and `outside` that of another process. `asking` asks a recorder what values functions have. `own`
-//! knows the functions of this crate, which no trace shows. The patterns are those of the crate `rftrace-pattern`.
+//! The choice of recorded functions.
 //!
-//! Which functions there are is not here but in `host`.
+//! - `rules`: the API; `parse`: rules in text.
+//! - `catalogue`: the functions that can be recorded; `own`: the functions of this crate, for no trace.
+//! - `select`: rules and functions → actions of call sites; `table`: the actions for the hooks.
+//! - `values`: recorded values of a call; `watches`: conditions of calls; `asking`: facts about values, from a recorder.
+//! - `control`: the filter in force; `outside`: that of another process.
+//!
+//! Not here: patterns of names (the crate `rftrace-pattern`).
 
 #[cfg(all(feature = "std", target_os = "linux"))]
 mod asking;
 #[cfg(feature = "std")]
-pub(crate) mod control;
+mod catalogue;
 #[cfg(feature = "std")]
+pub(crate) mod control;
 #[cfg(all(feature = "std", target_os = "linux"))]
 mod outside;
 pub(crate) mod own;
@@ -34,5 +38,3 @@ pub use self::outside::{OutsideChoice, outside_functions};
 pub use self::rules::{Filter, Function, Selected};
 #[cfg(feature = "std")]
 pub use self::values::AskValues;
-#[cfg(feature = "std")]
-pub(crate) use self::values::KnownValues;

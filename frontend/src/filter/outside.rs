@@ -10,13 +10,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rftrace::abi::{FilterControl, ValueSite, ValueTable, Watch};
 
+use super::catalogue::Catalogue;
 use super::rules::{Filter, Function, Selected};
 use super::select::{self, Selection};
 use super::table::SiteTable;
 use super::values::{KnownValues, SiteValues};
 use crate::Error;
 use crate::clock;
-use crate::host::{self, Catalogue};
+use crate::host;
 
 /// The filter of a process that contains only the tracer. The memory for its table is never freed; only the filled part
 /// of the table takes memory.

@@ -6,11 +6,12 @@ use rftrace::abi::{action, state};
 use rftrace_format::values::Place;
 use rftrace_pattern::Pattern;
 
+use super::catalogue::{Catalogue, TracedFunction};
 use super::rules::{Filter, Function, Rule, RuleKind, Selected};
 use super::values::{KnownValues, SiteValues};
 use super::watches::AtSite;
 use crate::Error;
-use crate::host::{Catalogue, HAS_NAMES, HAS_VALUES, TracedFunction};
+use crate::host::{HAS_NAMES, HAS_VALUES};
 
 /// Arguments that are recorded of a call at the most, by all rules together.
 const MAX_ARGUMENTS: usize = 64;

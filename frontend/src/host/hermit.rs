@@ -3,7 +3,6 @@
 use std::alloc::{Layout, alloc_zeroed};
 use std::env::{self, consts::OS};
 use std::io;
-use std::iter;
 use std::ptr;
 use std::sync::atomic::AtomicU64;
 use std::thread;
@@ -13,7 +12,6 @@ use rftrace::abi::{LEFT_BUCKET_BYTES, LeftCell, MAX_CHUNK_BYTES};
 
 use crate::Error;
 use crate::clock::{self, calendar, tsc};
-use crate::filter::KnownValues;
 use crate::host::machine::SystemInfo;
 use crate::host::program::{Identify, Identity, LoadedModule, Memory, Program};
 
@@ -79,79 +77,6 @@ pub(crate) const HAS_NAMES: bool = false;
 
 /// The tracer records no values here.
 pub(crate) const HAS_VALUES: bool = false;
-
-/// The functions of the running program: none is known.
-#[derive(Debug, Default)]
-pub(crate) struct Catalogue;
-
-/// One of them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum TracedFunction<'c> {
-    #[expect(dead_code, reason = "there is none")]
-    None(std::convert::Infallible, &'c ()),
-}
-
-impl Catalogue {
-    pub(crate) fn refresh(&mut self, _known: &Known) {}
-
-    pub(crate) fn functions(&self) -> impl Iterator<Item = TracedFunction<'_>> {
-        iter::empty()
-    }
-
-    pub(crate) fn all_names(&self) -> impl Iterator<Item = String> {
-        iter::empty()
-    }
-
-    pub(crate) fn traced_modules(&self) -> impl Iterator<Item = (String, Option<String>)> {
-        iter::empty()
-    }
-
-    pub(crate) fn module_names(&self) -> impl Iterator<Item = &str> {
-        iter::empty()
-    }
-}
-
-impl<'c> TracedFunction<'c> {
-    pub(crate) fn name(&self) -> &'c str {
-        ""
-    }
-
-    pub(crate) fn name_with_parameters(&self) -> Option<String> {
-        None
-    }
-
-    pub(crate) fn module(&self) -> &'c str {
-        ""
-    }
-
-    pub(crate) fn address(&self) -> u64 {
-        0
-    }
-
-    pub(crate) fn code_bytes(&self) -> Option<u64> {
-        None
-    }
-
-    pub(crate) fn child_ips(&self) -> &'c [u64] {
-        &[]
-    }
-
-    pub(crate) fn has_arguments(&self) -> bool {
-        false
-    }
-
-    pub(crate) fn known_values<'k>(&self, _known: &'k KnownValues) -> Option<(&'k [u16], &'k [u16])> {
-        None
-    }
-
-    pub(crate) fn is_known(&self, _known: &KnownValues) -> bool {
-        false
-    }
-
-    pub(crate) fn is_own(&self) -> bool {
-        false
-    }
-}
 
 /// Facts from the time when the tracer is installed: none, as nothing is out of reach later.
 #[derive(Debug)]

@@ -102,3 +102,16 @@ pub(crate) struct Program {
     /// True if the counter runs at one rate in all states of the processor.
     pub(crate) invariant_tsc: Option<bool>,
 }
+
+#[cfg(all(feature = "std", target_os = "linux"))]
+impl Program {
+    /// The same with functions that got hooks while it ran, of each module by its beginning: addresses from there, and sizes.
+    pub(crate) fn with_hooked<F: Iterator<Item = (u64, u64)>>(mut self, hooked: impl Fn(u64) -> F) -> Self {
+        for (module, table) in &mut self.modules {
+            if let Some(table) = table {
+                Arc::make_mut(table).add_hooked(hooked(module.start));
+            }
+        }
+        self
+    }
+}

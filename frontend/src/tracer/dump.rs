@@ -30,7 +30,6 @@ use crate::backend::{self, Chunk};
 use crate::bank::{Dump, save::Writing};
 use crate::clock::ClockPair;
 use crate::decode;
-use crate::host;
 use crate::ring::{self, Look, Taken};
 use crate::uftrace::directory::{self, Mark, Recording};
 
@@ -165,7 +164,7 @@ impl Tracer {
         marks.push(Mark::of_dump(now, thread, reason));
         let recording = Recording { stop_tsc: now, is_cut: true, marks, ..self.recording(&tasks, start_tsc, &minima) };
         let gaps = recording.gaps;
-        let totals = directory::write(&recording, directory, &host::program(&self.program.known, &program_name()))?;
+        let totals = directory::write(&recording, directory, &self.program.described(&program_name()))?;
         Ok(saved(directory, totals, gaps))
     }
 }

@@ -24,6 +24,7 @@ use crate::filter::control::Choice;
 use crate::filter::{Filter, Function, Selected};
 #[cfg(target_os = "linux")]
 use crate::host::linux::chosen::{self, Threads};
+use crate::host::program::Program;
 use crate::host::{self, AtWork, Known};
 use crate::patch;
 
@@ -93,6 +94,14 @@ struct Traced {
 impl Traced {
     fn choice(&self) -> MutexGuard<'_, Choice> {
         self.choice.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything about the program, whose name this is where the system does not tell it.
+    fn described(&self, binary_name: &str) -> Program {
+        let program = host::program(&self.known, binary_name);
+        #[cfg(target_os = "linux")]
+        let program = program.with_hooked(patch::hooked_functions);
+        program
     }
 }
 

@@ -213,7 +213,7 @@ impl Tracer {
                 raw::write(&recording, path)
             } else {
                 let name = options.binary_name.map_or_else(program_name, str::to_owned);
-                directory::write(&recording, path, &host::program(&self.program.known, &name))
+                directory::write(&recording, path, &self.program.described(&name))
             }
         };
         // What was recorded may all be this crate's own.
@@ -291,7 +291,7 @@ impl Tracer {
     pub(super) fn unsaved(&self, alone: &Alone) -> u64 {
         let n_unsaved = self.n_unsaved(alone);
         let is_shown = || {
-            let hidden = own::functions(&host::program(&self.program.known, &program_name()));
+            let hidden = own::functions(&self.program.described(&program_name()));
             let start_tsc = self.unsaved_since();
             tasks().iter().any(|task| task.has_visible_since(start_tsc, &|address| own::contains(&hidden, address)))
         };

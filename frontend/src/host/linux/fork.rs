@@ -1,5 +1,5 @@
-//! A fork waits for threads that are at work in this crate: in the child nobody would be there to release what they hold, in
-//! this crate or in the libraries that it calls.
+//! A fork waits for threads at work in this crate: in the child nobody would release their locks, of this crate or of the libraries
+//! below.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicU64;

@@ -9,8 +9,6 @@ mod arch;
 pub(crate) mod chosen;
 #[cfg(feature = "std")]
 pub(crate) mod fork;
-#[cfg(feature = "std")]
-pub(crate) mod functions;
 pub(crate) mod modules;
 #[cfg(feature = "std")]
 mod process;

@@ -1,4 +1,6 @@
-//! The running program: memory for the tracer, the end of threads, clocks, modules and facts for the metadata.
+//! The running program: memory for the tracer, the end of threads, modules and facts for the metadata.
+//!
+//! Not here: forks (`bank::child`).
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -23,13 +25,12 @@ use crate::elf::file;
 use crate::elf::table::{self, SymbolTable};
 use crate::host::machine::SystemInfo;
 use crate::host::program::{Identify, Memory, Program};
-use crate::patch;
 
-/// Threads that can be traced at the same time. A block takes address space only, until its thread is traced.
+/// The most traced threads at the same time. A block takes address space only, until its thread is traced.
 const MAX_THREADS: usize = 8192;
 
-/// Buckets of the table of left frames: 32,768 frames. It takes memory for those that are used. A larger one
-/// makes an unwinder slower that meets a frame before the tracer has noticed that it runs again.
+/// Buckets of the table of left frames: 32,768 frames. Only used ones take memory. A larger table makes an unwinder slower at a
+/// frame that runs again before the tracer has noticed.
 const LEFT_BUCKETS: usize = 512;
 
 /// Memory for records, unless that is `given`, and, the first time, for per-thread blocks and left frames, zeroed and never
@@ -105,7 +106,7 @@ fn prepare_unwinder() {
     unsafe { _Unwind_Backtrace(stop, ptr::null_mut()) };
 }
 
-/// Gives the memory of a buffer that is not in use back to the system. It stays mapped: a thread may be in a hook, and write
+/// Gives the memory of an unused buffer back to the system. It stays mapped: a thread may be in a hook, and write
 /// into it.
 pub(crate) fn discard(buffer: *mut u8, bytes: usize) {
     // SAFETY: an anonymous mapping of so many bytes, which nobody reads. A writer finds new pages.
@@ -115,8 +116,8 @@ pub(crate) fn discard(buffer: *mut u8, bytes: usize) {
     }
 }
 
-/// The parts of the program's file, without libraries, that are in memory to be read only: they stay as long as the program runs. Each
-/// with its beginning and end.
+/// The read-only parts of the program's file in memory, without libraries, each with its beginning and end. They stay as long as the
+/// program runs.
 pub(crate) fn constant_memory() -> Vec<[usize; 2]> {
     /// The first module is the program.
     unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
@@ -179,8 +180,8 @@ fn has_room(bytes: usize) -> bool {
     memory != libc::MAP_FAILED && unsafe { libc::munmap(memory, bytes.max(1)) } == 0
 }
 
-/// Backs the buffer with memory now, so that the first pass through it is not one of page faults. A buffer that would
-/// take most of what is free is left to fill as it is used.
+/// Backs the buffer with memory now, against page faults in the first pass through it. A buffer larger than half of the free memory
+/// is left to fill as it is used.
 fn prepare(buffer: *mut u8, bytes: usize, prefault: bool) {
     let free = sysinfo::available_bytes();
     // SAFETY: the range was just mapped; both calls are advice that may fail.
@@ -192,9 +193,8 @@ fn prepare(buffer: *mut u8, bytes: usize, prefault: bool) {
     }
 }
 
-/// A thread-specific key whose destructor tells the tracer that a thread ends. Made early, its number is low: values of
-/// the first 32 keys are stored without allocation. A program that has used up all keys gets none: then the blocks of
-/// threads that end are not used again.
+/// A thread-specific key whose destructor tells the tracer the end of a thread. Made early, its number is low: values of the first
+/// 32 keys are stored without allocation. Without a free key the blocks of ended threads are not used again.
 fn thread_key() -> Option<libc::pthread_key_t> {
     let mut key = 0;
     // SAFETY: `key` is writable; the destructor is made for the blocks that the tracer stores under this key.
@@ -209,7 +209,7 @@ pub(crate) const HAS_NAMES: bool = true;
 /// when they save the trace. The files stay mapped, which takes address space only.
 #[derive(Debug)]
 pub(crate) struct Known {
-    pub(super) modules: Vec<(Module, Option<Arc<Mmap>>)>,
+    modules: Vec<(Module, Option<Arc<Mmap>>)>,
     system: SystemInfo,
 }
 
@@ -224,8 +224,14 @@ impl Known {
         Self { modules: modules.collect(), system: sysinfo::collect() }
     }
 
+    /// The present modules; those of that time if the program has lost access to the map.
+    pub(crate) fn loaded(&self) -> Vec<Module> {
+        let known: Vec<&Module> = self.modules.iter().map(|(module, _)| module).collect();
+        modules::loaded_modules(&known).unwrap_or_else(|_| known.into_iter().cloned().collect())
+    }
+
     /// A module's file, if it was mapped.
-    pub(super) fn file(&self, module: &Module) -> Option<Arc<Mmap>> {
+    pub(crate) fn file(&self, module: &Module) -> Option<Arc<Mmap>> {
         self.modules.iter().find(|(known, _)| known.is_same_load(module)).and_then(|(_, file)| file.clone())
     }
 
@@ -241,21 +247,15 @@ impl Known {
         if !has_room(file.len()) {
             return Err(path);
         }
-        let mut table = table::symbols_of(file, &path).ok();
-        if let Some(table) = &mut table {
-            table.add_hooked(patch::hooked_functions(module.start));
-        }
-        Ok(table)
+        Ok(table::symbols_of(file, &path).ok())
     }
 }
 
 /// Everything about the running program. `_binary_name` is not needed: the kernel knows the program's path.
 pub(crate) fn program(known: &Known, _binary_name: &str) -> Program {
-    let known_modules: Vec<&Module> = known.modules.iter().map(|(module, _)| module).collect();
-    let modules = modules::loaded_modules(&known_modules)
-        .unwrap_or_else(|_| known_modules.iter().map(|&module| module.clone()).collect());
     let mut without_names = None;
-    let modules = modules
+    let modules = known
+        .loaded()
         .into_iter()
         .map(|module| {
             let symbols = known.symbols(&module).unwrap_or_else(|path| {

@@ -1,4 +1,4 @@
-//! The functions of the running program that call a hook: those that can be recorded. And those of another process.
+//! The functions with calls of hooks in the running program, and in another process.
 
 use std::cell::LazyCell;
 use std::io;
@@ -6,11 +6,12 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Known;
-use super::modules::{self, Module};
+use super::super::own;
+use super::super::values::KnownValues;
 use crate::elf::file;
 use crate::elf::table::{self, Symbol, SymbolTable};
-use crate::filter::{KnownValues, own};
+use crate::host::Known;
+use crate::host::linux::modules::{self, Module};
 use crate::patch::{self, Site};
 
 /// The modules of the program with such functions. Results are kept: looking for calls takes a pass through all code,
@@ -62,13 +63,10 @@ pub(crate) struct TracedFunction<'c> {
 impl Catalogue {
     /// Brings it up to date with what is loaded now.
     pub(crate) fn refresh(&mut self, known: &Known) {
-        let known_modules: Vec<&Module> = known.modules.iter().map(|(module, _)| module).collect();
-        // A program may have lost access to the map: then as when the tracer was installed.
-        let loaded = modules::loaded_modules(&known_modules)
-            .unwrap_or_else(|_| known_modules.iter().map(|&module| module.clone()).collect());
         let mut before = std::mem::take(&mut self.modules);
         let sites = LazyCell::new(patch::sites);
-        self.modules = loaded
+        self.modules = known
+            .loaded()
             .into_iter()
             .map(|module| match before.iter().position(|old| old.is_still(&module)) {
                 Some(place) => before.swap_remove(place),
