@@ -1,6 +1,8 @@
-//! The API: `config` gives the tracer a buffer, `switch` has recording on and off and the guard, `save` writes, `dump` while recording goes
-//! on, `control` listens to `rftrace ctl`, `asked` does what that says, `at_exit` saves for programs that do not; this file has the rest of
-//! what a [`Tracer`] can do.
+//! The API of tracing.
+//!
+//! - `config`: the buffer; `switch`: recording on and off, and the guard; `stream`: a recorder in the program.
+//! - `save`: writing a trace; `dump`: the same during the recording; `at_exit`: at the end of programs without a save.
+//! - `control`: the listener of `rftrace ctl`; `commands`: its commands; `marks`: events of the program; `cost`: the time of a hook.
 //!
 //! Not here: the functions of 0.3 (`compat`), and how things are written (`decode`, `uftrace`).
 
@@ -28,9 +30,9 @@ use crate::host::program::Program;
 use crate::host::{self, AtWork, Known};
 use crate::patch;
 
-mod asked;
 #[cfg(target_os = "linux")]
 mod at_exit;
+mod commands;
 mod config;
 #[cfg(all(feature = "control", target_os = "linux"))]
 mod control;
