@@ -86,3 +86,18 @@ pub fn read_directory(dir: &Path) {
         let _ = export(&trace, &options, &mut Chrome::new(std::io::sink()));
     }
 }
+
+/// The checksum of bytes in the file beside a spool (`frontend/src/bank/about.rs`).
+fn about_sum(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks(8).map(|word| word.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)));
+    let add = |sum: u64, word: u64| (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    std::iter::once(bytes.len() as u64).chain(words).fold(0, add)
+}
+
+/// Makes the checksums in the file beside a spool right.
+pub fn seal_about(bytes: &mut [u8]) {
+    let Some((head, facts)) = bytes.split_at_mut_checked(64) else { return };
+    head[48..56].copy_from_slice(&about_sum(facts).to_le_bytes());
+    let sum = about_sum(&head[..56]);
+    head[56..].copy_from_slice(&sum.to_le_bytes());
+}

@@ -1,39 +1,39 @@
-//! Facts kept beside a spool, from which a trace can be made when the recorder is gone, or while it is at work.
+//! The file beside a spool with the facts about its process. Both become a trace when the recorder is gone, or while it is at work.
 //!
-//! Words of 8 bytes, little-endian: a magic and the version of the layout; bytes of the bank; bytes of the spool that belong to this; its
-//! records; ticks and nanoseconds of a moment; ticks per second, 0 if not stated exactly. While the rest does not change, these are written in
-//! their place. Then blobs, each a word with its length before it: the header of the slot; its table of threads; maps of different times and
-//! names of threads, each with a NUL behind it; the source of the ticks per second; libraries that were unloaded and marks, as in the journal;
-//! the missing parts of the recording, if any, and behind them the status that the process ended with, 4 bytes.
+//! The file begins with a [`Head`], which always has the same length: its recorder writes it again in its place while the facts stay the same.
+//! The facts follow: [`Collected`] in the encoding of postcard. Each of the two has a checksum.
+//!
+//! Not here: the source of the facts (`collect`), and the folder of facts about the program at its end (`facts`).
 
-use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
-use std::hash::{DefaultHasher, Hasher};
-use std::io::{self, Write as _};
-use std::mem::offset_of;
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::slice;
-use std::sync::atomic::Ordering::Acquire;
-use std::time::Duration;
 
-use rftrace::abi::{self, Bank};
+use postcard::fixint;
+use rftrace::abi::{MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, RETURN_STACK_ENTRIES};
+use rftrace_format::opener;
+use rftrace_format::store;
+use serde::{Deserialize, Serialize};
 
-use super::collect::{Banks, Options, Watched};
-use super::collected::{Collected, Rate};
+use super::collect::{Banks, Watched};
+use super::collected::Collected;
 use super::facts::Facts;
-use super::file::{Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
-use super::history::History;
 use super::spool::{about_file, facts_folder};
 use crate::clock::ClockPair;
-use crate::host::linux::thread_table::{Entry, MAX_THREADS, TABLE_BYTES};
-use rftrace_format::opener::{self, MOST_TEXT};
-use rftrace_format::store;
+use crate::image::Checksum;
 
-/// `\x93RFA\r\n\x1a\n`.
-const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFA\r\n\x1a\n");
-/// Words before the blobs.
-const N_WORDS: usize = 8;
+/// The first bytes.
+const MAGIC: [u8; 8] = *b"\x93RFA\r\n\x1a\n";
+/// The version of the file. A change of a field of [`Collected`], or of a type in it, raises it.
+const VERSION: u64 = 1;
+/// The size of a head with its checksum.
+const HEAD_BYTES: usize = 64;
+/// The largest file: a process with a million threads and thousands of libraries needs half of it.
+const MOST_BYTES: u64 = 64 << 20;
+
+const DAMAGED: &str = "it is damaged: put a copy of it in its place, if there is one";
+const OTHER_VERSION: &str = "another version of rftrace has written it: that one can make a trace of it";
 
 /// The part of a spool to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,175 +44,305 @@ pub enum Extent {
     Described,
 }
 
-impl Banks {
-    /// Writes beside a spool what the slot says, so that a trace can be made of both when this recorder is not there any more. Where
-    /// that cannot be written the trace is made at the end, as ever.
-    pub(super) fn keep_about(&self, number: usize, watched: &mut Watched) {
-        let n_bytes = TEXT_AT + (self.slot(number).text_bytes.load(Acquire) as usize).min(TEXT_BYTES);
-        let n_threads = (watched.spool.last_thread as usize + 1).min(MAX_THREADS);
-        let now = ClockPair::now();
-        let spool = &watched.spool;
-        let rate = self.rate.as_ref();
-        let words = [
-            MAGIC,
-            VERSION,
-            self.layout.buffer_bytes as u64,
-            spool.file_bytes(),
-            spool.n_records,
-            now.tsc,
-            now.nanos,
-            rate.map_or(0, |rate| rate.hz),
-        ];
-        let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let mut about = words.clone();
-        for (start, n_bytes) in [(0, n_bytes), (THREADS_AT, n_threads * size_of::<Entry>())] {
-            about.extend((n_bytes as u64).to_le_bytes());
-            // SAFETY: within the slot. What a process changes meanwhile is any bytes, and is checked when it is read.
-            about.extend_from_slice(unsafe { slice::from_raw_parts(self.at(number, start).cast_const(), n_bytes) });
-        }
-        // The recorder's beat is no news.
-        let beat = words.len() + size_of::<u64>() + offset_of!(Slot, bank) + offset_of!(Bank, beat);
-        about[beat..beat + size_of::<u64>()].fill(0);
-        let maps = watched.maps.all().flat_map(|maps| maps.iter().copied().chain([0])).collect();
-        let names =
-            watched.names.iter().flat_map(|(tid, name)| [tid.to_string().as_bytes(), b" ", name, b"\0"].concat());
-        let source = rate.map(|rate| rate.source.clone().into_bytes()).unwrap_or_default();
-        for blob in [maps, names.collect::<Vec<u8>>(), source, watched.told.encode()] {
-            push(&mut about, &blob);
-        }
-        let described = hash_of(&about[words.len()..]);
-        let file = about_file(&watched.spool.path);
-        if watched.described == Some(described) && put_at_beginning(&file, &words).is_ok() {
-            return;
-        }
-        // At once: a recorder that is killed now leaves the file before.
-        let new = file.with_extension("about-new");
-        let written = store::write(&new, &about).and_then(|()| fs::rename(&new, file));
-        watched.described = written.is_ok().then_some(described);
+/// The beginning of the file: the moment it was written, and what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Head {
+    magic: [u8; 8],
+    #[serde(with = "fixint::le")]
+    version: u64,
+    /// Bytes of the spool that the facts are about.
+    #[serde(with = "fixint::le")]
+    spool_bytes: u64,
+    /// Calls and returns in them.
+    #[serde(with = "fixint::le")]
+    n_records: u64,
+    #[serde(with = "fixint::le")]
+    tsc: u64,
+    #[serde(with = "fixint::le")]
+    nanos: u64,
+    /// The checksum of the facts.
+    #[serde(with = "fixint::le")]
+    facts: u64,
+}
+
+impl Head {
+    fn encode(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = postcard::to_stdvec(self).map_err(io::Error::other)?;
+        bytes.extend(sum_of(&bytes).to_le_bytes());
+        Ok(bytes)
     }
 
-    /// Returns the recording in `spool` of a recorder that is at work, or that ended early. `file` is an empty file in
-    /// memory.
+    /// Reads the head of a whole file.
+    fn decode(bytes: &[u8]) -> io::Result<Self> {
+        let (head, facts) = bytes.split_at_checked(HEAD_BYTES).ok_or_else(|| bad(DAMAGED))?;
+        let (words, sum) = head.split_at(HEAD_BYTES - size_of::<u64>());
+        let this: Self = postcard::from_bytes(words).map_err(|_| bad(DAMAGED))?;
+        if this.magic == MAGIC && this.version != VERSION {
+            return Err(bad(OTHER_VERSION));
+        }
+        let is_right = this.magic == MAGIC && sum == sum_of(words).to_le_bytes() && this.facts == sum_of(facts);
+        if is_right { Ok(this) } else { Err(bad(DAMAGED)) }
+    }
+}
+
+/// The content of the file, with right checksums.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    head: Head,
+    bytes: Vec<u8>,
+}
+
+impl About {
+    /// Reads the file beside a spool.
     ///
     /// # Errors
     ///
-    /// Those of the system; the data beside the spool is missing, cut, or of another version.
-    pub fn recover(file: File, spool: &Path, extent: Extent) -> io::Result<Collected> {
-        let named =
-            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", about_file(spool).display()));
-        let about = opener::read(&about_file(spool), MOST_TEXT).map_err(named)?;
-        let bad =
-            |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", about_file(spool).display()));
-        let cut = || bad("it is cut");
-        let (words, mut rest) = about.split_first_chunk::<{ 8 * N_WORDS }>().ok_or_else(cut)?;
-        let words: Vec<u64> = words.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word)).collect();
-        let &[MAGIC, VERSION, buffer_bytes, file_bytes, n_records, tsc, nanos, hz] = words.as_slice() else {
-            return Err(bad("another version of rftrace has written it: that one can make a trace of it"));
+    /// Those of the system; the file is damaged, or of another version.
+    pub fn read(spool: &Path) -> io::Result<Self> {
+        let file = about_file(spool);
+        let look = || {
+            let bytes = opener::read(&file, MOST_BYTES)?;
+            Head::decode(&bytes).map(|head| Self { head, bytes })
         };
-        let [first, threads, maps, names, source, told] = [(); 6].map(|()| next(&mut rest));
-        let problem = next(&mut rest).map(|problem| String::from_utf8_lossy(problem).into_owned());
-        let status = next(&mut rest).and_then(|status| Some(i32::from_le_bytes(status.try_into().ok()?)));
-        let (first, threads) = first.zip(threads).ok_or_else(cut)?;
-        let ((maps, names), (source, told)) = maps.zip(names).zip(source.zip(told)).ok_or_else(cut)?;
-        let is_right = first.len() >= TEXT_AT && first.len() <= THREADS_AT && threads.len() <= TABLE_BYTES;
-        if !is_right || !(abi::MIN_CHUNK_BYTES as u64..1 << 44).contains(&buffer_bytes) {
-            return Err(cut());
+        // The recorder may write the head while it is read: the second look is at the new one.
+        look().or_else(|_| look()).map_err(|error| with_name(spool, &error))
+    }
+
+    /// Returns the size in bytes that the spool has at least.
+    #[must_use]
+    pub fn spool_bytes(&self) -> u64 {
+        self.head.spool_bytes
+    }
+
+    /// Returns the facts, about as much of `spool` as `extent` says.
+    ///
+    /// # Errors
+    ///
+    /// The facts are impossible; the size of the spool is unknown.
+    pub fn collected(&self, spool: &Path, extent: Extent) -> io::Result<Collected> {
+        let damaged = || with_name(spool, &bad(DAMAGED));
+        let mut collected: Collected = postcard::from_bytes(&self.bytes[HEAD_BYTES..]).map_err(|_| damaged())?;
+        if !collected.is_possible() {
+            return Err(damaged());
         }
-        let folder = spool.parent().unwrap_or(spool);
-        let options = Options {
-            buffer_bytes: buffer_bytes as usize,
-            n_slots: 1,
-            patience: Duration::ZERO,
-            most_bytes: 0,
-            is_ring: false,
-            dumped_bytes: 0,
-        };
-        let banks = Self::new(file, folder, options)?;
-        for (start, bytes) in [(0, first), (THREADS_AT, threads)] {
-            // SAFETY: so much room is there, and nobody else has the memory.
-            unsafe { banks.at(0, start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        }
-        let mut watched = banks.watch(0);
-        watched.maps = History::of(ended_by_nul(maps).map(<[u8]>::to_vec));
-        watched.names = names_of(names);
-        watched.told.add(told);
-        watched.spool.path = spool.to_owned();
-        watched.spool.n_records = n_records;
-        watched.spool.n_bytes = match extent {
+        let Head { spool_bytes, n_records, tsc, nanos, .. } = self.head;
+        collected.spool = spool.to_owned();
+        collected.spool_bytes = match extent {
             Extent::All => fs::metadata(spool)?.len(),
-            Extent::Described => file_bytes,
+            Extent::Described => spool_bytes,
         };
-        let source = String::from_utf8_lossy(source).into_owned();
+        collected.least_bytes = spool_bytes;
+        collected.n_records = n_records;
+        collected.last = ClockPair { tsc, nanos };
+        // The end of the recorder is that of the recording.
+        collected.is_over = true;
         // They are written last; names are those of files as they are now, where they are not whole.
-        let facts = Some(facts_folder(spool)).filter(|facts| facts.is_dir());
-        let has_lost = facts.as_ref().is_some_and(|facts| !Facts::are_whole(facts));
-        let lost = has_lost
-            .then(|| "what was known of the program at its end is damaged: names are of its files now".to_owned());
-        Ok(Collected {
+        collected.facts = Some(facts_folder(spool)).filter(|facts| facts.is_dir());
+        if collected.facts.take_if(|facts| !Facts::are_whole(facts)).is_some() {
+            let lost = "what was known of the program at its end is damaged: names are of its files now";
+            collected.problem.get_or_insert_with(|| lost.to_owned());
+        }
+        Ok(collected)
+    }
+}
+
+impl Collected {
+    /// Returns the recording in `spool` of a recorder that is at work, or that ended early.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`About::read`] and [`About::collected`].
+    pub fn read(spool: &Path, extent: Extent) -> io::Result<Self> {
+        About::read(spool)?.collected(spool, extent)
+    }
+
+    /// Writes the file beside the spool. Only the head is written if the file has these facts already: those with the checksum `kept`.
+    /// Returns the new checksum.
+    pub(super) fn keep_beside(&self, kept: Option<u64>) -> io::Result<u64> {
+        let facts = postcard::to_stdvec(self).map_err(io::Error::other)?;
+        let ClockPair { tsc, nanos } = self.last;
+        let &Self { spool_bytes, n_records, .. } = self;
+        let sum = sum_of(&facts);
+        let head = Head { magic: MAGIC, version: VERSION, spool_bytes, n_records, tsc, nanos, facts: sum }.encode()?;
+        let file = about_file(&self.spool);
+        if kept == Some(sum) && put_at_beginning(&file, &head).is_ok() {
+            return Ok(sum);
+        }
+        if facts.len() as u64 > MOST_BYTES - HEAD_BYTES as u64 {
+            return Err(bad("a process has more threads, libraries and marks than can be described"));
+        }
+        // At once: a recorder that is killed now leaves the file before.
+        let new = file.with_extension("about-new");
+        store::write(&new, [head, facts].concat())?;
+        fs::rename(new, file).map(|()| sum)
+    }
+
+    /// True if a trace can be made with these facts, whoever wrote them.
+    fn is_possible(&self) -> bool {
+        let is_size = |bytes: usize| bytes.is_power_of_two() && (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&bytes);
+        is_size(self.chunk_bytes) && self.open.values().all(|words| words.len() <= RETURN_STACK_ENTRIES)
+    }
+}
+
+impl Banks {
+    /// Writes the facts about a process beside its spool, so that a trace can be made of both when this recorder is not there any more. Where
+    /// they cannot be written the trace is made at the end, as ever.
+    pub(super) fn keep_about(&self, number: usize, watched: &mut Watched) {
+        let collected = self.collected(number, watched, watched.spool.last_thread);
+        watched.described = collected.keep_beside(watched.described).ok();
+    }
+}
+
+fn bad(problem: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem)
+}
+
+fn with_name(spool: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", about_file(spool).display()))
+}
+
+/// The checksum of bytes, filled up with zeros to whole words, and of their number.
+fn sum_of(bytes: &[u8]) -> u64 {
+    let mut sum = Checksum::default();
+    sum.add(bytes.len() as u64);
+    for word in bytes.chunks(size_of::<u64>()) {
+        sum.add(word.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)));
+    }
+    sum.0
+}
+
+/// Writes the bytes that a file begins with anew.
+fn put_at_beginning(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    OpenOptions::new().write(true).open(file)?.write_all_at(bytes, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::PathBuf;
+
+    use super::super::collected::Death;
+    use super::super::told::Marked;
+    use super::*;
+    use crate::host::linux::modules::Unloaded;
+    use crate::host::program::Identity;
+
+    /// Facts with something in each field.
+    fn sample(spool: PathBuf) -> Collected {
+        let path = Path::new(std::ffi::OsStr::from_bytes(b"/lib/\xff")).to_owned();
+        Collected {
+            pid: 7,
+            own_pid: 1,
+            program_nanos: 100,
+            fork: Some((5, 90)),
+            n_dropped: 3,
+            has_many_threads: true,
+            failed: Some("no space".to_owned()),
+            is_too_large: true,
+            dump: None,
+            n_overwritten: 4,
+            death: Some(Death::Signal(9)),
+            status: Some(9),
+            problem: None,
+            n_records: 1000,
+            spool,
             _folder: None,
-            last: ClockPair { tsc, nanos },
-            rate: (hz > 0).then_some(Rate { hz, source }),
-            problem: problem.filter(|problem| !problem.is_empty()).or(lost),
-            status,
-            facts: facts.filter(|_| !has_lost),
-            least_bytes: file_bytes,
-            ..banks.collected(0, &watched, (threads.len() / size_of::<Entry>()) as u32)
-        })
+            spool_bytes: 2000,
+            least_bytes: 0,
+            tail: None,
+            is_cut: false,
+            is_over: true,
+            chunk_bytes: 1024,
+            first: ClockPair { tsc: 100, nanos: 100 },
+            last: ClockPair { tsc: 300, nanos: 200 },
+            facts: None,
+            utc_offset_nanos: -1,
+            minima: vec![(100, 10)],
+            end_tsc: 290,
+            n_untraced_threads: 2,
+            root: None,
+            exe: b"/bin/a".to_vec(),
+            command_line: b"a\0-x\0".to_vec(),
+            maps: vec![b"1000-2000 r-xp 00000000 08:01 1 /bin/a".to_vec()],
+            unloaded: vec![Unloaded { tsc: 150, start: 0x1000, end: 0x2000, path }],
+            marks: vec![Marked { tsc: 160, thread: Some(2), text: "mark".to_owned() }],
+            n_untold: 1,
+            hooked: vec![1; 16],
+            threads: [(2, Identity { tid: 8, name: "worker".to_owned() })].into(),
+            open: [(1, vec![0x1000, 0x2000])].into(),
+            world: None,
+        }
     }
-}
 
-/// Returns the described size of a spool in bytes, which it has at least; `None` if it cannot be read.
-#[must_use]
-pub fn told_bytes(spool: &Path) -> Option<u64> {
-    let about = opener::read(&about_file(spool), MOST_TEXT).ok()?;
-    let words: Vec<u64> = about.as_chunks().0.iter().take(4).map(|&word| u64::from_le_bytes(word)).collect();
-    matches!(words.as_slice(), [MAGIC, VERSION, ..]).then(|| words.get(3).copied()).flatten()
-}
+    struct Folder(PathBuf);
 
-/// Adds the end of its process to the data beside a spool that is kept: the missing parts of the recording, if any, and the status.
-pub(super) fn keep_end(spool: &Path, problem: Option<&str>, status: Option<i32>) -> io::Result<()> {
-    let mut blobs = Vec::new();
-    if problem.is_some() || status.is_some() {
-        push(&mut blobs, problem.unwrap_or_default().as_bytes());
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let folder = env::temp_dir().join(format!("rftrace-about-{name}-{}", std::process::id()));
+            fs::create_dir_all(&folder).unwrap();
+            Self(folder)
+        }
+
+        fn spool(&self) -> PathBuf {
+            self.0.join("spool-7-0-100")
+        }
     }
-    if let Some(status) = status {
-        push(&mut blobs, &status.to_le_bytes());
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
     }
-    OpenOptions::new().append(true).open(about_file(spool))?.write_all(&blobs)
-}
 
-fn hash_of(bytes: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(bytes);
-    hasher.finish()
-}
+    #[test]
+    fn what_is_kept_is_read() {
+        let folder = Folder::new("read");
+        let mut sample = sample(folder.spool());
+        let kept = sample.keep_beside(None).unwrap();
+        let read = || Collected::read(&folder.spool(), Extent::Described).unwrap();
+        sample.least_bytes = 2000;
+        assert_eq!(format!("{:?}", read()), format!("{sample:?}"));
+        // A later moment is written in its place.
+        let file =
+            |name: &str| fs::metadata(folder.0.join(name)).map(|meta| std::os::unix::fs::MetadataExt::ino(&meta));
+        let before = file("spool-7-0-100.about").unwrap();
+        (sample.spool_bytes, sample.last.tsc) = (3000, 400);
+        assert_eq!(sample.keep_beside(Some(kept)).unwrap(), kept);
+        assert_eq!((read().least_bytes, read().last.tsc, read().n_records), (3000, 400, 1000));
+        assert_eq!(file("spool-7-0-100.about").unwrap(), before);
+        // Other facts are another file.
+        sample.n_dropped += 1;
+        assert_ne!(sample.keep_beside(Some(kept)).unwrap(), kept);
+        assert!(read().n_dropped == 4 && file("spool-7-0-100.about-new").is_err());
+    }
 
-/// Writes the words that a file begins with anew. Each is right by itself.
-fn put_at_beginning(file: &Path, words: &[u8]) -> io::Result<()> {
-    OpenOptions::new().write(true).open(file)?.write_all_at(words, 0)
-}
+    #[test]
+    fn damage_and_other_versions_are_named() {
+        let folder = Folder::new("damage");
+        sample(folder.spool()).keep_beside(None).unwrap();
+        let file = about_file(&folder.spool());
+        let whole = fs::read(&file).unwrap();
+        let told = |bytes: &[u8]| {
+            fs::write(&file, bytes).unwrap();
+            let error = Collected::read(&folder.spool(), Extent::Described).unwrap_err();
+            assert!(error.to_string().starts_with(file.to_str().unwrap()), "{error}");
+            error.to_string()
+        };
+        for place in 0..whole.len() {
+            assert!(told(&whole[..place]).ends_with(DAMAGED), "{place}");
+            let mut changed = whole.clone();
+            changed[place] ^= 0x41;
+            let expected = if (8..16).contains(&place) { OTHER_VERSION } else { DAMAGED };
+            assert!(told(&changed).ends_with(expected), "{place}");
+        }
+        assert!(told(&[&whole[..], b"x"].concat()).ends_with(DAMAGED));
+    }
 
-fn push(about: &mut Vec<u8>, blob: &[u8]) {
-    about.extend((blob.len() as u64).to_le_bytes());
-    about.extend(blob);
-}
-
-/// The blob that comes next.
-fn next<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let (length, after) = rest.split_first_chunk()?;
-    let (blob, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
-    *rest = after;
-    Some(blob)
-}
-
-fn ended_by_nul(blob: &[u8]) -> impl Iterator<Item = &[u8]> {
-    blob.strip_suffix(b"\0").into_iter().flat_map(|blob| blob.split(|&byte| byte == 0))
-}
-
-fn names_of(blob: &[u8]) -> HashMap<u32, Vec<u8>> {
-    let name = |line: &[u8]| {
-        let space = line.iter().position(|&byte| byte == b' ')?;
-        Some((str::from_utf8(&line[..space]).ok()?.parse().ok()?, line[space + 1..].to_vec()))
-    };
-    ended_by_nul(blob).filter_map(name).collect()
+    /// The test fails where fields are another ones: then [`VERSION`] rises, and the number here is the new one.
+    #[test]
+    fn the_version_follows_the_fields() {
+        let facts = postcard::to_stdvec(&sample(PathBuf::new())).unwrap();
+        assert_eq!((VERSION, sum_of(&facts)), (1, 3_515_475_047_639_987_179));
+    }
 }

@@ -1,7 +1,7 @@
 //! The recorder's work on banks while programs run: it takes full chunks and writes them to a file per process, the
 //! *spool*. At the end of a process it takes the rest, and frees the bank. No traced program waits for this work.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -15,7 +15,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use rftrace::abi::{CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, kind, lease, records_per_chunk};
 use rftrace_format::system;
 
-use super::collected::{Collected, Death, Life, Rate, Written};
+use super::collected::{Collected, Death, Life, Written};
 use super::file::{CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
 use super::handover::{self, slot_state};
 use super::history::History;
@@ -27,7 +27,7 @@ use super::stuck::Occupied;
 use super::told::Told;
 use super::world::Seen;
 use crate::backend::{Chunk, exit_word};
-use crate::clock::{self, ClockPair, ticks_in};
+use crate::clock::{ClockPair, ticks_in};
 use crate::host::linux::modules;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 use crate::host::program::Identity;
@@ -63,8 +63,6 @@ pub struct Banks {
     patience: Duration,
     pub(super) most_bytes: u64,
     pub(super) is_ring: bool,
-    /// How fast the counter runs, if somebody says so exactly.
-    pub(super) rate: Option<Rate>,
     /// Bytes in memory of the chunks written so far.
     pub(super) taken_bytes: u64,
     /// True if all facts about a process are kept beside its spool, for another machine.
@@ -152,7 +150,7 @@ pub(super) struct Watched {
     pub(super) world: Option<Seen>,
     /// Unloaded libraries and marks, told by it or by others.
     pub(super) told: Told,
-    /// Tells apart the versions of the data beside its spool.
+    /// The checksum of the facts in the file beside its spool.
     pub(super) described: Option<u64>,
     /// Since when a chunk is full and not written, by its index.
     waiting: HashMap<u64, Instant>,
@@ -195,7 +193,6 @@ impl Banks {
             patience: options.patience,
             most_bytes: options.most_bytes,
             is_ring: options.is_ring,
-            rate: clock::exact_rate().map(|(hz, source)| Rate { hz, source: source.name().to_owned() }),
             taken_bytes: 0,
             is_whole: false,
             root: None,
@@ -567,14 +564,14 @@ impl Banks {
         watched.spool.flush();
         let n_lost = self.slot(number).bank.n_lost.load(Relaxed);
         if !self.keeps_nothing && (watched.spool.n_bytes > 0 || n_lost > 0) {
-            self.keep_about(number, &mut watched);
             let mut collected = self.collected(number, &watched, watched.spool.last_thread);
             if let Some(ring) = ring {
                 self.tell_of_ring(number, &mut collected, &watched, &ring);
             }
             collected.death = self.death(number);
             collected.status = watched.status.or(self.own_status(number));
-            collected.failed = watched.spool.failed.take();
+            collected.failed = watched.spool.failed.take().map(|error| error.to_string());
+            let _ = collected.keep_beside(watched.described);
             self.keep_whole_of(&collected, &mut watched, true);
             self.collected.push(collected);
         }
@@ -613,7 +610,6 @@ impl Banks {
             chunk_bytes: self.layout.chunk_bytes(),
             first: ClockPair { tsc: slot.first_tsc.load(Relaxed), nanos: slot.first_nanos.load(Relaxed) },
             last: ClockPair::now(),
-            rate: self.rate.clone(),
             facts: None,
             utc_offset_nanos: slot.utc_offset_nanos.load(Relaxed),
             minima: self.minima(number),
@@ -703,7 +699,7 @@ impl Banks {
     }
 
     /// Returns the identities of the threads that have records.
-    fn threads(&self, number: usize, watched: &Watched, last_thread: u32) -> HashMap<u32, Identity> {
+    fn threads(&self, number: usize, watched: &Watched, last_thread: u32) -> BTreeMap<u32, Identity> {
         let last = (last_thread as usize).min(MAX_THREADS - 1) as u32;
         let identity = |thread: u32| {
             let entry = self.at(number, THREADS_AT).cast::<Entry>().wrapping_add(thread as usize);

@@ -1,9 +1,10 @@
-//! The collected data of a process: its spool, and all facts for a directory of it (`save`).
+//! The collected data of a process: its spool, and all facts for a directory of it (`save`). This type alone lists the facts; `about` stores it.
 
-use std::collections::HashMap;
-use std::io;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use super::spool::Folder;
 use super::told::Marked;
@@ -12,8 +13,8 @@ use crate::clock::ClockPair;
 use crate::host::linux::modules::Unloaded;
 use crate::host::program::Identity;
 
-/// The recording of a process that has ended, or up to a moment.
-#[derive(Debug)]
+/// The recording of a process that has ended, or up to a moment. Paths and what its spool shows are no stored facts.
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Collected {
     /// The PID by which this process knows it.
     pub pid: u32,
@@ -29,10 +30,11 @@ pub struct Collected {
     /// True if threads had all chunks at one time, and others waited in vain.
     pub has_many_threads: bool,
     /// The error at which writing stopped.
-    pub failed: Option<io::Error>,
+    pub failed: Option<String>,
     /// True if the limit of written data was reached.
     pub is_too_large: bool,
     /// The purpose of this copy, if it is a dump that was [made](super::Banks::dump).
+    #[serde(skip)]
     pub dump: Option<Dump>,
     /// The number of chunks of a ring whose records were overwritten.
     pub n_overwritten: u64,
@@ -43,15 +45,21 @@ pub struct Collected {
     /// A message about missing parts, from the recorder that kept the spool.
     pub problem: Option<String>,
     /// The number of calls and returns in the spool, which may include incomplete ones.
+    #[serde(skip)]
     pub n_records: u64,
+    #[serde(skip)]
     pub(crate) spool: PathBuf,
     /// Keeps the path of the spool right; `None` for one that leads through no open folder.
+    #[serde(skip)]
     pub(crate) _folder: Option<Folder>,
     /// So much of that.
+    #[serde(skip)]
     pub(crate) spool_bytes: u64,
     /// So much of it has been there at the least. 0 where nobody knows.
+    #[serde(skip)]
     pub(crate) least_bytes: u64,
     /// Chunks that threads were writing to, of a process that goes on: a file like the spool.
+    #[serde(skip)]
     pub(crate) tail: Option<PathBuf>,
     /// True if records after its end are left out: a ring was written to while it was copied.
     pub is_cut: bool,
@@ -59,9 +67,10 @@ pub struct Collected {
     pub(crate) is_over: bool,
     pub(crate) chunk_bytes: usize,
     pub(crate) first: ClockPair,
+    #[serde(skip)]
     pub(crate) last: ClockPair,
-    pub(crate) rate: Option<Rate>,
     /// Facts about the program at its end, if the spool is kept.
+    #[serde(skip)]
     pub(crate) facts: Option<PathBuf>,
     pub(crate) utc_offset_nanos: i64,
     /// The shortest call that is recorded, in ticks, from when on.
@@ -69,6 +78,7 @@ pub struct Collected {
     pub(crate) end_tsc: u64,
     pub(crate) n_untraced_threads: u32,
     /// The root directory that its paths are for, if that is not this process's.
+    #[serde(skip)]
     pub(crate) root: Option<PathBuf>,
     pub(crate) exe: Vec<u8>,
     pub(crate) command_line: Vec<u8>,
@@ -82,15 +92,16 @@ pub struct Collected {
     pub n_untold: u64,
     /// Functions that were hooked and do not call the tracer: an address and a size each.
     pub(crate) hooked: Vec<u8>,
-    pub(crate) threads: HashMap<u32, Identity>,
+    pub(crate) threads: BTreeMap<u32, Identity>,
     /// The words of the exit records of the functions that were open in a thread that was forked.
     pub(crate) open: HashMap<u32, Vec<u64>>,
     /// Environment of the process, if that was another machine.
+    #[serde(skip)]
     pub(crate) world: Option<Box<World>>,
 }
 
 /// The end of a process that did not end regularly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Death {
     /// A signal that it could have handled killed it.
     Signal(u32),
@@ -131,14 +142,6 @@ pub struct Written {
     pub n_records: u64,
     /// The number of bytes on the disk.
     pub n_bytes: u64,
-}
-
-/// How fast the time stamp counter runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rate {
-    pub(crate) hz: u64,
-    /// Source of the rate.
-    pub(crate) source: String,
 }
 
 /// The reason and the extent of a dump.

@@ -24,13 +24,6 @@ pub(super) struct History {
 }
 
 impl History {
-    /// One that was kept, as [`all`](Self::all) tells it.
-    pub(super) fn of(texts: impl Iterator<Item = Vec<u8>>) -> Self {
-        let mut this = Self::default();
-        texts.for_each(|text| this.add(&text));
-        this
-    }
-
     /// Adds all that is mapped at a later moment. Memory and files without code that come and go are no change.
     pub(super) fn add(&mut self, maps: &[u8]) {
         let now = lines_of_code(maps);
@@ -111,7 +104,9 @@ mod tests {
     }
 
     fn added(texts: &[String]) -> History {
-        History::of(texts.iter().map(|text| text.clone().into_bytes()))
+        let mut history = History::default();
+        texts.iter().for_each(|text| history.add(text.as_bytes()));
+        history
     }
 
     fn texts(history: &History) -> Vec<String> {
@@ -138,7 +133,5 @@ mod tests {
         }
         let history = added(&all);
         assert_eq!(texts(&history), [other, with(&far)]);
-        let again = History::of(history.all().map(<[u8]>::to_vec));
-        assert_eq!(texts(&again), texts(&history));
     }
 }

@@ -161,10 +161,7 @@ mod tests {
         let bytes = [marks[0].encode(), bytes, marks[1].encode()].concat();
         let mut told = Told::default();
         told.add(&bytes);
-        assert_eq!((told.unloaded.clone(), told.marks.clone()), (vec![all[0].clone(), all[2].clone()], marks.to_vec()));
-        let mut again = Told::default();
-        again.add(&told.encode());
-        assert_eq!((again.unloaded, again.marks), (told.unloaded, told.marks));
+        assert_eq!((told.unloaded, told.marks), (vec![all[0].clone(), all[2].clone()], marks.to_vec()));
         for length in 0..bytes.len() {
             Told::default().add(&bytes[..length]);
         }

@@ -6,7 +6,7 @@
 //! - `journal`: unloaded libraries and marks in a bank; `told`: these as events; `history`: the modules that a process has had.
 //! - `collect`: the recorder's work on all banks while programs run; `pace`: how often; `stuck`: waits in vain; `numbers`: PIDs in containers.
 //! - `spool`: the file that it writes; `collected`: the result; `dump`: copies at a moment, with the open functions that `open` finds.
-//! - `about`: data beside a spool; `facts`: data of the program; `whole`: all of it, of the machine too (`world`), for another machine.
+//! - `about`: facts about the process, beside its spool; `facts`: data of the program; `whole`: all of it, of the machine too (`world`), for another machine.
 //! - `save`: makes a directory of the collected data.
 //! - `tap`: shows records at once; `live`: the same where nothing is written, with `names` for it.
 //! - `writer`: a recorder in the program itself.
@@ -74,7 +74,7 @@ mod world;
 pub(crate) mod writer;
 
 #[cfg(target_os = "linux")]
-pub use about::{Extent, told_bytes};
+pub use about::{About, Extent};
 #[cfg(target_os = "linux")]
 pub use collect::{Banks, Options};
 #[cfg(target_os = "linux")]

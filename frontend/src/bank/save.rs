@@ -17,7 +17,6 @@ use rftrace_format::gaps::Gaps;
 use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::{recording, symbols};
 
-use super::about;
 use super::collected::Collected;
 use super::facts::Facts;
 use super::spool::{about_file, facts_folder, whole_file};
@@ -187,7 +186,6 @@ impl Collected {
         if !tasks.iter().any(|task| task.has_record_since(start_tsc)) {
             return Err(self.nothing(damaged_chunks > 0));
         }
-        let rate = self.rate.as_ref();
         let mut minima = Minima::default();
         self.minima.iter().for_each(|&(since, ticks)| minima.set(since, ticks));
         let recording = Recording {
@@ -200,13 +198,13 @@ impl Collected {
                 .into_iter()
                 .chain(self.marks.iter().map(|mark| Mark::of_text(mark.tsc, mark.thread, &mark.text)))
                 .collect(),
-            clock: rate.map_or_else(|| self.first.clock_to(self.last), |rate| self.first.clock_at_rate(rate.hz)),
+            clock: self.first.clock_to(self.last),
             pairs: [self.first, self.last],
             unix_nanos: (self.utc_offset_nanos != 0)
                 .then(|| self.first.nanos.checked_add_signed(self.utc_offset_nanos))
                 .flatten(),
             minima: writing.minima.unwrap_or(&minima),
-            tsc_hz_source: rate.map_or("measured".into(), |rate| rate.source.clone().into()),
+            tsc_hz_source: "measured".into(),
             gaps: Gaps {
                 overwritten: self.n_overwritten,
                 untraced_threads: self.n_untraced_threads.into(),
@@ -248,11 +246,12 @@ impl Collected {
     /// # Errors
     ///
     /// [`Error::Write`].
-    pub fn keep(&self, symbols: &mut Symbols, problem: Option<&str>) -> Result<(), Error> {
+    pub fn keep(&mut self, symbols: &mut Symbols, problem: Option<String>) -> Result<(), Error> {
         let elapsed = Duration::from_nanos(self.last.nanos.saturating_sub(self.first.nanos));
         directory::write_facts(&self.program(symbols, None), elapsed, &facts_folder(&self.spool))?;
         let write_error = |source| Error::Write { path: about_file(&self.spool), source };
-        about::keep_end(&self.spool, problem, self.status).map_err(write_error)
+        self.problem = problem;
+        self.keep_beside(None).map(drop).map_err(write_error)
     }
 
     /// Passes files of symbols for the process's modules to `tell`, except those in `told`: for a machine without these
@@ -350,7 +349,7 @@ impl Collected {
         system.command_line = sysinfo::command_line(&self.command_line);
         Program {
             pid: self.own_pid,
-            identify: Identify::Table(self.threads.clone()),
+            identify: Identify::Table(self.threads.clone().into_iter().collect()),
             exe_name: system.exe_name.clone(),
             modules,
             opened,
@@ -372,7 +371,7 @@ impl Collected {
         system.command_line = sysinfo::command_line(&self.command_line);
         Program {
             pid: self.own_pid,
-            identify: Identify::Table(self.threads.clone()),
+            identify: Identify::Table(self.threads.clone().into_iter().collect()),
             exe_name: system.exe_name.clone(),
             modules,
             opened,

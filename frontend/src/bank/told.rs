@@ -3,12 +3,14 @@
 //!
 //! Not here: how a process reports them (`journal`), and marks of programs without a bank (`tracer/marks.rs`).
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::ClockPair;
 use crate::host::linux::modules::Unloaded;
 use crate::uftrace::directory::mark_name;
 
 /// A text at a moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marked {
     /// When, in ticks.
     pub(crate) tsc: u64,
@@ -92,10 +94,5 @@ impl Told {
                 _ => self.n_left_out += 1,
             }
         }
-    }
-
-    /// All of it, as [`add`](Self::add) reads it.
-    pub(super) fn encode(&self) -> Vec<u8> {
-        self.unloaded.iter().flat_map(Unloaded::encode).chain(self.marks.iter().flat_map(Marked::encode)).collect()
     }
 }

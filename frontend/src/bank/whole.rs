@@ -16,7 +16,7 @@ use rftrace_format::recording::WHOLE;
 use rftrace_format::store;
 
 use super::collect::{Banks, Watched};
-use super::collected::{Collected, Death, Rate};
+use super::collected::{Collected, Death};
 use super::file::MOST_MINIMA;
 use super::spool::whole_file;
 use super::told::{self, Marked};
@@ -167,7 +167,7 @@ fn text(collected: &Collected, world: &World, is_over: bool) -> Vec<u8> {
     lines.put("overwritten", collected.n_overwritten.to_string());
     lines.put("untraced_threads", collected.n_untraced_threads.to_string());
     if let Some(failed) = &collected.failed {
-        lines.put("failed", failed.to_string());
+        lines.put("failed", failed);
     }
     if collected.is_too_large {
         lines.put("too_large", "1");
@@ -193,16 +193,14 @@ fn text(collected: &Collected, world: &World, is_over: bool) -> Vec<u8> {
     lines.put("exe", &collected.exe);
     lines.put("command_line", &collected.command_line);
     lines.put("hooked", &collected.hooked);
-    let mut threads: Vec<_> = collected.threads.iter().collect();
-    threads.sort_unstable_by_key(|&(number, _)| number);
-    for (number, Identity { tid, name }) in threads {
+    for (number, Identity { tid, name }) in &collected.threads {
         lines.put("thread", format!("{number} {tid} {name}"));
     }
     for (number, words) in &collected.open {
         let words: Vec<String> = words.iter().map(|word| format!("{word:x}")).collect();
         lines.put("open", format!("{number} {}", words.join(" ")));
     }
-    let World { modules, opened, stack, exact_rate, tsc_hz, invariant_tsc, system } = world;
+    let World { modules, opened, stack, tsc_hz, invariant_tsc, system } = world;
     for module in modules {
         lines.put("module", module_text(module));
     }
@@ -212,7 +210,6 @@ fn text(collected: &Collected, world: &World, is_over: bool) -> Vec<u8> {
     if let Some((start, end)) = stack {
         lines.put("stack", format!("{start:x} {end:x}"));
     }
-    lines.rate("exact_rate", *exact_rate);
     lines.rate("tsc_hz", *tsc_hz);
     lines.put("invariant_tsc", u8::from(*invariant_tsc).to_string());
     let SystemInfo { build_id, cpus_online, cpus_possible, cpu_description, memory, kernel, hostname, .. } = system;
@@ -306,7 +303,7 @@ impl Parsed {
             fork: self.pair("fork"),
             n_dropped: self.number("dropped")?,
             has_many_threads: false,
-            failed: Some(self.text("failed")).filter(|text| !text.is_empty()).map(io::Error::other),
+            failed: Some(self.text("failed")).filter(|text| !text.is_empty()),
             is_too_large: self.number("too_large") == Some(1),
             dump: None,
             n_overwritten: self.number("overwritten")?,
@@ -335,7 +332,6 @@ impl Parsed {
             hooked: self.bytes("hooked"),
             threads: self.all("thread").iter().filter_map(|value| thread(value)).take(MAX_THREADS).collect(),
             open: self.all("open").iter().filter_map(|value| open(value)).collect(),
-            rate: world.exact_rate.map(|(hz, source)| Rate { hz, source: source.name().to_owned() }),
             facts: None,
             problem: None,
             n_records: self.number("records")?,
@@ -390,7 +386,6 @@ impl Parsed {
             modules,
             opened,
             stack: stack.filter(|(start, end)| start < end),
-            exact_rate: self.rate("exact_rate"),
             tsc_hz: self.rate("tsc_hz"),
             invariant_tsc: self.number("invariant_tsc") == Some(1),
             system: SystemInfo {

@@ -21,8 +21,6 @@ pub(crate) struct World {
     pub(crate) opened: Vec<(Module, u64)>,
     /// The range of the main stack.
     pub(crate) stack: Option<(u64, u64)>,
-    /// The exact rate of the counter, where there is one.
-    pub(crate) exact_rate: Option<(u64, TscSource)>,
     /// Stated rate of the counter, and its source.
     pub(crate) tsc_hz: Option<(u64, TscSource)>,
     pub(crate) invariant_tsc: bool,
@@ -50,7 +48,6 @@ impl World {
             modules: always,
             opened: at_times,
             stack: maps.last().and_then(|maps| modules::stack(maps)),
-            exact_rate: clock::exact_rate(),
             tsc_hz: clock::tsc_hz(),
             invariant_tsc: tsc::is_invariant(),
             system,

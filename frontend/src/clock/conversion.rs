@@ -15,7 +15,8 @@ use rftrace_format::clock::TscClock;
 use rftrace_format::text::NANOS_PER_SECOND;
 
 /// The time stamp counter and CLOCK_MONOTONIC at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(all(feature = "std", target_os = "linux"), derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct ClockPair {
     /// Ticks.
     pub(crate) tsc: u64,

@@ -11,6 +11,7 @@ pub(crate) use self::processor::{exact_hz, is_invariant, nominal_hz, ticks};
 
 /// Where the frequency of the TSC is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(all(feature = "std", target_os = "linux"), derive(serde::Serialize, serde::Deserialize))]
 #[allow(dead_code, reason = "each processor has its own")]
 pub(crate) enum TscSource {
     /// The hypervisor says it, CPUID leaf 0x40000010.

@@ -6,6 +6,7 @@ use rftrace_format::info::{InfoWriter, Usage, feature};
 
 /// Facts about the machine and the program. All texts are single lines.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(all(feature = "std", target_os = "linux"), derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct SystemInfo {
     /// Path of the program, spelled as in the map.
     pub(crate) exe_name: String,
@@ -28,6 +29,7 @@ pub(crate) struct SystemInfo {
     /// Name of the distribution in double quotes.
     pub(crate) distribution: String,
     /// Resources that this process has used.
+    #[cfg_attr(all(feature = "std", target_os = "linux"), serde(skip))]
     pub(crate) usage: Usage,
     /// Load of the machine over 1, 5 and 15 minutes.
     pub(crate) load_average: [f64; 3],

@@ -44,6 +44,7 @@ pub(crate) struct Memory {
 
 /// The system's id and name of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(all(feature = "std", target_os = "linux"), derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Identity {
     pub(crate) tid: u32,
     /// Empty if it is unknown.

@@ -275,12 +275,12 @@ fn damage_costs_its_part_alone_and_is_told() {
     let whole = leaves(&folder.path("whole"));
     assert!(whole > 8 * 2000);
     // Files about a process.
-    for (name, damage) in [("about", "change"), ("removed", "remove"), ("spool", "remove")] {
+    for (name, damage) in [("about", "change"), ("facts", "change"), ("removed", "remove"), ("spool", "remove")] {
         let work = copy(name).join("stream");
         let spool = spools(&work).pop().unwrap();
         let file = if name == "spool" { spool } else { spool.with_extension("about") };
         match damage {
-            "change" => change_byte(&file, 3),
+            "change" => change_byte(&file, if name == "facts" { 200 } else { 3 }),
             _ => fs::remove_file(&file).unwrap(),
         }
         let shown = folder.command(&["report", name]).output().unwrap();

@@ -19,7 +19,7 @@ use rftrace_format::passed::Passed;
 use rftrace_format::record::RECORD_BYTES;
 use rftrace_format::recording::{Entry, Fork, PART_FILE, Part, RECEIVED, SPOOL, Saved};
 pub use rftrace_frontend::bank::Written;
-use rftrace_frontend::bank::{self, Banks, Collected, Extent, Life, Options, SHORTEST_PAUSE, Symbols};
+use rftrace_frontend::bank::{self, About, Banks, Collected, Extent, Life, Options, SHORTEST_PAUSE, Symbols};
 
 use super::access::{Access, Job};
 use super::dumps::{self, Decision, DumpControl, NotThere};
@@ -381,11 +381,8 @@ impl BankRecording {
         let is_received = work.join(RECEIVED).exists();
         let spools = bank::spools(work).with_context(|| format!("cannot read {}", work.display()))?;
         let recover = |spool: PathBuf| {
-            let collected = if is_received {
-                Banks::collected_elsewhere(&spool)
-            } else {
-                Banks::recover(memory()?, &spool, extent)
-            };
+            let collected =
+                if is_received { Banks::collected_elsewhere(&spool) } else { Collected::read(&spool, extent) };
             collected.with_context(|| format!("cannot read what was recorded in {}", spool.display()))
         };
         let symbols = if is_received { Symbols::received(work) } else { Ok(Symbols::default()) };
@@ -479,12 +476,12 @@ impl BankRecording {
     /// # Errors
     ///
     /// Something cannot be written.
-    pub(crate) fn keep(&self) -> Result<Vec<String>> {
+    pub(crate) fn keep(&mut self) -> Result<Vec<String>> {
         let mut symbols = Symbols::default();
         let mut problems = Vec::new();
-        for collected in self.all() {
+        for AtEnd { collected, .. } in &mut self.collected {
             let problem = missing(collected, self.on_full);
-            collected.keep(&mut symbols, problem.as_deref()).map_err(|error| anyhow!("{}", error.with_remedy()))?;
+            collected.keep(&mut symbols, problem.clone()).map_err(|error| anyhow!("{}", error.with_remedy()))?;
             problems.extend(problem.map(|problem| format!("process {}: {problem}", collected.pid)));
         }
         Ok(problems)
@@ -536,7 +533,9 @@ fn missing_spools(work: &Path, spools: &[PathBuf]) -> Result<Vec<String>> {
     };
     let is_missing = |spool: &PathBuf| {
         let pid = name(spool).strip_prefix(SPOOL).and_then(|rest| rest.split('-').next()?.parse().ok());
-        !spools.contains(spool) && pid.is_some_and(|pid| !has_part(pid)) && bank::told_bytes(spool) > Some(0)
+        !spools.contains(spool)
+            && pid.is_some_and(|pid| !has_part(pid))
+            && About::read(spool).is_ok_and(|about| about.spool_bytes() > 0)
     };
     let told = all.iter().filter(|path| path.extension() == Some("about".as_ref())).map(|path| path.with_extension(""));
     let missing = told.filter(is_missing);

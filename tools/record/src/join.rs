@@ -87,7 +87,7 @@ pub fn keep(output: &mut Output, ended: &Ended, beside: Beside, notes: Vec<Strin
         Ok(_) => {}
         Err(error) => kept.errors.push(format!("context switches are not in it: {:#}", anyhow::Error::from(error))),
     }
-    let Some(banks) = beside.banks.filter(|banks| banks.n_records() > 0) else {
+    let Some(mut banks) = beside.banks.filter(|banks| banks.n_records() > 0) else {
         return Ok(kept);
     };
     kept.errors.extend(banks.keep()?);

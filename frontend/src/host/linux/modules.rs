@@ -40,8 +40,10 @@ const DELETED: &[u8] = b" (deleted)";
 
 /// One load of one ELF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "std", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Module {
     /// Path of the file, as the kernel names it, without the mark for deleted files.
+    #[cfg_attr(feature = "std", serde(with = "any_path"))]
     pub(crate) path: PathBuf,
     /// Address at which the lowest segment is mapped.
     pub(crate) start: u64,
@@ -169,11 +171,13 @@ pub(crate) fn loaded_modules(known: &[&Module]) -> io::Result<Vec<Module>> {
 
 /// A library that was unloaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "std", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Unloaded {
     /// When it was not there any more, in ticks.
     pub(crate) tsc: u64,
     pub(crate) start: u64,
     pub(crate) end: u64,
+    #[cfg_attr(feature = "std", serde(with = "any_path"))]
     pub(crate) path: PathBuf,
 }
 
@@ -212,6 +216,23 @@ impl Unloaded {
             deleted: false,
             first_end: self.end,
         }
+    }
+}
+
+/// Paths in serialised form: any bytes.
+#[cfg(feature = "std")]
+mod any_path {
+    use std::ffi::OsString;
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().serialize(to)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<PathBuf, D::Error> {
+        OsString::deserialize(from).map(PathBuf::from)
     }
 }
 
