@@ -33,8 +33,8 @@ pub const TYPES_END: &str = "end\n";
 
 /// The beginning of the names of files with the raw records of a process.
 pub const SPOOL: &str = "spool-";
-/// The end of the name of the file with all facts about a spool's process.
-pub const WHOLE: &str = "whole";
+/// The extension of the file with the facts about a spool's process.
+pub const ABOUT: &str = "about";
 /// The beginning of the names of files with the symbols of a module of another machine.
 pub const SYMBOLS: &str = "symbols-";
 /// The name of a file that exists if all data comes from another machine.

@@ -1,4 +1,5 @@
-//! The file beside a spool with the facts about its process. Both become a trace when the recorder is gone, or while it is at work.
+//! The file beside a spool with the facts about its process. Both become a trace when the recorder is gone, while it is at work, or on another
+//! machine, which may send anything.
 //!
 //! The file begins with a [`Head`], which always has the same length: its recorder writes it again in its place while the facts stay the same.
 //! The facts follow: [`Collected`] in the encoding of postcard. Each of the two has a checksum.
@@ -8,7 +9,7 @@
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use postcard::fixint;
 use rftrace::abi::{MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, RETURN_STACK_ENTRIES};
@@ -20,8 +21,14 @@ use super::collect::{Banks, Watched};
 use super::collected::Collected;
 use super::facts::Facts;
 use super::spool::{about_file, facts_folder};
+use super::told;
+use super::world::{Seen, World};
 use crate::clock::ClockPair;
+use crate::host::linux::modules::Module;
+use crate::host::linux::sysinfo::one_line;
+use crate::host::machine::SystemInfo;
 use crate::image::Checksum;
+use crate::image::contents::is_tid;
 
 /// The first bytes.
 const MAGIC: [u8; 8] = *b"\x93RFA\r\n\x1a\n";
@@ -42,6 +49,8 @@ pub enum Extent {
     All,
     /// The part that its recorder has described: the recorder may be at work.
     Described,
+    /// All that another machine has sent, which may be less than it has described. No file of this machine is about its process.
+    Received,
 }
 
 /// The beginning of the file: the moment it was written, and what follows.
@@ -114,6 +123,18 @@ impl About {
         self.head.spool_bytes
     }
 
+    /// Returns the bytes of the file.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Returns true if both have the same facts, of any moments.
+    #[must_use]
+    pub fn has_facts_of(&self, other: &Self) -> bool {
+        self.bytes[HEAD_BYTES..] == other.bytes[HEAD_BYTES..]
+    }
+
     /// Returns the facts, about as much of `spool` as `extent` says.
     ///
     /// # Errors
@@ -122,7 +143,8 @@ impl About {
     pub fn collected(&self, spool: &Path, extent: Extent) -> io::Result<Collected> {
         let damaged = || with_name(spool, &bad(DAMAGED));
         let mut collected: Collected = postcard::from_bytes(&self.bytes[HEAD_BYTES..]).map_err(|_| damaged())?;
-        if !collected.is_possible() {
+        let is_received = extent == Extent::Received;
+        if !collected.is_possible() || is_received && !collected.is_of_a_machine() {
             return Err(damaged());
         }
         let Head { spool_bytes, n_records, tsc, nanos, .. } = self.head;
@@ -130,10 +152,17 @@ impl About {
         collected.spool_bytes = match extent {
             Extent::All => fs::metadata(spool)?.len(),
             Extent::Described => spool_bytes,
+            Extent::Received => fs::metadata(spool).map_or(0, |meta| meta.len()),
         };
-        collected.least_bytes = spool_bytes;
         collected.n_records = n_records;
         collected.last = ClockPair { tsc, nanos };
+        if is_received {
+            for text in [&mut collected.failed, &mut collected.problem].into_iter().flatten() {
+                *text = one_line(text);
+            }
+            return Ok(collected);
+        }
+        collected.least_bytes = spool_bytes;
         // The end of the recorder is that of the recording.
         collected.is_over = true;
         // They are written last; names are those of files as they are now, where they are not whole.
@@ -177,18 +206,91 @@ impl Collected {
         fs::rename(new, file).map(|()| sum)
     }
 
+    /// Returns true if the machine is described too, so that another one can make the trace.
+    #[must_use]
+    pub fn is_for_others(&self) -> bool {
+        self.world.is_some()
+    }
+
     /// True if a trace can be made with these facts, whoever wrote them.
     fn is_possible(&self) -> bool {
         let is_size = |bytes: usize| bytes.is_power_of_two() && (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&bytes);
         is_size(self.chunk_bytes) && self.open.values().all(|words| words.len() <= RETURN_STACK_ENTRIES)
     }
+
+    /// True if a machine may be like this, and run a process like this. A peer may say anything.
+    fn is_of_a_machine(&self) -> bool {
+        let Self { first, last, .. } = self;
+        let mut tids = self.threads.values().map(|thread| thread.tid);
+        // A clock goes on.
+        first.tsc <= last.tsc
+            && first.nanos <= last.nanos
+            && [self.pid, self.own_pid].into_iter().chain(&mut tids).all(|tid| is_tid(tid.into()))
+            && self.marks.iter().all(|mark| mark.text.len() <= told::MOST_BYTES)
+            && self.world.as_ref().is_some_and(|world| world.is_possible())
+    }
+}
+
+impl World {
+    fn is_possible(&self) -> bool {
+        let SystemInfo { cpu_description, memory, kernel, hostname, distribution, record_date, .. } = &self.system;
+        let texts = [cpu_description, memory, kernel, hostname, distribution, record_date];
+        let is_id = |id: &String| id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_module = |it: &Module| {
+            let is_named = it.path.is_absolute() && it.path.file_name().is_some();
+            it.start < it.end && is_named && it.build_id.as_ref().is_none_or(is_id)
+        };
+        // Modules that come and go may have one place, but none that of a module that is always there.
+        let mut places: Vec<(u64, u64)> = self.modules.iter().map(|it| (it.start, it.end)).collect();
+        places.sort_unstable();
+        let is_alone = |it: &Module| {
+            let next = places.partition_point(|&(_, end)| end <= it.start);
+            places.get(next).is_none_or(|&(start, _)| it.end <= start)
+        };
+        self.all_modules().all(is_module)
+            && places.windows(2).all(|pair| pair[0].1 <= pair[1].0)
+            && self.opened.iter().all(|(it, _)| is_alone(it))
+            && self.opened.is_sorted_by_key(|&(_, since)| since)
+            && self.tsc_hz.is_none_or(|(hz, _)| hz > 0)
+            && self.system.build_id.as_ref().is_none_or(is_id)
+            && self.system.load_average.iter().all(|load| load.is_finite())
+            && !texts.into_iter().any(|text| text.contains(char::is_control))
+    }
 }
 
 impl Banks {
+    /// Sets the root directory in which the files of the processes' modules are: that of a container.
+    pub fn set_root(&mut self, root: PathBuf) {
+        self.root = Some(root);
+    }
+
+    /// Returns that directory, if it was set.
+    #[must_use]
+    pub fn root(&self) -> Option<&Path> {
+        self.root.as_deref()
+    }
+
+    /// Describes processes so that another machine can make their traces, from now on.
+    pub fn describe_for_others(&mut self) {
+        self.is_for_others = true;
+    }
+
     /// Writes the facts about a process beside its spool, so that a trace can be made of both when this recorder is not there any more. Where
     /// they cannot be written the trace is made at the end, as ever.
     pub(super) fn keep_about(&self, number: usize, watched: &mut Watched) {
         let collected = self.collected(number, watched, watched.spool.last_thread);
+        self.keep_about_of(&mut Collected { is_over: false, ..collected }, watched);
+    }
+
+    /// The same of what was collected of it.
+    pub(super) fn keep_about_of(&self, collected: &mut Collected, watched: &mut Watched) {
+        if self.is_for_others {
+            let Collected { maps, unloaded, .. } = &*collected;
+            let before = watched.world.take().filter(|seen| (&seen.maps, &seen.unloaded) == (maps, unloaded));
+            let seen = before.unwrap_or_else(|| Seen::of(maps, unloaded, &collected.exe_path(), collected.root()));
+            collected.world = Some(seen.world.clone());
+            watched.world = Some(seen);
+        }
         watched.described = collected.keep_beside(watched.described).ok();
     }
 }
@@ -225,8 +327,42 @@ mod tests {
     use super::super::collected::Death;
     use super::super::told::Marked;
     use super::*;
+    use crate::clock::tsc::TscSource;
     use crate::host::linux::modules::Unloaded;
     use crate::host::program::Identity;
+
+    fn module(start: u64, path: &str) -> Module {
+        let mut module = Module::of_image(path, start..start + 0x1000, Some("ab".to_owned()));
+        module.is_main = start == 0x1000;
+        module
+    }
+
+    fn world() -> World {
+        let texts = ["processor", "memory", "kernel", "host", "distribution", "date"].map(str::to_owned);
+        let [cpu_description, memory, kernel, hostname, distribution, record_date] = texts;
+        let system = SystemInfo {
+            build_id: Some("ab".to_owned()),
+            cpus_online: 1,
+            cpus_possible: 2,
+            cpu_description,
+            memory,
+            kernel,
+            hostname,
+            distribution,
+            load_average: [0.5, 1.0, 1.5],
+            record_date,
+            utc_offset: 1,
+            ..SystemInfo::default()
+        };
+        World {
+            modules: vec![module(0x1000, "/bin/a"), module(0x3000, "/lib/b")],
+            opened: vec![(module(0x5000, "/lib/c"), 100), (module(0x5000, "/lib/d"), 150)],
+            stack: Some((0x8000, 0x9000)),
+            tsc_hz: Some((1_000_000_000, TscSource::Kernel)),
+            invariant_tsc: true,
+            system,
+        }
+    }
 
     /// Facts with something in each field.
     fn sample(spool: PathBuf) -> Collected {
@@ -271,7 +407,7 @@ mod tests {
             hooked: vec![1; 16],
             threads: [(2, Identity { tid: 8, name: "worker".to_owned() })].into(),
             open: [(1, vec![0x1000, 0x2000])].into(),
-            world: None,
+            world: Some(Box::new(world())),
         }
     }
 
@@ -339,10 +475,49 @@ mod tests {
         assert!(told(&[&whole[..], b"x"].concat()).ends_with(DAMAGED));
     }
 
+    #[test]
+    fn facts_of_no_machine_are_refused() {
+        let folder = Folder::new("received");
+        let told = |change: &dyn Fn(&mut Collected)| {
+            let mut sample = sample(folder.spool());
+            change(&mut sample);
+            sample.keep_beside(None).unwrap();
+            Collected::read(&folder.spool(), Extent::Received).map_err(|error| error.to_string())
+        };
+        let received = told(&|it| it.failed = Some("a\x1bb\n".to_owned())).unwrap();
+        assert_eq!((received.failed.as_deref(), received.spool_bytes, received.least_bytes), (Some("a b "), 0, 0));
+        fn of_world(change: impl Fn(&mut World)) -> impl Fn(&mut Collected) {
+            move |it| change(it.world.as_mut().unwrap())
+        }
+        let changes: [Box<dyn Fn(&mut Collected)>; 18] = [
+            Box::new(|it| it.world = None),
+            Box::new(|it| it.chunk_bytes = 1000),
+            Box::new(|it| it.chunk_bytes = 1 << 40),
+            Box::new(|it| it.pid = 0),
+            Box::new(|it| it.own_pid = 1 << 31),
+            Box::new(|it| it.threads.get_mut(&2).unwrap().tid = 0),
+            Box::new(|it| it.first.tsc = 301),
+            Box::new(|it| it.first.nanos = 201),
+            Box::new(|it| it.open.get_mut(&1).unwrap().resize(RETURN_STACK_ENTRIES + 1, 0)),
+            Box::new(|it| it.marks[0].text = "x".repeat(told::MOST_BYTES + 1)),
+            Box::new(of_world(|it| it.modules[0].path = "a".into())),
+            Box::new(of_world(|it| it.modules[0].end = 0x1000)),
+            Box::new(of_world(|it| it.modules[0].end = 0x3001)),
+            Box::new(of_world(|it| it.modules[0].build_id = Some("../x".to_owned()))),
+            Box::new(of_world(|it| it.opened[0].0.start = 0x3fff)),
+            Box::new(of_world(|it| it.opened[0].1 = 151)),
+            Box::new(of_world(|it| it.system.hostname = "a\nb".to_owned())),
+            Box::new(of_world(|it| it.system.load_average[1] = f64::NAN)),
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            assert!(told(change).is_err_and(|error| error.ends_with(DAMAGED)), "{number}");
+        }
+    }
+
     /// The test fails where fields are another ones: then [`VERSION`] rises, and the number here is the new one.
     #[test]
     fn the_version_follows_the_fields() {
         let facts = postcard::to_stdvec(&sample(PathBuf::new())).unwrap();
-        assert_eq!((VERSION, sum_of(&facts)), (1, 3_515_475_047_639_987_179));
+        assert_eq!((VERSION, sum_of(&facts)), (1, 17_774_613_256_952_021_057));
     }
 }

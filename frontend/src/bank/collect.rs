@@ -65,8 +65,8 @@ pub struct Banks {
     pub(super) is_ring: bool,
     /// Bytes in memory of the chunks written so far.
     pub(super) taken_bytes: u64,
-    /// True if all facts about a process are kept beside its spool, for another machine.
-    pub(super) is_whole: bool,
+    /// True if facts about a process are for other machines too.
+    pub(super) is_for_others: bool,
     /// The root directory that paths of processes are for, if that is not this process's.
     pub(super) root: Option<PathBuf>,
     /// PID here of the only process, if its own PID differs.
@@ -194,7 +194,7 @@ impl Banks {
             most_bytes: options.most_bytes,
             is_ring: options.is_ring,
             taken_bytes: 0,
-            is_whole: false,
+            is_for_others: false,
             root: None,
             pid_here: None,
             mapping: Mapping::of(&file)?,
@@ -289,7 +289,6 @@ impl Banks {
                         watched.spool.flush();
                         self.keep_about(number, &mut watched);
                     }
-                    self.keep_whole(number, &mut watched);
                 }
                 self.slots[number] = Some(watched);
             }
@@ -423,7 +422,6 @@ impl Banks {
         let mut watched = self.watch(number);
         // A spool that is there has this beside it, whenever this recorder is killed.
         self.keep_about(number, &mut watched);
-        self.keep_whole(number, &mut watched);
         watched
     }
 
@@ -571,8 +569,8 @@ impl Banks {
             collected.death = self.death(number);
             collected.status = watched.status.or(self.own_status(number));
             collected.failed = watched.spool.failed.take().map(|error| error.to_string());
-            let _ = collected.keep_beside(watched.described);
-            self.keep_whole_of(&collected, &mut watched, true);
+            self.keep_about_of(&mut collected, &mut watched);
+            collected.world = None;
             self.collected.push(collected);
         }
         self.give_back(number);

@@ -13,7 +13,7 @@ use crate::clock::ClockPair;
 use crate::host::linux::modules::Unloaded;
 use crate::host::program::Identity;
 
-/// The recording of a process that has ended, or up to a moment. Paths and what its spool shows are no stored facts.
+/// The recording of a process that has ended, or up to a moment. Paths and the state of the spool are not stored with the facts.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Collected {
     /// The PID by which this process knows it.
@@ -95,8 +95,7 @@ pub struct Collected {
     pub(crate) threads: BTreeMap<u32, Identity>,
     /// The words of the exit records of the functions that were open in a thread that was forked.
     pub(crate) open: HashMap<u32, Vec<u64>>,
-    /// Environment of the process, if that was another machine.
-    #[serde(skip)]
+    /// Environment of the process, for another machine, or from there.
     pub(crate) world: Option<Box<World>>,
 }
 

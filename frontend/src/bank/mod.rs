@@ -6,7 +6,7 @@
 //! - `journal`: unloaded libraries and marks in a bank; `told`: these as events; `history`: the modules that a process has had.
 //! - `collect`: the recorder's work on all banks while programs run; `pace`: how often; `stuck`: waits in vain; `numbers`: PIDs in containers.
 //! - `spool`: the file that it writes; `collected`: the result; `dump`: copies at a moment, with the open functions that `open` finds.
-//! - `about`: facts about the process, beside its spool; `facts`: data of the program; `whole`: all of it, of the machine too (`world`), for another machine.
+//! - `about`: facts about the process, beside its spool; `facts`: data of the program; `world`: the machine.
 //! - `save`: makes a directory of the collected data.
 //! - `tap`: shows records at once; `live`: the same where nothing is written, with `names` for it.
 //! - `writer`: a recorder in the program itself.
@@ -64,8 +64,6 @@ mod stuck;
 mod tap;
 #[cfg(target_os = "linux")]
 mod told;
-#[cfg(target_os = "linux")]
-mod whole;
 #[cfg(target_os = "linux")]
 pub mod word;
 #[cfg(target_os = "linux")]

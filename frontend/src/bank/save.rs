@@ -19,15 +19,15 @@ use rftrace_format::{recording, symbols};
 
 use super::collected::Collected;
 use super::facts::Facts;
-use super::spool::{about_file, facts_folder, whole_file};
+use super::spool::{about_file, facts_folder};
 use super::world::World;
-use crate::clock::{self, ticks_in, tsc};
+use crate::clock::ticks_in;
 use crate::decode::{self, Minima};
-use crate::elf::file::{build_id, map_file};
+use crate::elf::file::map_file;
 use crate::elf::symfile::write_symbols;
 use crate::elf::table::{self, SymbolTable};
 use crate::error::{Error, NoEventsCause};
-use crate::host::linux::modules::{self, Module, in_root, map_path};
+use crate::host::linux::modules::{Module, in_root, map_path};
 use crate::host::linux::sysinfo;
 use crate::host::program::{Identify, Program};
 use crate::image::stored::StoredChunks;
@@ -293,8 +293,8 @@ impl Collected {
     /// Those of the system.
     pub fn discard(self) -> io::Result<()> {
         // The spool first: without it nobody looks for the rest, and a process that is killed here leaves no half of a recording.
-        let beside = self.tail.is_none().then(|| [about_file(&self.spool), whole_file(&self.spool)]);
-        for file in [self.tail.unwrap_or(self.spool)].into_iter().chain(beside.into_iter().flatten()) {
+        let beside = self.tail.is_none().then(|| about_file(&self.spool));
+        for file in [self.tail.unwrap_or(self.spool)].into_iter().chain(beside) {
             match fs::remove_file(file) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -331,43 +331,17 @@ impl Collected {
     /// The program as it was, by `facts` if some were kept.
     fn program(&self, symbols: &mut Symbols, facts: Option<&Facts>) -> Program {
         let exe = self.exe_path();
-        if let Some(world) = &self.world {
-            return self.program_in(world, symbols);
-        }
-        let found = modules::modules_at(&self.maps, &self.unloaded, &exe, self.root());
-        let named = |mut module: Module| {
+        let here = || Box::new(World::here(&self.maps, &self.unloaded, &exe, self.root()));
+        let world = *self.world.clone().unwrap_or_else(here);
+        let mut named = |mut module: Module| {
             let is_as_it_was = facts.is_none_or(|facts| facts.are_of(&mut module));
             let table = if is_as_it_was { symbols.of(&module, self.root(), self.hooked()) } else { None };
             (module, table)
         };
-        let mut named = named;
-        let modules = found.always.into_iter().map(&mut named).collect();
-        let opened = found.at_times.into_iter().map(|(module, since)| (named(module), since)).collect();
-        let mut system = sysinfo::collect();
+        let modules = world.modules.into_iter().map(&mut named).collect();
+        let opened = world.opened.into_iter().map(|(module, since)| (named(module), since)).collect();
+        let mut system = world.system;
         system.exe_name = map_path(&exe);
-        system.build_id = build_id(&in_root(self.root(), &exe)).ok().flatten();
-        system.command_line = sysinfo::command_line(&self.command_line);
-        Program {
-            pid: self.own_pid,
-            identify: Identify::Table(self.threads.clone().into_iter().collect()),
-            exe_name: system.exe_name.clone(),
-            modules,
-            opened,
-            without_names: None,
-            stack: self.maps.last().and_then(|maps| modules::stack(maps)),
-            system,
-            tsc_hz: clock::tsc_hz().map(|(hz, source)| (hz, source.name())),
-            invariant_tsc: Some(tsc::is_invariant()),
-        }
-    }
-
-    /// The same of another machine.
-    fn program_in(&self, world: &World, symbols: &mut Symbols) -> Program {
-        let mut named = |module: &Module| (module.clone(), symbols.of(module, self.root(), self.hooked()));
-        let modules = world.modules.iter().map(&mut named).collect();
-        let opened = world.opened.iter().map(|(module, since)| (named(module), *since)).collect();
-        let mut system = world.system.clone();
-        system.exe_name = map_path(&self.exe_path());
         system.command_line = sysinfo::command_line(&self.command_line);
         Program {
             pid: self.own_pid,

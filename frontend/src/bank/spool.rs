@@ -155,19 +155,14 @@ impl Spool {
     }
 }
 
-/// Where it is said whose a spool is.
+/// The file with the facts about a spool's process.
 pub(crate) fn about_file(spool: &Path) -> PathBuf {
-    spool.with_extension("about")
+    spool.with_extension(recording::ABOUT)
 }
 
 /// Returns the folder of the facts about the program at its end, beside a spool that is kept.
 pub(crate) fn facts_folder(spool: &Path) -> PathBuf {
     spool.with_extension("facts")
-}
-
-/// Where all that is known of its process is.
-pub(crate) fn whole_file(spool: &Path) -> PathBuf {
-    spool.with_extension(recording::WHOLE)
 }
 
 /// Returns the spools in a folder.

@@ -1,9 +1,11 @@
-//! The environment of a process in a trace: its modules, the machine and its clock. It is stored beside the spool, as a
-//! trace may be made when the process and its files are gone, or on another machine.
+//! The environment of a process in a trace: its modules, the machine and its clock. The file beside the spool has it for other
+//! machines.
 //!
-//! Not here: its text form (`about`).
+//! Not here: that file (`about`).
 
 use std::path::Path;
+
+use serde::{Deserialize, Serialize};
 
 use crate::clock::tsc::TscSource;
 use crate::clock::{self, tsc};
@@ -13,7 +15,7 @@ use crate::host::linux::sysinfo;
 use crate::host::machine::SystemInfo;
 
 /// Environment of a process, present or past.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct World {
     /// The program first.
     pub(crate) modules: Vec<Module>,
@@ -28,12 +30,20 @@ pub(crate) struct World {
     pub(crate) system: SystemInfo,
 }
 
-/// The world of a process, and what was known of the process when it was looked at.
+/// The world of a process, and its maps and unloaded libraries at that time.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) maps: Vec<Vec<u8>>,
     pub(super) unloaded: Vec<Unloaded>,
     pub(super) world: Box<World>,
+}
+
+impl Seen {
+    /// The present world of a process with these maps and unloaded libraries.
+    pub(super) fn of(maps: &[Vec<u8>], unloaded: &[Unloaded], exe: &Path, root: &Path) -> Self {
+        let world = Box::new(World::here(maps, unloaded, exe, root));
+        Self { maps: maps.to_vec(), unloaded: unloaded.to_vec(), world }
+    }
 }
 
 impl World {
@@ -42,6 +52,7 @@ impl World {
     pub(crate) fn here(maps: &[Vec<u8>], unloaded: &[Unloaded], exe: &Path, root: &Path) -> Self {
         let ModulesAt { always, at_times } = modules::modules_at(maps, unloaded, exe, root);
         let mut system = sysinfo::collect();
+        system.command_line.clear();
         system.exe_name = map_path(exe);
         system.build_id = build_id(&in_root(root, exe)).ok().flatten();
         Self {

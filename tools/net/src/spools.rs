@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use nix::fcntl::{OFlag, renameat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use rftrace_format::companion::COMPANIONS;
-use rftrace_format::recording::{FOLDER, RECEIVED, SPOOL, SYMBOLS, WHOLE};
+use rftrace_format::recording::{ABOUT, FOLDER, RECEIVED, SPOOL, SYMBOLS};
 
 use crate::error::{Error, Result};
 use crate::store::Store;
@@ -64,7 +64,7 @@ impl Spools {
             }
             Event::About(piece) => {
                 let spool = format!("{SPOOL}{}", self.process);
-                if self.text(&piece, &format!("{spool}.{WHOLE}"))? && !self.folder.has(&spool) {
+                if self.text(&piece, &format!("{spool}.{ABOUT}"))? && !self.folder.has(&spool) {
                     self.bytes += self.begin.len() as u64;
                     self.folder.append(&spool, &self.begin)?;
                 }

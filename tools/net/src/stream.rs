@@ -17,7 +17,7 @@
 //! | tag | words |
 //! |---|---|
 //! | PROC | the number of the process to which the next sections belong; the sender numbers processes from 0 in the order of the stream |
-//! | ABOU | the length of a text, the offset of this piece; the piece: the facts about the process. The first one of a process precedes its chunks |
+//! | ABOU | the length of a file, the offset of this piece; the piece: the file beside its spool. The first one of a process precedes its chunks |
 //! | CHNZ, CHNK | a chunk of the process |
 //! | SYMS | the number of a module; then as in ABOU: its file of symbols |
 //! | BEAT | none; the sender is alive and has no data |
@@ -39,7 +39,7 @@ pub use rftrace_format::files::STREAM_MAGIC as MAGIC;
 use crate::held::Held;
 
 /// The version of the protocol.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The size of a token in bytes.
 pub const TOKEN_BYTES: usize = 32;
 /// The number of bytes before the name.

@@ -17,7 +17,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::passed::Passed;
 use rftrace_format::record::RECORD_BYTES;
-use rftrace_format::recording::{Entry, Fork, PART_FILE, Part, RECEIVED, SPOOL, Saved};
+use rftrace_format::recording::{ABOUT, Entry, Fork, PART_FILE, Part, RECEIVED, SPOOL, Saved};
 pub use rftrace_frontend::bank::Written;
 use rftrace_frontend::bank::{self, About, Banks, Collected, Extent, Life, Options, SHORTEST_PAUSE, Symbols};
 
@@ -163,7 +163,7 @@ impl BankRecorder {
         // A process that has made it may not let others seal it.
         let _ = banks.seal();
         if is_sent {
-            banks.keep_all_that_is_known();
+            banks.describe_for_others();
         }
         let (is_over, living) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<u32>>>::default());
         let (told, seen) = (Arc::clone(&is_over), Arc::clone(&living));
@@ -378,17 +378,16 @@ impl BankRecording {
     ///
     /// The folder cannot be read.
     pub(crate) fn of(work: &Path, extent: Extent) -> Result<Option<Self>> {
-        let is_received = work.join(RECEIVED).exists();
+        let extent = if work.join(RECEIVED).exists() { Extent::Received } else { extent };
         let spools = bank::spools(work).with_context(|| format!("cannot read {}", work.display()))?;
         let recover = |spool: PathBuf| {
-            let collected =
-                if is_received { Banks::collected_elsewhere(&spool) } else { Collected::read(&spool, extent) };
+            let collected = Collected::read(&spool, extent);
             collected.with_context(|| format!("cannot read what was recorded in {}", spool.display()))
         };
-        let symbols = if is_received { Symbols::received(work) } else { Ok(Symbols::default()) };
+        let symbols = if extent == Extent::Received { Symbols::received(work) } else { Ok(Symbols::default()) };
         let symbols = symbols.with_context(|| format!("cannot read {}", work.display()))?;
         let (mut collected, mut unread) = (Vec::new(), Vec::new());
-        if extent == Extent::All && !is_received {
+        if extent == Extent::All {
             unread = missing_spools(work, &spools)?;
         };
         for spool in spools {
@@ -537,7 +536,7 @@ fn missing_spools(work: &Path, spools: &[PathBuf]) -> Result<Vec<String>> {
             && pid.is_some_and(|pid| !has_part(pid))
             && About::read(spool).is_ok_and(|about| about.spool_bytes() > 0)
     };
-    let told = all.iter().filter(|path| path.extension() == Some("about".as_ref())).map(|path| path.with_extension(""));
+    let told = all.iter().filter(|path| path.extension() == Some(ABOUT.as_ref())).map(|path| path.with_extension(""));
     let missing = told.filter(is_missing);
     Ok(missing.map(|spool| format!("{} is missing: what its process did is lost", spool.display())).collect())
 }

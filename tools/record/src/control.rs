@@ -303,7 +303,7 @@ impl Recording for Recorded {
                 (false, false) => None,
             };
             if refused.is_none() {
-                banks.keep_all_that_is_known();
+                banks.describe_for_others();
             }
             (refused, banks.root().map(Path::to_owned))
         });

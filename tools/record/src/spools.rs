@@ -3,7 +3,6 @@
 //! Not here: the readers of the stream (`sender`, `rfs`), and its form (`rftrace_net::stream`).
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -11,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rftrace_format::opener::{self, MOST_TEXT};
-use rftrace_format::recording::{SPOOL, WHOLE};
-use rftrace_frontend::bank::{Banks, Symbols, ToldModules};
+use rftrace_format::opener;
+use rftrace_format::recording::{ABOUT, SPOOL};
+use rftrace_frontend::bank::{About, Extent, Symbols, ToldModules};
 use rftrace_net::stream::{self, section_bytes};
 
 /// Interval between repeated facts on a process, if only its clock has changed.
@@ -41,14 +40,15 @@ pub(crate) struct Spools {
     piece: Vec<u8>,
 }
 
+#[derive(Default)]
 struct Spool {
-    number: u32,
+    /// The number of its process in the stream, if that is in it.
+    number: Option<u32>,
     file: Option<File>,
-    /// Bytes that were sent, or are the receiver's affair.
+    /// Bytes of chunks that were sent.
     n_sent: u64,
     /// Facts on the process, as sent, and the time of sending.
-    about: Vec<u8>,
-    told: Instant,
+    about: Option<(About, Instant)>,
 }
 
 impl Spools {
@@ -65,7 +65,7 @@ impl Spools {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let Some(numbers) = name.strip_prefix(SPOOL) else { continue };
             let is_wanted = self.pid.is_none_or(|pid| numbers.split('-').next() == Some(&pid.to_string()));
-            if is_wanted && path.extension().is_some_and(|extension| extension == WHOLE) {
+            if is_wanted && path.extension().is_some_and(|extension| extension == ABOUT) {
                 found.push(path.with_extension(""));
             }
         }
@@ -84,31 +84,28 @@ impl Spools {
 
     /// Tells what is known of a process, if that is another thing than before.
     fn send_about(&mut self, path: &Path, is_last: bool, send: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let about = path.with_extension(WHOLE);
-        let text = opener::read(&about, MOST_TEXT).with_context(|| format!("cannot read {}", about.display()))?;
-        let is_new = match self.known.entry(path.to_owned()) {
-            Entry::Vacant(place) => {
-                let number = self.n_processes;
-                self.n_processes += 1;
-                place.insert(Spool { number, file: None, n_sent: SPOOL_HEAD, about: Vec::new(), told: Instant::now() });
-                true
-            }
-            Entry::Occupied(place) => {
-                let spool = place.get();
-                let is_later = is_last || spool.told.elapsed() >= NEWS;
-                spool.about != text && (is_later || without_moment(&spool.about) != without_moment(&text))
-            }
-        };
-        let Some(spool) = self.known.get_mut(path).filter(|_| is_new) else { return Ok(()) };
-        let number = spool.number;
-        spool.about.clone_from(&text);
-        spool.told = Instant::now();
+        let about = About::read(path)?;
+        let spool = self.known.entry(path.to_owned()).or_default();
+        let is_new = spool.about.as_ref().is_none_or(|(sent, told)| {
+            *sent != about && (is_last || told.elapsed() >= NEWS || !sent.has_facts_of(&about))
+        });
+        if !is_new {
+            return Ok(());
+        }
+        let mut collected = about.collected(path, Extent::Described)?;
+        let (about, _) = spool.about.insert((about, Instant::now()));
+        // One that has ended before anybody wanted the stream.
+        if !collected.is_for_others() {
+            return Ok(());
+        }
+        let number = *spool.number.get_or_insert_with(|| {
+            self.n_processes += 1;
+            self.n_processes - 1
+        });
         if self.current.replace(number) != Some(number) {
             send(&stream::process(number))?;
         }
-        stream::about(&text).try_for_each(|section| send(&section))?;
-        let collected = Banks::collected_elsewhere(path);
-        let mut collected = collected.with_context(|| format!("cannot read {}", about.display()))?;
+        stream::about(about.bytes()).try_for_each(|section| send(&section))?;
         self.root.iter().for_each(|root| collected.set_root(root.clone()));
         let n_modules = &mut self.n_modules;
         collected.tell_symbols(&mut self.symbols, &mut self.told, |file| {
@@ -121,6 +118,7 @@ impl Spools {
     /// Sends the chunks of a process that are there as a whole.
     fn send_chunks(&mut self, path: &Path, send: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let Some(spool) = self.known.get_mut(path) else { return Ok(()) };
+        let Some(number) = spool.number else { return Ok(()) };
         let reading = || format!("cannot read {}", path.display());
         let file = match &mut spool.file {
             Some(file) => file,
@@ -133,7 +131,7 @@ impl Spools {
         };
         self.piece.resize(PIECE_BYTES, 0);
         loop {
-            let n_read = file.read_at(&mut self.piece, spool.n_sent).with_context(reading)?;
+            let n_read = file.read_at(&mut self.piece, SPOOL_HEAD + spool.n_sent).with_context(reading)?;
             let read = &self.piece[..n_read];
             let mut n_whole = 0;
             while let Some(next) = section_bytes(&read[n_whole..]).filter(|next| n_whole + next <= n_read) {
@@ -143,17 +141,11 @@ impl Spools {
             if n_whole == 0 {
                 return Ok(());
             }
-            if self.current.replace(spool.number) != Some(spool.number) {
-                send(&stream::process(spool.number))?;
+            if self.current.replace(number) != Some(number) {
+                send(&stream::process(number))?;
             }
             send(&read[..n_whole])?;
             spool.n_sent += n_whole as u64;
         }
     }
-}
-
-/// Returns the facts without the second line, which has their time.
-fn without_moment(about: &[u8]) -> [&[u8]; 2] {
-    let mut lines = about.splitn(3, |&byte| byte == b'\n');
-    [lines.next().unwrap_or_default(), lines.nth(1).unwrap_or_default()]
 }

@@ -73,16 +73,6 @@ impl Module {
         }
     }
 
-    /// One that was told of. It may be the program itself, and its file may be deleted.
-    pub(crate) fn of_text(
-        path: PathBuf,
-        range: std::ops::Range<u64>,
-        build_id: Option<String>,
-        (is_main, deleted): (bool, bool),
-    ) -> Self {
-        Self { path, start: range.start, end: range.end, build_id, is_main, deleted, first_end: range.end }
-    }
-
     /// Returns the path as trace files spell it, see [`map_path`].
     pub(crate) fn map_path(&self) -> String {
         map_path(&self.path)

@@ -18,7 +18,7 @@ use crate::peer::{LONG, Running, files, honest, honest_files, push, to};
 /// A beginning: what follows, a token, a name.
 fn hello(follows: u32, token: [u8; 32], name: &[u8]) -> Vec<u8> {
     let mut bytes =
-        [&b"\x93RFS\r\n\x1a\n"[..], &1_u32.to_le_bytes(), &follows.to_le_bytes(), &[2, 0, 0, 0, 9, 0, 0, 0]].concat();
+        [&b"\x93RFS\r\n\x1a\n"[..], &2_u32.to_le_bytes(), &follows.to_le_bytes(), &[2, 0, 0, 0, 9, 0, 0, 0]].concat();
     bytes.extend(token);
     bytes.extend(u16::try_from(name.len()).unwrap().to_le_bytes());
     bytes.extend(name);
@@ -98,9 +98,9 @@ fn stored() -> BTreeMap<String, Vec<u8>> {
         ("companions/4294967296", b"info onetwo".to_vec()),
         ("received", Vec::new()),
         ("spool-0", [&head[..], &chunk(1), &chunk(3)].concat()),
-        ("spool-0.whole", b"first, later".to_vec()),
+        ("spool-0.about", b"first, later".to_vec()),
         ("spool-1", [&head[..], &chunk(2)].concat()),
-        ("spool-1.whole", b"second".to_vec()),
+        ("spool-1.about", b"second".to_vec()),
         ("symbols-0", b"symbols\n".to_vec()),
     ]
     .map(|(name, bytes)| (name.to_owned(), bytes))
@@ -189,7 +189,7 @@ fn a_stream_that_is_cut_anywhere_leaves_what_came_as_a_whole() {
                 Some(number) => format!("companions/{number}"),
                 None => name,
             };
-            let is_earlier = name == "spool-0.whole" && bytes == b"first\n";
+            let is_earlier = name == "spool-0.about" && bytes == b"first\n";
             let is_whole_chunks = !name.ends_with('0') && !name.ends_with('1')
                 || bytes.len() < 16
                 || (bytes.len() - 16) % chunk(0).len() == 0;
@@ -219,7 +219,7 @@ fn attacks() -> Vec<Attack> {
             false,
             Some("a name of 65535 bytes"),
         ),
-        ("another version", [&b"\x93RFS\r\n\x1a\n\x02\0\0\0"[..], &[0; 60]].concat(), false, Some("version 2")),
+        ("another version", [&b"\x93RFS\r\n\x1a\n\x03\0\0\0"[..], &[0; 60]].concat(), false, Some("version 3")),
         ("nothing that is known follows", hello(3, [0; 32], b"y"), false, Some("3 is nothing")),
         ("length of 4 GiB", with(known(), &head(b"CHNZ", u32::MAX - 7)), false, Some("4294967288 bytes cannot be")),
         ("length of 5 MiB", with(known(), &head(b"CHNK", 5 << 20)), false, Some("5242880 bytes cannot be")),
