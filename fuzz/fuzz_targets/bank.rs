@@ -1,4 +1,4 @@
-//! Contents that a process may have written into its bank: untrusted by the recorder, like the spool that it finds later.
+//! Contents that a process may have written into its bank: untrusted by the recorder, like the spool that it finds later, or that a peer sends.
 
 #![no_main]
 
@@ -39,6 +39,8 @@ struct Input<'a> {
     n_cut: u8,
     /// The checksums of these files are as they were.
     is_damaged: bool,
+    /// Another machine has sent the files, with the symbols of a module.
+    symbols: Option<&'a [u8]>,
 }
 
 #[derive(Arbitrary, Debug)]
@@ -135,9 +137,10 @@ fn memory() -> File {
     }
 }
 
-fn save(all: impl IntoIterator<Item = Collected>) {
+fn save(all: impl IntoIterator<Item = Collected>, input: &Input<'_>, folder: &Path) {
     let dir = rftrace_fuzz::folder().join("trace");
-    let mut symbols = Symbols::default();
+    let symbols = input.symbols.map(|_| Symbols::received(folder).expect("a readable folder"));
+    let mut symbols = symbols.unwrap_or_default();
     for collected in all {
         let _ = fs::remove_dir_all(&dir);
         if collected.write_directory(&dir, &mut symbols).is_ok() {
@@ -176,6 +179,11 @@ fuzz_target!(|input: Input<'_>| {
         dumped_bytes: 1 << 30,
     };
     let mut banks = Banks::new(bank.try_clone().expect("a descriptor"), &folder, options).expect("memory");
+    if let Some(symbols) = input.symbols {
+        banks.describe_for_others();
+        let names = b"# symbols: 1\n# path name: /a\n# build-id: ab\n";
+        fs::write(folder.join("symbols-0"), [names, symbols].concat()).expect("a writable folder");
+    }
     for (number, slot) in (0..).zip(&input.slots) {
         slot.write(&bank, number);
     }
@@ -196,10 +204,11 @@ fuzz_target!(|input: Input<'_>| {
         for spool in spools(&folder).expect("a readable folder") {
             change(&spool, false, &input);
             change(&spool.with_extension("about"), true, &input);
-            save(Collected::read(&spool, Extent::All));
+            let extent = if input.symbols.is_some() { Extent::Received } else { Extent::All };
+            save(Collected::read(&spool, extent), &input, &folder);
         }
     } else {
-        save(banks.snapshots());
-        save(banks.finish_all(|_| Life::Running));
+        save(banks.snapshots(), &input, &folder);
+        save(banks.finish_all(|_| Life::Running), &input, &folder);
     }
 });
