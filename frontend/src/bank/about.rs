@@ -489,7 +489,8 @@ mod tests {
         fn of_world(change: impl Fn(&mut World)) -> impl Fn(&mut Collected) {
             move |it| change(it.world.as_mut().unwrap())
         }
-        let changes: [Box<dyn Fn(&mut Collected)>; 18] = [
+        type Change = Box<dyn Fn(&mut Collected)>;
+        let changes: [Change; 18] = [
             Box::new(|it| it.world = None),
             Box::new(|it| it.chunk_bytes = 1000),
             Box::new(|it| it.chunk_bytes = 1 << 40),
