@@ -143,11 +143,12 @@ impl About {
     pub fn collected(&self, spool: &Path, extent: Extent) -> io::Result<Collected> {
         let damaged = || with_name(spool, &bad(DAMAGED));
         let mut collected: Collected = postcard::from_bytes(&self.bytes[HEAD_BYTES..]).map_err(|_| damaged())?;
+        let Head { spool_bytes, n_records, tsc, nanos, .. } = self.head;
+        collected.last = ClockPair { tsc, nanos };
         let is_received = extent == Extent::Received;
         if !collected.is_possible() || is_received && !collected.is_of_a_machine() {
             return Err(damaged());
         }
-        let Head { spool_bytes, n_records, tsc, nanos, .. } = self.head;
         collected.spool = spool.to_owned();
         collected.spool_bytes = match extent {
             Extent::All => fs::metadata(spool)?.len(),
@@ -155,7 +156,6 @@ impl About {
             Extent::Received => fs::metadata(spool).map_or(0, |meta| meta.len()),
         };
         collected.n_records = n_records;
-        collected.last = ClockPair { tsc, nanos };
         if is_received {
             for text in [&mut collected.failed, &mut collected.problem].into_iter().flatten() {
                 *text = one_line(text);
