@@ -260,6 +260,24 @@ pub fn rustc(toolchain: Option<&str>, source: &str) -> Command {
     rustc
 }
 
+/// The target with musl.
+pub const MUSL: &str = "x86_64-unknown-linux-musl";
+
+/// True if nightly can build for musl.
+#[must_use]
+pub fn has_rust_for_musl() -> bool {
+    if !tools::require(&["nightly", "gcc"]) {
+        return false;
+    }
+    let mut rustc = rustc(Some("nightly"), "recorded.rs");
+    let library = tools::text(rustc.args(["--target", MUSL, "--print", "target-libdir"]));
+    let has_it = Path::new(library.trim()).exists();
+    if !has_it {
+        tools::missing("nightly's library for musl");
+    }
+    has_it
+}
+
 /// How a Rust fixture is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {

@@ -5,6 +5,7 @@
 //! - [`fixtures`]: the programs, built on demand. C and C++ sources are in `fixtures/c`, the Rust ones are the binaries of
 //!   the package `fixtures/rust`.
 //! - [`golden`]: traces that are kept, and the outputs of commands on them.
+//! - [`recorder`], [`running`]: programs that `rftrace record` starts, and those that it attaches to.
 //! - [`run`]: runs of programs, each in a folder of its own.
 //! - [`scenarios`]: programs, and what their traces must show, as data.
 //! - [`terminal`]: commands in a terminal.
@@ -17,7 +18,9 @@
 pub mod conformance;
 pub mod fixtures;
 pub mod golden;
+pub mod recorder;
 pub mod run;
+pub mod running;
 pub mod scenarios;
 pub mod terminal;
 pub mod tools;

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use libtest_mimic::Arguments;
-use rftrace_tests::scenarios::{Family, chosen};
+use rftrace_tests::scenarios::Family;
 use rftrace_tests::trials::trial;
 
 fn main() -> ExitCode {
@@ -17,14 +18,14 @@ fn main() -> ExitCode {
         if file.extension().is_none_or(|end| end != "toml") {
             continue;
         }
-        let family = Family::read(&file).unwrap_or_else(|error| panic!("{error}"));
+        let family = Arc::new(Family::read(&file).unwrap_or_else(|error| panic!("{error}")));
         let stem = file.file_stem().expect("a file").to_string_lossy();
-        for (scenario, (way, option)) in chosen(&family.scenarios, all) {
-            let name = format!("{stem}-{}/{}/{option}", scenario.name, way.name);
-            let (scenario, source) = (scenario.clone(), family.source.clone());
+        for (number, (way, option)) in family.chosen(all) {
+            let name = format!("{stem}-{}/{}/{option}", family.name(number), way.name);
+            let family = Arc::clone(&family);
             trials.push(trial(name, move || {
-                if way.require() {
-                    scenario.run(&source, (way, option));
+                if way.require(&family.source) {
+                    family.run(number, (way, option));
                 }
             }));
         }

@@ -10,12 +10,12 @@ use std::path::Path;
 use std::process::Command;
 
 use rftrace_tests::fixtures::aarch64;
-use rftrace_tests::{CProgram, Program, Run, require, tools};
+use rftrace_tests::{CProgram, Program, Run, tools};
 
 use crate::aarch64_record::{can_record, record};
 use crate::control_flow::{edge, edges};
 use crate::entry_branches::{check_calls, left_out};
-use crate::record::{self, MODES, build_rust, c_source, calls, check_run, check_rust, counted, cpp_source};
+use crate::record::{self, c_source, calls};
 
 /// Code with landing pads that signs its return addresses, and code without.
 const PROTECTIONS: [&str; 2] = ["-mbranch-protection=standard", "-mbranch-protection=none"];
@@ -23,13 +23,6 @@ const PROTECTIONS: [&str; 2] = ["-mbranch-protection=standard", "-mbranch-protec
 pub(crate) fn build(source: &str, arguments: &[&str]) -> Program {
     let source = CProgram::new(&[source]).without_hooks().without_library().with(arguments);
     source.with_compilers(aarch64::PREFIX).build()
-}
-
-/// Those calls that the other trace has too, which must be all of that.
-#[track_caller]
-fn assert_has(found: &BTreeMap<String, u64>, expected: &BTreeMap<String, u64>, what: &str) {
-    let found: BTreeMap<_, _> = found.iter().filter(|(name, _)| expected.contains_key(*name)).collect();
-    assert_eq!(found, expected.iter().collect(), "{what}");
 }
 
 /// The rounding mode too, and where `longjmp` passes functions that have not returned. The slow paths too: filters that ask how deep a call is, a buffer
@@ -112,75 +105,12 @@ fn what_is_left_whole_has_its_reason() {
     assert_eq!(self::left_out(&run).get("leaf").map(String::as_str), Some("calls the tracer itself"));
 }
 
-/// Children, threads, signals, `exec`: as by calls of the hook.
 #[test]
-fn programs_in_c() {
-    if !can_record() {
-        return;
-    }
-    let native = c_source().build();
-    for protection in PROTECTIONS {
-        let program = c_source().without_hooks().with(&[protection]).with_compilers(aarch64::PREFIX).build();
-        for mode in ["plain", "fork_threads", "fork_exec", "spawn", "exit_in_thread", "overflow", "own_segv", "toggle"]
-        {
-            let Some((mode, expected)) = MODES.iter().find(|(name, _)| *name == mode) else { continue };
-            let run = record(&["-P", "*"], &program.path, &[mode]);
-            check_run(&run, mode, *expected);
-            if *mode != "toggle" {
-                let on_x86_64 = record::record(&[], &native.path, &[mode]);
-                assert_eq!(run.stdout, on_x86_64.stdout, "{protection}, {mode}");
-                assert_has(&calls(&run), &calls(&on_x86_64), &format!("{protection}, {mode}: {}", run.stderr));
-            }
-        }
-    }
-}
-
-#[test]
-fn exceptions_pass() {
-    if !can_record() || !require(&["g++"]) {
-        return;
-    }
-    let native = record::record(&[], &cpp_source().build().path, &[]);
-    for protection in PROTECTIONS {
-        let program = cpp_source().without_hooks().with(&[protection]).with_compilers(aarch64::PREFIX).build();
-        let run = record(&["-P", "*"], &program.path, &[]);
-        assert_eq!((run.status.code(), &run.stdout), (Some(0), &native.stdout), "{}", run.stderr);
-        assert_has(&counted(&run.path("trace")), &counted(&native.path("trace")), protection);
-    }
-}
-
-#[test]
-fn panics_pass_in_a_released_rust_program() {
-    if !can_record() {
-        return;
-    }
-    let linker = format!("-Clinker={}gcc", aarch64::PREFIX);
-    let flags = ["--target", aarch64::TARGET, &linker, "-Zinstrument-mcount=no"];
-    let program = build_rust(&flags);
-    check_rust(|mode| record(&["-P", "*"], &program, &[mode]));
-}
-
-#[test]
-fn patterns_choose_and_filters_filter() {
+fn symbols_are_left_out() {
     if !can_record() {
         return;
     }
     let program = c_source().without_hooks().with_compilers(aarch64::PREFIX).build();
-    let native = c_source().build();
-    let all: [&[&str]; 4] = [&["-F", "leaf", "--ring"], &["-N", "leaf", "--stop"], &["-P", "leaf"], &["--disabled"]];
-    for options in all {
-        let with_pattern = if options[0] == "-P" { options.to_vec() } else { [&["-P", "*"], options].concat() };
-        let run = record(&with_pattern, &program.path, &["fork"]);
-        match options[0] {
-            "--disabled" => assert!(run.stderr.contains("nothing was recorded"), "{}", run.stderr),
-            "-P" => assert_eq!(calls(&run), BTreeMap::from([("leaf".to_owned(), 35)]), "{}", run.stderr),
-            _ => {
-                let on_x86_64 = calls(&record::record(options, &native.path, &["fork"]));
-                assert_has(&calls(&run), &on_x86_64, &format!("{options:?}: {}", run.stderr));
-                assert_eq!(calls(&run).contains_key("leaf"), options[0] == "-F", "{options:?}");
-            }
-        }
-    }
     let except = tempfile::NamedTempFile::new().unwrap();
     fs::write(&except, "leaf\n").unwrap();
     let run = record(&["-P", "*", "--patch-except", except.path().to_str().unwrap()], &program.path, &["fork"]);

@@ -3,21 +3,13 @@
 use std::os::unix::process::ExitStatusExt;
 
 use rftrace_tests::fixtures::{self, aarch64};
-use rftrace_tests::{CProgram, Program, Run, require};
+use rftrace_tests::{CProgram, Program, Run};
 
 use crate::aarch64_branches::build;
 use crate::aarch64_record::{can_record, record};
-use crate::entry_branches::{check_calls, left_out, recorded};
-use crate::library_calls::{COUNTS, check_callers, check_left_out, check_values};
-use crate::record::{self, c_source, calls};
-
-/// Compiler options for the filling of slots and for the code in between.
-const LINKAGE: [&[&str]; 4] = [
-    &["-Wl,-z,lazy", "-mbranch-protection=standard"],
-    &["-Wl,-z,now", "-mbranch-protection=none"],
-    &["-no-pie", "-fno-pie", "-Wl,-z,lazy"],
-    &["-fno-plt", "-Wl,-z,now"],
-];
+use crate::entry_branches::{check_calls, left_out};
+use crate::library_calls::COUNTS;
+use crate::record::{self, calls};
 
 fn program(arguments: &[&str]) -> Program {
     build("library_calls.c", &[&["-O2", "-fno-builtin", "-lpthread", "-ldl"], arguments].concat())
@@ -26,71 +18,6 @@ fn program(arguments: &[&str]) -> Program {
 /// The counts of functions whose addresses nobody asks for: elsewhere than on x86-64 linkers have a slot more for that, and calls go through theirs.
 fn counts() -> Vec<(&'static str, u64)> {
     COUNTS.into_iter().filter(|&(name, _)| name != "strdup").collect()
-}
-
-#[test]
-fn each_call_is_counted() {
-    if !can_record() {
-        return;
-    }
-    for linkage in LINKAGE {
-        let run = record(&["--libcalls"], &program(linkage).path, &[]);
-        assert_eq!(
-            (run.status.code(), &*run.stdout),
-            (Some(9), "0000000 1 copy 1 1 no\n"),
-            "{linkage:?}: {}",
-            run.stderr
-        );
-        check_calls(&run, &counts());
-        check_left_out(&run);
-    }
-}
-
-#[test]
-fn values_are_those_of_the_standards() {
-    if !can_record() {
-        return;
-    }
-    let program = program(&[]);
-    check_values(|options| record(&[&["--libcalls", "--no-schedule"], options].concat(), &program.path, &[]));
-}
-
-#[test]
-fn they_are_below_the_functions_that_call_them() {
-    if !can_record() {
-        return;
-    }
-    let program = program(&["-fno-inline"]);
-    let run = record(&["--libcalls", "-P", "*"], &program.path, &[]);
-    check_calls(&run, &[&counts()[..], &[("main", 1), ("allocate", 3), ("ascending", 3), ("handle", 7)]].concat());
-    check_callers(&run);
-    let run = record(&["--libcalls", "-P", "*", "-F", "raise", "-N", "write"], &program.path, &[]);
-    check_calls(&run, &[("raise", 7), ("handle", 7), ("write", 0), ("malloc", 0), ("main", 0)]);
-}
-
-#[test]
-fn what_leaves_frames_passes() {
-    if !can_record() || !require(&["g++"]) {
-        return;
-    }
-    let source = CProgram::new(&["library_throws.cpp"]).without_hooks().without_library().with(&["-O2", "-lpthread"]);
-    let native = recorded(&["--libcalls"], &source.build().path, &[]);
-    for arguments in &LINKAGE[..2] {
-        let program = source.clone().with(arguments).with_compilers(aarch64::PREFIX).build();
-        let run = record(&["--libcalls"], &program.path, &[]);
-        assert_eq!((run.status.code(), &run.stdout), (Some(3), &native.stdout), "{arguments:?}: {}", run.stderr);
-        for name in [
-            "qsort",
-            "__cxa_throw",
-            "__cxa_rethrow",
-            "__cxa_begin_catch",
-            "pthread_cancel",
-            "pthread_exit",
-            "backtrace",
-        ] {
-            assert_eq!(calls(&run).get(name), calls(&native).get(name), "{name}, {arguments:?}: {}", run.stderr);
-        }
-    }
 }
 
 /// All registers, on the slow paths too: filters that ask how deep a call is, a buffer that is full all the time, values. On a processor with scalable
@@ -178,25 +105,6 @@ fn signed_slots_are_left_alone() {
             assert_eq!(run.status.code(), Some(9), "{}", run.stderr);
             check_calls(&run, &counts());
         }
-    }
-}
-
-#[test]
-fn children_and_other_programs_too() {
-    if !can_record() {
-        return;
-    }
-    let (program, native) = (c_source().with_compilers(aarch64::PREFIX).build(), c_source().build());
-    for mode in ["fork_exec", "spawn"] {
-        let run = record(&["--libcalls"], &program.path, &[mode]);
-        let on_x86_64 = record::record(&["--libcalls"], &native.path, &[mode]);
-        assert_eq!(
-            (run.status.code(), &run.stdout),
-            (on_x86_64.status.code(), &on_x86_64.stdout),
-            "{mode}: {}",
-            run.stderr
-        );
-        assert_eq!(calls(&run).get("leaf"), calls(&on_x86_64).get("leaf"), "{mode}: {}", run.stderr);
     }
 }
 

@@ -1,160 +1,25 @@
 //! `rftrace record -p`: programs that run are recorded for a while, and go on as if nothing had happened.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rftrace_tests::traces::{self, calls_per_task};
 use rftrace_tests::{CProgram, Program, fixtures, require, tools};
-use tempfile::TempDir;
 
 use crate::record::rftrace;
+
+pub(crate) use rftrace_tests::running::{BUSY, Running, told, wait_for};
 
 pub(crate) fn program() -> &'static Program {
     static BUILT: OnceLock<Program> = OnceLock::new();
     BUILT.get_or_init(|| CProgram::new(&["attached.c"]).without_library().with(&["-O1", "-lpthread"]).build())
-}
-
-/// Messages about an attached program that gets no processor.
-pub(crate) const BUSY: [&str; 3] =
-    ["was at a place where it can be borrowed", "nothing was recorded", "has had no processor"];
-
-/// How often it is tried again then.
-const TRIES: usize = 20;
-
-/// A program that runs.
-pub(crate) struct Running {
-    pub(crate) child: Child,
-    /// Its number: that of the child, or of what the child has started.
-    pid: u32,
-    pub(crate) output: BufReader<ChildStdout>,
-    pub(crate) folder: TempDir,
-}
-
-impl Running {
-    pub(crate) fn begin(program: &Path, way: &str) -> Self {
-        Self::begin_by(Command::new(program).arg(way))
-    }
-
-    pub(crate) fn begin_by(command: &mut Command) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut child = command.current_dir(&folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        output.read_line(&mut line).unwrap();
-        let children = format!("/proc/{0}/task/{0}/children", child.id());
-        let pid = match line.trim() {
-            // In a space of process numbers of its own, which the child has made.
-            "1" => fs::read_to_string(children).unwrap().trim().parse().unwrap(),
-            own => own.parse().unwrap(),
-        };
-        assert!(pid == child.id() || line.trim() == "1");
-        Self { child, pid, output, folder }
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    pub(crate) fn trace(&self) -> PathBuf {
-        self.folder.path().join("trace")
-    }
-
-    pub(crate) fn recorder(&self, options: &[&str]) -> Command {
-        let mut command = Command::new(rftrace());
-        command.args(["record", "-o", "trace", "-p", &self.pid().to_string()]).args(options);
-        command.current_dir(&self.folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    pub(crate) fn record(&self, options: &[&str]) -> Output {
-        self.recorder(options).output().unwrap()
-    }
-
-    /// Records something of it. Where others have the processors, it may not have run meanwhile, or no thread may be found where it can be
-    /// borrowed: that is said, and may be tried again.
-    #[track_caller]
-    pub(crate) fn record_some(&self, options: &[&str]) {
-        let mut told = String::new();
-        for _ in 0..TRIES {
-            let output = self.record(options);
-            if output.status.success() {
-                return;
-            }
-            told = self::told(&output);
-            assert!(BUSY.iter().any(|said| told.contains(said)), "{told}");
-        }
-        panic!("{TRIES} times: {told}");
-    }
-
-    /// Waits until a recorder has written some of the records.
-    #[track_caller]
-    pub(crate) fn wait_for_records(&self) {
-        let has_records = |file: fs::DirEntry| {
-            let is_spool = file.file_name().to_string_lossy().starts_with("spool-");
-            is_spool && file.path().extension().is_none() && file.metadata().is_ok_and(|about| about.len() > 0)
-        };
-        let folder = self.trace().join(".recording");
-        wait_for(|| fs::read_dir(&folder).is_ok_and(|files| files.flatten().any(has_records)), "records");
-    }
-
-    /// Begins to record, and waits until that has begun. As by [`record_some`](Self::record_some) it may be tried again.
-    pub(crate) fn begin_recording(&self, options: &[&str]) -> Child {
-        self.begin_recording_by(options, |_| ())
-    }
-
-    /// By a recorder that is prepared.
-    pub(crate) fn begin_recording_by(&self, options: &[&str], prepare: impl Fn(&mut Command)) -> Child {
-        let mut told = String::new();
-        for _ in 0..TRIES {
-            let mut recorder = self.recorder(options);
-            prepare(&mut recorder);
-            let mut recorder = recorder.spawn().unwrap();
-            let mut reader = BufReader::new(recorder.stderr.take().unwrap());
-            told.clear();
-            while reader.read_line(&mut told).unwrap() > 0 {
-                if told.contains("recording process") {
-                    // The thread reads further messages of the recorder.
-                    thread::spawn(move || reader.read_to_end(&mut Vec::new()));
-                    return recorder;
-                }
-            }
-            recorder.wait().unwrap();
-            assert!(BUSY.iter().any(|said| told.contains(said)), "{told}");
-        }
-        panic!("{TRIES} times: {told}");
-    }
-
-    /// Has it come to its end. Returns that and what it said.
-    pub(crate) fn end(mut self) -> (ExitStatus, String) {
-        drop(self.child.stdin.take());
-        let mut said = String::new();
-        self.output.read_to_string(&mut said).unwrap();
-        (self.child.wait().unwrap(), said)
-    }
-
-    /// The bytes of its code, and of its libraries', by their lines in its maps.
-    pub(crate) fn code(&self) -> BTreeMap<String, Vec<u8>> {
-        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
-        let memory = fs::File::open(format!("/proc/{}/mem", self.pid())).unwrap();
-        let texts =
-            maps.lines().filter(|line| line.contains(" r-xp ") && line.contains(" /") && !line.contains("memfd"));
-        let read = |line: &str| {
-            let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
-            let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).unwrap());
-            let mut bytes = vec![0; (end - start) as usize];
-            memory.read_exact_at(&mut bytes, start).unwrap();
-            (line.to_owned(), bytes)
-        };
-        texts.map(read).collect()
-    }
 }
 
 /// Others that want the processors.
@@ -174,23 +39,6 @@ impl Drop for Busy {
             let _ = child.wait();
         }
     }
-}
-
-/// Waits until something is so.
-#[track_caller]
-pub(crate) fn wait_for(is_so: impl Fn() -> bool, what: &str) {
-    /// It does not take so long, whatever else the machine does.
-    const LONG: Duration = Duration::from_secs(60);
-
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LONG, "not within a minute: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
-pub(crate) fn told(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// How often a function was called, in all tasks.

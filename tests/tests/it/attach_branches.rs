@@ -5,16 +5,18 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
 use rftrace_tests::traces::{self, calls_per_task};
-use rftrace_tests::{CProgram, Program, require, tools};
+use rftrace_tests::{CProgram, Program, require};
 
 use crate::attach::{BUSY, Running, count, refused, told};
 use crate::record::rftrace;
+
+pub(crate) use rftrace_tests::running::stop;
 
 fn program() -> &'static Program {
     static BUILT: OnceLock<Program> = OnceLock::new();
@@ -22,15 +24,6 @@ fn program() -> &'static Program {
         let program = CProgram::new(&["attached_plain.c"]).without_hooks().without_library();
         program.with(&["-O1", "-lpthread", "-ldl"]).build()
     })
-}
-
-/// Has it work, and answer.
-#[track_caller]
-pub(crate) fn ask(running: &mut Running, byte: u8) -> String {
-    running.child.stdin.as_mut().unwrap().write_all(&[byte]).unwrap();
-    let mut line = String::new();
-    running.output.read_line(&mut line).unwrap();
-    line
 }
 
 /// All functions have sleds.
@@ -41,11 +34,6 @@ const LONG_CALL: [u8; 7] = [0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x48, 0xe8];
 /// The program's answer: by a function of its own, or of the library.
 pub(crate) const OWN: &str = "1499500\n";
 const OF_LIBRARY: &str = "501500\n";
-
-pub(crate) fn stop(mut recorder: Child) {
-    tools::run(Command::new("kill").args(["-INT", &recorder.id().to_string()]));
-    assert!(recorder.wait().unwrap().success());
-}
 
 /// How often functions are called in one round for each of 1,000 numbers.
 pub(crate) const COUNTS: [(&str, u64); 5] =
@@ -64,7 +52,7 @@ pub(crate) fn check_code(running: &Running) {
 }
 
 #[test]
-fn calls_between_two_points_are_counted() {
+fn ends_are_seen_one_way_or_the_other() {
     if !require(&["gcc"]) {
         return;
     }
@@ -82,14 +70,6 @@ fn calls_between_two_points_are_counted() {
         check_code(&running);
         assert_eq!(ask(&mut running, b'?'), OWN);
     }
-    // Other functions the next time, and filters.
-    let recorder = running.begin_recording(&["-P", "leaf", "-P", "many", "-F", "many"]);
-    assert_eq!(ask(&mut running, b'?'), OWN);
-    stop(recorder);
-    for (function, number) in [("leaf", 4000), ("many", 1000), ("recursive", 0)] {
-        assert_eq!(count(&running.trace(), function), number, "{function}");
-    }
-    check_code(&running);
     let (status, said) = running.end();
     assert_eq!((status.code(), said.as_str()), (Some(5), ""));
 }
@@ -103,7 +83,7 @@ fn filters_of_functions_that_are_new() {
     let mut running = Running::begin_by(Command::new(&program().path).arg("asked"));
     for (function, number) in [("leaf", 5000), ("many", 1000)] {
         let recorder = running.begin_recording(&["-P", function, "-F", function]);
-        assert_eq!(ask(&mut running, b'?'), OWN);
+        assert_eq!(running.ask("?"), OWN);
         stop(recorder);
         assert_eq!(count(&running.trace(), function), number, "{function}");
         check_code(&running);
@@ -125,12 +105,12 @@ fn children_and_libraries() {
     for (filter, is_recorded) in [(&[][..], true), (&["--rules", "exclude=of_library"], false)] {
         let mut running = Running::begin_by(Command::new(&program().path).arg("asked").arg(&library.path));
         let recorder = running.begin_recording(&[&["-P", "*", "-P", &all], filter].concat());
-        assert_eq!(ask(&mut running, b'f'), OWN);
-        assert_eq!(ask(&mut running, b'l'), OF_LIBRARY);
+        assert_eq!(running.ask("f"), OWN);
+        assert_eq!(running.ask("l"), OF_LIBRARY);
         // Until somebody has looked which libraries there are.
         for _ in 0..10 {
             thread::sleep(Duration::from_millis(200));
-            assert_eq!(ask(&mut running, b'?'), OF_LIBRARY);
+            assert_eq!(running.ask("?"), OF_LIBRARY);
         }
         stop(recorder);
         assert_eq!(count(&running.trace(), "round_of_work"), 12_000);
@@ -175,7 +155,7 @@ fn sleds_of_a_program_that_runs() {
         let mut running = Running::begin_by(Command::new(&program.path).arg("asked"));
         for times in 1..=2 {
             let recorder = running.begin_recording(&["-P", "*"]);
-            (0..times).for_each(|_| assert_eq!(ask(&mut running, b'?'), OWN));
+            (0..times).for_each(|_| assert_eq!(running.ask("?"), OWN));
             // Sleds, no branches: these would have calls at the functions' first bytes.
             let changed = running.code();
             stop(recorder);
@@ -190,10 +170,10 @@ fn sleds_of_a_program_that_runs() {
             let has_call = |code: &[u8]| code.windows(LONG_CALL.len()).any(|bytes| bytes == LONG_CALL);
             assert!(changed.values().any(|code| has_call(code)), "no sled was used: {arguments:?}");
             check_code(&running);
-            assert_eq!(ask(&mut running, b'?'), OWN);
+            assert_eq!(running.ask("?"), OWN);
         }
         let recorder = running.begin_recording(&["-P", "leaf", "-P", "many", "-F", "many"]);
-        assert_eq!(ask(&mut running, b'?'), OWN);
+        assert_eq!(running.ask("?"), OWN);
         stop(recorder);
         for (function, number) in [("leaf", 4000), ("many", 1000), ("recursive", 0)] {
             assert_eq!(count(&running.trace(), function), number, "{function} {arguments:?}");
@@ -277,7 +257,7 @@ fn a_thread_that_waits_for_its_child() {
         assert!(reader.read_line(&mut said).unwrap() > 0, "{said}");
     }
     thread::spawn(move || reader.read_to_end(&mut Vec::new()));
-    assert_eq!(ask(&mut running, b'?'), OWN);
+    assert_eq!(running.ask("?"), OWN);
     stop(recorder);
     assert_eq!(count(&running.trace(), "leaf"), 1000);
     check_code(&running);
@@ -321,16 +301,16 @@ fn a_recorder_that_is_killed() {
 pub(crate) fn outlives_recorders(mut running: Running, leaf: &str, name: impl Fn(&str) -> String) {
     for is_left in [true, false] {
         let mut recorder = running.begin_recording(&["-P", "*", "--on-full", "drop"]);
-        assert_eq!(ask(&mut running, b'?'), OWN);
+        assert_eq!(running.ask("?"), OWN);
         recorder.kill().unwrap();
         recorder.wait().unwrap();
-        assert_eq!(ask(&mut running, b'?'), OWN);
+        assert_eq!(running.ask("?"), OWN);
         let changed = running.code();
         if is_left {
             running.record_some(&["--leave"]);
         } else {
             let recorder = running.begin_recording(&["-P", leaf]);
-            assert_eq!(ask(&mut running, b'?'), OWN);
+            assert_eq!(running.ask("?"), OWN);
             stop(recorder);
             assert_eq!(["leaf", "many"].map(|function| count(&running.trace(), &name(function))), [5000, 0]);
         }
@@ -341,14 +321,14 @@ pub(crate) fn outlives_recorders(mut running: Running, leaf: &str, name: impl Fn
     for millis in (5..400).step_by(40) {
         let mut recorder = running.recorder(&["-P", "*", "--for", "10ms", "--on-full", "drop"]).spawn().unwrap();
         thread::sleep(Duration::from_millis(millis));
-        assert_eq!(ask(&mut running, b'?'), OWN);
+        assert_eq!(running.ask("?"), OWN);
         let _ = recorder.kill();
         recorder.wait().unwrap();
-        assert_eq!(ask(&mut running, b'?'), OWN);
+        assert_eq!(running.ask("?"), OWN);
         let _ = fs::remove_dir_all(running.trace());
     }
     let recorder = running.begin_recording(&["-P", "*"]);
-    assert_eq!(ask(&mut running, b'?'), OWN);
+    assert_eq!(running.ask("?"), OWN);
     stop(recorder);
     check_code(&running);
     let (status, said) = running.end();

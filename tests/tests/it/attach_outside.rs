@@ -1,6 +1,5 @@
 //! `rftrace record -p`: programs that no library can be loaded into, as they are linked statically or have musl as their C library.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -64,85 +63,6 @@ fn a_thread_that_is_mostly_at_the_beginning_of_mcount() {
     check_calls(&running.trace(), 1);
     assert_eq!(running.code(), code);
     ends_well(running, &program);
-}
-
-/// All calls that begin and end during the recording are there, in their own threads, and nothing else.
-#[test]
-fn all_calls_of_new_threads() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    for program in programs(&folder) {
-        let mut running = Running::begin(&program, "rounds");
-        let code = running.code();
-        for rounds in [100, 30_000, 1000] {
-            let mut recorder = running.begin_recording(&[]);
-            let mut line = String::new();
-            writeln!(running.child.stdin.as_ref().unwrap(), "{rounds}").unwrap();
-            running.output.read_line(&mut line).unwrap();
-            assert_eq!(line, "done\n");
-            interrupt(recorder.id());
-            assert!(recorder.wait().unwrap().success());
-            let tasks = calls_per_task(&traces::open(&running.trace()));
-            let found: Vec<(u64, u64)> =
-                tasks.iter().filter_map(|calls| Some((*calls.get("middle")?, *calls.get("leaf")?))).collect();
-            assert_eq!(found, [(rounds, 2 * rounds); 3], "{}", program.display());
-            assert_eq!(running.code(), code, "{}", program.display());
-        }
-        ends_well(running, &program);
-    }
-}
-
-/// Filters choose the same as in the dynamically linked program: one recorder after the other, each with other filters, or none.
-#[test]
-fn filters_of_one_recorder_after_the_other() {
-    const FILTERS: [(&[&str], [u64; 3]); 9] = [
-        (&["-F", "middle"], [0, 1000, 2000]),
-        (&["-N", "leaf"], [1, 1000, 0]),
-        (&[], [1, 1000, 2000]),
-        (&["-D", "2"], [1, 1000, 0]),
-        (&["-F", "leaf"], [0, 0, 2000]),
-        (&["-t", "1000s"], [0, 0, 0]),
-        (&["--rules", "exclude=middle"], [1, 0, 2000]),
-        (&["-F", "*"], [1, 1000, 2000]),
-        (&["--rules", "include=some_rounds"], [1, 0, 0]),
-    ];
-
-    if !require(&["gcc"]) {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let linked = CProgram::new(&["outside.c"]).without_library().with(&["-O1", "-lpthread"]).build();
-    for program in programs(&folder).into_iter().chain([linked.path.clone()]) {
-        let mut running = Running::begin(&program, "rounds");
-        let code = running.code();
-        for (options, wanted) in FILTERS {
-            let mut recorder = running.begin_recording(options);
-            let mut line = String::new();
-            writeln!(running.child.stdin.as_ref().unwrap(), "1000").unwrap();
-            running.output.read_line(&mut line).unwrap();
-            assert_eq!(line, "done\n");
-            interrupt(recorder.id());
-            let is_recorded = recorder.wait().unwrap().success();
-            assert_eq!(is_recorded, wanted != [0; 3], "{options:?} of {}", program.display());
-            if !is_recorded {
-                continue;
-            }
-            let tasks = calls_per_task(&traces::open(&running.trace()));
-            let counts = |calls: &BTreeMap<String, u64>| {
-                ["some_rounds", "middle", "leaf"].map(|function| calls.get(function).copied().unwrap_or(0))
-            };
-            let found: Vec<[u64; 3]> = tasks.iter().map(counts).filter(|found| *found != [0; 3]).collect();
-            assert_eq!(found, [wanted; 3], "{options:?} of {}", program.display());
-            // Libraries come into the one that is linked dynamically.
-            assert!(program == linked.path || running.code() == code, "{options:?} of {}", program.display());
-        }
-        for pattern in ["missing", "lfea"] {
-            refused(running.pid(), |command| _ = command.args(["-F", pattern]), "matches nothing");
-        }
-        ends_well(running, &program);
-    }
 }
 
 /// Threads begin and end, also where functions are open: by `pthread_exit`, and cancelled.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rftrace_tests::{CProgram, Program, require};
 
 use crate::attach::{Running, count, told};
-use crate::attach_branches::{OWN, ask, check_code, recorded, stop};
+use crate::attach_branches::{OWN, check_code, recorded, stop};
 
 fn program() -> &'static Program {
     static BUILT: OnceLock<Program> = OnceLock::new();
@@ -43,7 +43,7 @@ fn is_child_waiting(running: &Running) -> bool {
 /// Has one sleep, for longer than who wants to stop it waits.
 #[track_caller]
 fn put_to_sleep(running: &mut Running) {
-    assert_eq!(ask(running, b's'), OWN);
+    assert_eq!(running.ask("s"), OWN);
     while !(is_asleep(running) && is_child_waiting(running)) {
         thread::sleep(Duration::from_millis(1));
     }
@@ -72,7 +72,7 @@ fn a_thread_that_sleeps_for_long() {
         let mut running = begin(way);
         put_to_sleep(&mut running);
         let recorder = running.begin_recording(&["-P", "*"]);
-        assert_eq!(ask(&mut running, b'?'), OWN);
+        assert_eq!(running.ask("?"), OWN);
         assert!(is_asleep(&running));
         stop(recorder);
         check_counts(&running, &[("leaf", 1000), ("work", 1), ("wait_for_child", 0), ("of_child", 0)]);
@@ -80,7 +80,7 @@ fn a_thread_that_sleeps_for_long() {
         assert!(is_asleep(&running));
 
         let recorder = running.begin_recording(&["-P", "*"]);
-        assert_eq!(ask(&mut running, b'w'), OWN);
+        assert_eq!(running.ask("w"), OWN);
         stop(recorder);
         check_counts(&running, &[("leaf", 200 + 500 + 1000), ("work", 3), ("wait_for_child", 0), ("of_child", 0)]);
         check_code(&running);
@@ -92,7 +92,7 @@ fn a_thread_that_sleeps_for_long() {
         check_counts(&running, &[("leaf", 100 + 1000), ("work", 2), ("wait_for_child", 1), ("of_child", 1)]);
         check_code(&running);
         assert!(is_asleep(&running));
-        assert_eq!(ask(&mut running, b'w'), OWN);
+        assert_eq!(running.ask("w"), OWN);
         ends_well(running, 0);
     }
 }
@@ -106,22 +106,22 @@ fn a_recorder_that_is_killed() {
     let mut running = begin("exec");
     put_to_sleep(&mut running);
     let mut recorder = running.begin_recording(&["-P", "*"]);
-    assert_eq!(ask(&mut running, b'?'), OWN);
+    assert_eq!(running.ask("?"), OWN);
     recorder.kill().unwrap();
     recorder.wait().unwrap();
-    assert_eq!(ask(&mut running, b'?'), OWN);
+    assert_eq!(running.ask("?"), OWN);
     let changed = running.code();
     running.record_some(&["--leave"]);
     assert_ne!(running.code(), changed, "there were no branches");
     check_code(&running);
     assert!(is_asleep(&running));
-    assert_eq!(ask(&mut running, b'w'), OWN);
+    assert_eq!(running.ask("w"), OWN);
     // It goes on with its branches where it is killed, too.
     put_to_sleep(&mut running);
     let mut recorder = running.begin_recording(&["-P", "*", "--on-full", "drop"]);
     recorder.kill().unwrap();
     recorder.wait().unwrap();
-    assert_eq!(ask(&mut running, b'w'), OWN);
+    assert_eq!(running.ask("w"), OWN);
     running.record_some(&["--leave"]);
     check_code(&running);
     ends_well(running, 0);
@@ -142,7 +142,7 @@ fn a_static_program_is_left() {
     check_counts(&running, &[("leaf", 100 + 1000), ("work", 2), ("wait_for_child", 1)]);
     check_code(&running);
     assert!(is_asleep(&running));
-    assert_eq!(ask(&mut running, b'w'), OWN);
+    assert_eq!(running.ask("w"), OWN);
     ends_well(running, 0);
 }
 
@@ -155,7 +155,7 @@ fn it_has_interrupted_a_function() {
     let mut running = begin("interrupted");
     put_to_sleep(&mut running);
     let recorder = running.begin_recording(&["-P", "*"]);
-    assert_eq!(ask(&mut running, b'w'), OWN);
+    assert_eq!(running.ask("w"), OWN);
     stop(recorder);
     let list = fs::read_to_string(running.trace().join("entry-branches.txt")).unwrap();
     let reason = "a thread that sleeps in the system goes on in its first instructions";
@@ -177,7 +177,7 @@ fn children_that_come_and_go() {
         let output = recorded(&running, &["-P", "*", "--for", "30ms", "--max-size", "1M", "--on-full", "drop"]);
         n_moved += usize::from(told(&output).contains("moved out of changed code"));
         check_code(&running);
-        assert_eq!(ask(&mut running, b'?'), OWN);
+        assert_eq!(running.ask("?"), OWN);
     }
     assert!(n_moved > 0);
     ends_well(running, 0);

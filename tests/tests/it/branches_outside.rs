@@ -1,10 +1,9 @@
 //! `-P` of programs that no library can be loaded into, as they are linked statically or have musl as their C library: those that run, and those that are
 //! started. They call no hook.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::thread;
@@ -14,7 +13,7 @@ use rftrace_tests::{CProgram, Program, fixtures, require, tools};
 use tempfile::TempDir;
 
 use crate::attach::{Running, count, refused, told};
-use crate::attach_branches::{COUNTS, OWN, ask, check_code, exceptions_pass, outlives_recorders, recorded, stop};
+use crate::attach_branches::{OWN, check_code, exceptions_pass, outlives_recorders, recorded, stop};
 use crate::record::{build_plain_rust_for_musl, calls, calls_of, record, rftrace};
 
 /// Builds a program of the C fixtures in all ways, without hooks.
@@ -55,13 +54,6 @@ fn linked(source: &str) -> Program {
     program.with(&["-O1", "-Wno-infinite-recursion", "-lpthread"]).build()
 }
 
-/// How it ends and what it says when it is not recorded.
-fn by_itself(program: &Path, arguments: &[&str]) -> (Option<i32>, String) {
-    let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(program).args(arguments).current_dir(&folder).stdin(Stdio::null()).output().unwrap();
-    (output.status.code(), String::from_utf8(output.stdout).unwrap())
-}
-
 /// Returns the number of mappings for stubs.
 fn n_areas(running: &Running) -> usize {
     let maps = fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap();
@@ -69,52 +61,20 @@ fn n_areas(running: &Running) -> usize {
 }
 
 #[test]
-fn calls_between_two_points_are_counted() {
+fn stubs_are_made_once() {
     if !require(&["gcc"]) {
         return;
     }
     for program in plain() {
         let shown = program.display();
         let mut running = Running::begin(program, "asked");
-        assert_eq!(ask(&mut running, b'?'), OWN, "{shown}");
-        for times in 1..=3 {
+        for _ in 0..2 {
             let recorder = running.begin_recording(&["-P", "*"]);
-            (0..times).for_each(|_| assert_eq!(ask(&mut running, b'?'), OWN, "{shown}"));
+            assert_eq!(running.ask("?"), OWN, "{shown}");
             stop(recorder);
-            for (function, number) in COUNTS {
-                assert_eq!(count(&running.trace(), function), times * number, "{function} of {shown}");
-            }
-            assert_eq!(count(&running.trace(), "leaf"), times * 5000, "{shown}");
-            check_code(&running);
-            assert_eq!(ask(&mut running, b'?'), OWN, "{shown}");
-            // Stubs are made once.
             assert_eq!(n_areas(&running), 1, "{shown}");
         }
-        // Other functions the next time, and filters.
-        for (options, counts) in [
-            (&["-P", "leaf", "-P", "many", "-F", "many"][..], [4000, 1000, 0]),
-            (&["-P", "*", "-N", "many"], [1000, 0, 3997]),
-            (&["-P", "*", "-F", "recursive", "-D", "2"], [0, 0, 1857]),
-            (&["-P", "recursive"], [0, 0, 3997]),
-            (&["-P", "*", "--rules", "exclude=leaf"], [0, 1000, 3997]),
-        ] {
-            let recorder = running.begin_recording(options);
-            assert_eq!(ask(&mut running, b'?'), OWN, "{shown}");
-            stop(recorder);
-            let found = ["leaf", "many", "recursive"].map(|function| count(&running.trace(), function));
-            assert_eq!(found, counts, "{options:?} of {shown}");
-            check_code(&running);
-        }
-        assert_eq!(n_areas(&running), 1, "{shown}");
         refused(running.pid(), |command| _ = command.args(["-P", "*", "-F", "lfea"]), "matches nothing");
-        // A child has the branches of its parent, and goes on.
-        let recorder = running.begin_recording(&["-P", "*"]);
-        assert_eq!(ask(&mut running, b'f'), OWN, "{shown}");
-        stop(recorder);
-        assert_eq!(count(&running.trace(), "round_of_work"), 1000, "{shown}");
-        check_code(&running);
-        let (status, said) = running.end();
-        assert_eq!((status.code(), said.as_str()), (Some(5), ""), "{shown}");
     }
 }
 
@@ -145,7 +105,7 @@ fn recording_is_switched() {
         for (state, is_recorded) in [(None, false), (Some("on"), true), (Some("off"), false), (Some("on"), true)] {
             state.into_iter().for_each(|state| drop(control(pid, &[state])));
             assert_eq!(is_on(pid), is_recorded, "{shown}");
-            assert_eq!(ask(&mut running, b'?'), OWN, "{shown}");
+            assert_eq!(running.ask("?"), OWN, "{shown}");
         }
         stop(recorder);
         let found = ["leaf", "many", "recursive"].map(|function| count(&running.trace(), function));
@@ -153,7 +113,7 @@ fn recording_is_switched() {
         check_code(&running);
         // The next recorder records at once.
         let recorder = running.begin_recording(&["-P", "*"]);
-        assert_eq!(ask(&mut running, b'?'), OWN, "{shown}");
+        assert_eq!(running.ask("?"), OWN, "{shown}");
         stop(recorder);
         assert_eq!(count(&running.trace(), "leaf"), 5000, "{shown}");
         assert_eq!(running.end().0.code(), Some(5), "{shown}");
@@ -213,7 +173,7 @@ fn symbols_and_programs_are_left_out() {
             (&["--patch-within", own, "--patch-except", list], [0, 1000, 0]),
         ] {
             let recorder = running.begin_recording(&[&["-P", "*"], options].concat());
-            assert_eq!(ask(&mut running, b'?'), OWN, "{shown}");
+            assert_eq!(running.ask("?"), OWN, "{shown}");
             stop(recorder);
             let found = ["leaf", "many", "recursive"].map(|function| count(&running.trace(), function));
             assert_eq!(found, counts, "{options:?} of {shown}");
@@ -341,89 +301,6 @@ fn the_hottest_functions() {
     }
 }
 
-/// Its ways of going on and of ending are what they are untraced.
-#[test]
-fn all_ways_to_end() {
-    const MODES: [&str; 22] = [
-        "plain",
-        "threads",
-        "exit_in_thread",
-        "main_thread_ends",
-        "_exit",
-        "quick_exit",
-        "segv",
-        "abort",
-        "heap",
-        "overflow",
-        "term",
-        "kill",
-        "own_segv",
-        "own_usr1",
-        "default_again",
-        "closes_all",
-        "exec_fails",
-        "exec",
-        "fork",
-        "fork_threads",
-        "vfork",
-        "spawn",
-    ];
-
-    if !require(&["gcc"]) {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    for program in all(&folder, "recorded.c") {
-        for mode in MODES {
-            let run = record(&["-P", "*"], &program, &[mode]);
-            let (code, said) = by_itself(&program, &[mode]);
-            let shown = format!("{mode} of {}: {}", program.display(), run.stderr);
-            assert!(code.is_none_or(|code| run.status.code() == Some(code)), "{shown}");
-            assert_eq!(run.stdout, said, "{shown}");
-            assert_eq!(calls(&run).get("main"), Some(&1), "{shown}");
-        }
-    }
-}
-
-/// Each function of the program is called as often as in the one that is linked dynamically, with filters and without.
-#[test]
-fn as_linked_dynamically() {
-    const OPTIONS: [&[&str]; 6] = [
-        &["-P", "*"],
-        &["-P", "*", "-F", "inner", "-F", "recurse"],
-        &["-P", "*", "-N", "inner"],
-        &["-P", "main", "-P", "/^(slow|recurse|outer|leaf)$/", "-F", "main", "-D", "2"],
-        &["-P", "leaf", "-P", "ou?er"],
-        &["-P", "*", "-T", "outer@filter", "-T", "inner@notrace"],
-    ];
-
-    if !require(&["gcc"]) {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let dynamic = linked("outside_chosen.c");
-    let programs = all(&folder, "outside_chosen.c");
-    for options in OPTIONS {
-        let wanted = calls(&record(options, &dynamic.path, &[]));
-        assert!(wanted.len() > 1, "{wanted:?}");
-        for program in &programs {
-            let run = record(options, program, &[]);
-            assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
-            let found = calls(&run);
-            for (function, number) in &wanted {
-                assert_eq!(found.get(function), Some(number), "{function} by {options:?} of {}", program.display());
-            }
-            assert!(run.stderr.contains("functions have entry branches"), "{}", run.stderr);
-        }
-    }
-    for program in &programs {
-        let run = record(&["-P", "no_such_function"], program, &[]);
-        assert!(run.stderr.contains("-P names no function"), "{}", run.stderr);
-        let run = record(&["-P", "/(/"], program, &[]);
-        assert!(run.status.code() == Some(1) && run.stderr.contains("entry branches: /(/"), "{}", run.stderr);
-    }
-}
-
 /// Those that can have none are listed, with reasons.
 #[test]
 fn what_is_left_out() {
@@ -449,40 +326,26 @@ fn what_is_left_out() {
     }
 }
 
-/// C++ and Rust.
+/// Each function of a Rust program is called as often as in the one that is linked dynamically.
 #[test]
-fn exceptions_and_panics() {
-    if !require(&["g++"]) {
-        return;
-    }
-    let source = |options: &[&str]| {
-        let program = CProgram::new(&["recorded_throws.cpp"]).without_hooks().without_library();
-        program.with(&["-O1", "-lpthread"]).with(options).build()
-    };
-    let wanted = calls(&record(&["-P", "*"], &source(&[]).path, &[]));
-    let same = |program: &Path, wanted: &BTreeMap<String, u64>, functions: &[&str]| {
-        let run = record(&["-P", "*"], program, &[]);
-        assert_eq!(run.status.code(), Some(0), "{}: {}", program.display(), run.stderr);
-        assert_eq!(run.stdout, by_itself(program, &[]).1);
-        let found = calls(&run);
-        for &function in functions {
-            assert!(wanted.contains_key(function), "{function}: {wanted:?}");
-            assert_eq!(found.get(function), wanted.get(function), "{function} of {}", program.display());
-        }
-    };
-    for linkage in ["-static", "-static-pie"] {
-        same(&source(&[linkage]).path, &wanted, &["descend", "attempt", "Guard::~Guard", "main"]);
-    }
+fn panics() {
     let folder = tempfile::tempdir().unwrap();
     let panics = folder.path().join("panics.rs");
     fs::write(&panics, PANICS).unwrap();
-    let [dynamic, fixed] = [("dynamic", &[][..]), ("fixed", &["-C", "target-feature=+crt-static"])].map(|it| {
+    let [wanted, found] = [("dynamic", &[][..]), ("fixed", &["-C", "target-feature=+crt-static"])].map(|it| {
         let path = folder.path().join(it.0);
         tools::run(Command::new("rustc").args(["-O", "--edition", "2021", "-o"]).arg(&path).arg(&panics).args(it.1));
-        path
+        let run = record(&["-P", "*"], &path, &[]);
+        assert_eq!(
+            (run.status.code(), &*run.stdout),
+            (Some(0), &*tools::text(&mut Command::new(&path))),
+            "{}",
+            run.stderr
+        );
+        let calls = calls(&run);
+        ["panics::leaf", "panics::middle", "panics::main"].map(|function| calls[function])
     });
-    let wanted = calls(&record(&["-P", "*"], &dynamic, &[]));
-    same(&fixed, &wanted, &["panics::leaf", "panics::middle", "panics::main"]);
+    assert_eq!(found, wanted);
 }
 
 const PANICS: &str = r#"
@@ -551,14 +414,14 @@ fn panics_of_rust_programs_for_musl_that_run() {
         {
             let options: Vec<&str> = patterns.iter().flat_map(|pattern| ["-P", pattern]).collect();
             let recorder = running.begin_recording(&options);
-            assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+            assert_eq!(running.ask("?"), CAUGHT, "{shown}");
             stop(recorder);
             let found = calls_of(&running.trace());
             let counted =
                 PANICS_COUNTS.iter().filter(|(name, n)| found.get(&format!("outside_panics::{name}")) == Some(n));
             assert_eq!(counted.count(), n_counted, "{patterns:?} of {shown}: {found:?}");
             check_code(&running);
-            assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+            assert_eq!(running.ask("?"), CAUGHT, "{shown}");
         }
         assert_eq!(n_areas(&running), 3, "{shown}");
         assert_eq!(running.end().0.code(), Some(5), "{shown}");
@@ -568,8 +431,22 @@ fn panics_of_rust_programs_for_musl_that_run() {
             recorded(&running, &["-P", "*", "--for", "20ms", "--max-size", "1M", "--on-full", "drop"]);
             check_code(&running);
         }
-        assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+        assert_eq!(running.ask("?"), CAUGHT, "{shown}");
         assert_eq!(running.end().0.code(), Some(5), "{shown}");
+    }
+}
+
+/// Patterns that choose nothing, and such that are wrong.
+#[test]
+fn patterns_are_looked_at() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for program in plain() {
+        let run = record(&["-P", "no_such_function"], program, &["asked"]);
+        assert!(run.stderr.contains("-P names no function"), "{}", run.stderr);
+        let run = record(&["-P", "/(/"], program, &["asked"]);
+        assert!(run.status.code() == Some(1) && run.stderr.contains("entry branches: /(/"), "{}", run.stderr);
     }
 }
 

@@ -12,7 +12,7 @@ use rftrace_tests::{CProgram, Run, fixtures, require, tools};
 use tempfile::TempDir;
 
 use crate::attach::{Running, refused};
-use crate::attach_branches::{OWN, ask, check_code, exceptions_pass, outlives_recorders, recorded, stop};
+use crate::attach_branches::{OWN, check_code, exceptions_pass, outlives_recorders, recorded, stop};
 use crate::record::{build_plain_rust_for_musl, calls, calls_of, record, rftrace};
 
 /// A program, and the same without names.
@@ -161,7 +161,7 @@ fn a_program_that_runs() {
     for patterns in [&["sub_*"][..], &["*"], &["*"]] {
         let options: Vec<&str> = patterns.iter().flat_map(|pattern| ["-P", pattern]).collect();
         let recorder = running.begin_recording(&options);
-        assert_eq!(ask(&mut running, b'?'), ROUND);
+        assert_eq!(running.ask("?"), ROUND);
         stop(recorder);
         let found = calls_of(&running.trace());
         for (function, number) in COUNTS {
@@ -171,7 +171,7 @@ fn a_program_that_runs() {
             }
         }
         check_code(&running);
-        assert_eq!(ask(&mut running, b'?'), ROUND);
+        assert_eq!(running.ask("?"), ROUND);
     }
     assert_eq!(running.end().0.code(), Some(5));
 }
@@ -203,7 +203,7 @@ fn programs_without_exceptions() {
         let names = pair.names();
         let mut running = Running::begin(&pair.stripped, "asked");
         let recorder = running.begin_recording(&["-P", "*"]);
-        assert_eq!(ask(&mut running, b'?'), OWN);
+        assert_eq!(running.ask("?"), OWN);
         stop(recorder);
         let found = calls_of(&running.trace());
         for (function, number) in [("round_of_work", 1000), ("many", 1000), ("recursive", 3997), ("leaf", 5000)] {
@@ -381,34 +381,34 @@ fn panics_of_rust_programs_that_run() {
         let descend = format!("sub_{:x}", descend.1);
         for (pattern, n_counted) in [(&*descend, 1), ("*", 5), ("*", 5)] {
             let recorder = running.begin_recording(&["-P", pattern]);
-            assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+            assert_eq!(running.ask("?"), CAUGHT, "{shown}");
             stop(recorder);
             let found = pair.calls(&running.trace());
             let is_counted =
                 |&&(name, number): &&(&str, u64)| found.get(&format!("outside_panics::{name}")) == Some(&number);
             assert_eq!(PANICS_COUNTS.iter().filter(is_counted).count(), n_counted, "{pattern} of {shown}: {found:?}");
             check_code(&running);
-            assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+            assert_eq!(running.ask("?"), CAUGHT, "{shown}");
         }
         for is_left in [true, false] {
             let mut recorder = running.begin_recording(&["-P", "*", "--on-full", "drop"]);
-            assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+            assert_eq!(running.ask("?"), CAUGHT, "{shown}");
             recorder.kill().unwrap();
             recorder.wait().unwrap();
-            assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+            assert_eq!(running.ask("?"), CAUGHT, "{shown}");
             let changed = running.code();
             match is_left {
                 true => running.record_some(&["--leave"]),
                 false => {
                     let recorder = running.begin_recording(&["-P", &descend]);
-                    assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+                    assert_eq!(running.ask("?"), CAUGHT, "{shown}");
                     stop(recorder);
                     assert_eq!(pair.calls(&running.trace()).get("outside_panics::descend"), Some(&840), "{shown}");
                 }
             }
             assert_ne!(running.code(), changed, "there were no branches");
             check_code(&running);
-            assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+            assert_eq!(running.ask("?"), CAUGHT, "{shown}");
         }
         assert_eq!(running.end().0.code(), Some(5), "{shown}");
         let mut running = Running::begin(&pair.stripped, "busy");
@@ -416,7 +416,7 @@ fn panics_of_rust_programs_that_run() {
             recorded(&running, &["-P", "*", "--for", "20ms", "--max-size", "1M", "--on-full", "drop"]);
             check_code(&running);
         }
-        assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+        assert_eq!(running.ask("?"), CAUGHT, "{shown}");
         assert_eq!(running.end().0.code(), Some(5), "{shown}");
     }
 }
@@ -444,7 +444,7 @@ fn programs_that_call_a_hook() {
         let names = pair.names();
         let mut running = Running::begin(&pair.stripped, "asked");
         let recorder = running.begin_recording(&["-P", "*"]);
-        assert_eq!(ask(&mut running, b'?'), OWN, "{hook:?}");
+        assert_eq!(running.ask("?"), OWN, "{hook:?}");
         stop(recorder);
         let found = calls_of(&running.trace());
         assert!(found.len() > 5, "{hook:?}: {found:?}");
@@ -453,7 +453,7 @@ fn programs_that_call_a_hook() {
             "{hook:?}: {found:?}"
         );
         check_code(&running);
-        assert_eq!(ask(&mut running, b'?'), OWN, "{hook:?}");
+        assert_eq!(running.ask("?"), OWN, "{hook:?}");
         assert_eq!(running.end().0.code(), Some(5), "{hook:?}");
     }
 }

@@ -29,37 +29,6 @@ countdown
         leaf
 ";
 
-/// Ways to compile: optimisation, hook, and how the program is linked.
-const C_BUILDS: [&[&str]; 15] = [
-    &["-O0"],
-    &["-O1"],
-    &["-O2"],
-    &["-O3"],
-    &["-Os"],
-    &["-O0", "-mfentry"],
-    &["-O2", "-mfentry"],
-    &["-O1", "-static"],
-    &["-O2", "-mfentry", "-static"],
-    &["-O1", "-static-pie"],
-    &["-O1", "-no-pie"],
-    &["-O2", "-mfentry", "-no-pie"],
-    &["-O1", "-pie", "-fPIE"],
-    &["-O2", "-fno-plt"],
-    &["-O2", "-mfentry", "-fcf-protection=full"],
-];
-
-#[test]
-fn c_calls_are_the_same_in_every_build() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    for arguments in C_BUILDS {
-        let run = CProgram::new(&["calls.c"]).with(arguments).build().run(&[]);
-        assert_eq!(run.stdout, "17\n", "{arguments:?}");
-        assert_same_lines(&outline(&run.trace("trace")), C_CALLS, &format!("{arguments:?}"));
-    }
-}
-
 /// Without this the test above might have no tail call to look at.
 #[test]
 fn optimised_c_programs_have_tail_calls() {

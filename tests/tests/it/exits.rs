@@ -13,10 +13,8 @@ use rftrace_tests::{CProgram, Program, require, tools};
 
 use super::attach::{Running, count};
 use super::attach_branches::{ask, check_code, stop};
-use super::entry_branches::{c_program, check_calls, left_out, recorded};
+use super::entry_branches::{c_program, check_calls, recorded};
 use super::record::{calls, record};
-
-const LATE: &str = "one of its ends has no room for a branch: recorded late";
 
 /// A jump ends the recursion.
 const QUIET: [&str; 1] = ["-Wno-infinite-recursion"];
@@ -43,25 +41,6 @@ const SHAPES: [(&str, u64); 16] = [
 
 fn shapes(arguments: &[&str]) -> Program {
     CProgram::new(&["exits.c"]).without_hooks().without_library().with(&QUIET).with(arguments).build()
-}
-
-/// Of all shapes of ends, in programs at fixed and other addresses.
-#[test]
-fn all_shapes_of_ends_are_seen() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    // Short functions have room for a branch where functions are aligned.
-    let aligned = ["-O1", "-falign-functions=16", "-fcf-protection=full"];
-    for arguments in [&["-O2"][..], &["-O2", "-no-pie", "-fno-pie"], &aligned] {
-        let run = recorded(&["-P", "*", "--ends", "exits"], &shapes(arguments).path, &[]);
-        check_calls(&run, &SHAPES);
-        let left_out = left_out(&run);
-        assert_eq!(left_out.get("without_room").map(String::as_str), Some(LATE), "{arguments:?}: {left_out:?}");
-        for exact in ["leaf", "several", "by_tail", "behind", "by_condition"] {
-            assert_eq!(left_out.get(exact), None, "{arguments:?}");
-        }
-    }
 }
 
 /// Without optimisation nothing is called by a jump, so calls are nested as those that call the tracer; but for what is in assembly.
@@ -103,31 +82,6 @@ fn ends_that_are_skipped_end() {
     assert_eq!((edge("thrower", "leaf"), edge("catcher", "leaf")), (500, 500), "{outline:?}");
     assert_eq!((edge("jumps", "leaf"), edge("main", "jumps")), (100, 100), "{outline:?}");
     assert_eq!(edge("tail", "tail_target"), 0, "{outline:?}");
-}
-
-/// The old way stays.
-#[test]
-fn returns_can_be_hooked() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let run = recorded(&["-P", "*", "--ends", "returns"], &shapes(&["-O2"]).path, &[]);
-    check_calls(&run, &SHAPES);
-    assert!(!left_out(&run).values().any(|reason| reason == LATE));
-}
-
-/// Results are recorded by return addresses, of the functions that are named.
-#[test]
-fn results_are_recorded() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let run = recorded(
-        &["-P", "*", "--ends", "exits", "-R", "several@retval/i32", "-R", "by_tail@retval/i32"],
-        &shapes(&["-O2"]).path,
-        &[],
-    );
-    check_calls(&run, &SHAPES);
 }
 
 fn build(compiler: &str, folder: &Path, arguments: &[&str]) {

@@ -6,8 +6,8 @@ use std::process::Command;
 use rftrace_tests::traces::{self, calls_per_task, uftrace};
 use rftrace_tests::{CProgram, Program, Run, fixtures, require};
 
-use super::entry_branches::{c_program, check_calls, left_out, recorded};
-use super::record::{self, calls, record, replay};
+use super::entry_branches::{c_program, recorded};
+use super::record::{calls, replay};
 
 pub(crate) const COUNTS: [(&str, u64); 12] = [
     ("malloc", 300),
@@ -25,66 +25,8 @@ pub(crate) const COUNTS: [(&str, u64); 12] = [
     ("strdup", 0),
 ];
 
-/// Compiler options for the use of slots.
-const LINKAGE: [&[&str]; 4] =
-    [&["-Wl,-z,lazy"], &["-Wl,-z,now"], &["-fno-plt", "-Wl,-z,now"], &["-no-pie", "-fno-pie", "-Wl,-z,lazy"]];
-
 fn program(arguments: &[&str]) -> Program {
     c_program("library_calls.c", &[&["-fno-builtin", "-ldl"], arguments].concat())
-}
-
-#[test]
-fn each_call_is_counted() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    for linkage in LINKAGE {
-        let run = recorded(&["--libcalls"], &program(linkage).path, &[]);
-        assert_eq!(run.stdout, "0000000 1 copy 1 1 no\n", "{linkage:?}");
-        check_calls(&run, &COUNTS);
-        check_left_out(&run);
-    }
-}
-
-#[test]
-fn they_are_below_the_functions_that_call_them() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let hooked = CProgram::new(&["library_calls.c"]).without_library().with(&["-fno-builtin", "-lpthread", "-ldl"]);
-    let hooked = hooked.build();
-    for options in [&["--libcalls"][..], &["--libcalls", "--patched"], &["--libcalls", "--ring"]] {
-        let run = recorded(options, &hooked.path, &[]);
-        check_calls(&run, &[&COUNTS[..], &[("main", 1), ("allocate", 3), ("ascending", 3), ("handle", 7)]].concat());
-        check_callers(&run);
-    }
-    let run = recorded(&["--libcalls", "-F", "raise", "-N", "write"], &hooked.path, &[]);
-    check_calls(&run, &[("raise", 7), ("handle", 7), ("write", 0), ("malloc", 0), ("main", 0)]);
-    let run = recorded(&["--libcalls", "-P", "no_such_function"], &program(&[]).path, &[]);
-    check_calls(&run, &COUNTS);
-    assert!(run.stderr.contains("-P names no function"), "{}", run.stderr);
-}
-
-/// Checks the functions left out of the program, with their reasons.
-#[track_caller]
-pub(crate) fn check_left_out(run: &Run) {
-    let left_out = left_out(run);
-    let reason = |name: &str| left_out.get(name).map(String::as_str);
-    assert_eq!(reason("longjmp"), Some("returns twice or on another stack, or asks who has called it"));
-    assert_eq!(reason("dlsym"), reason("longjmp"));
-    assert_eq!(reason("strdup"), Some("its address is used for more than calls"));
-    assert_eq!(reason("__libc_start_main"), None, "nobody calls it");
-}
-
-/// Checks their callers and callees.
-#[track_caller]
-pub(crate) fn check_callers(run: &Run) {
-    let edges = traces::edges_where(&run.trace("trace"), |name| Some(name).filter(|name| !name.contains(':')));
-    let calls = |caller: &str, callee: &str| edges.get(&(caller.to_owned(), callee.to_owned())).copied();
-    let expected = [("main", "qsort", 2), ("qsort", "ascending", 3), ("raise", "handle", 7), ("handle", "write", 7)];
-    for (caller, callee, n_calls) in expected {
-        assert_eq!(calls(caller, callee), Some(n_calls), "{caller} {callee} {edges:?}");
-    }
 }
 
 /// uftrace records them if nothing is said.
@@ -115,35 +57,6 @@ fn they_are_those_that_uftrace_records() {
     let report = uftrace(&["report"], &own.path("trace"));
     let malloc = report.lines().find(|line| line.ends_with(" malloc")).unwrap_or_default();
     assert!(malloc.split_whitespace().any(|word| word == "300"), "{report}");
-}
-
-#[test]
-fn what_leaves_frames_passes() {
-    if !require(&["g++"]) {
-        return;
-    }
-    for arguments in LINKAGE {
-        let run = recorded(&["--libcalls"], &c_program("library_throws.cpp", arguments).path, &[]);
-        assert_eq!(run.status.code(), Some(3), "{}", run.stderr);
-        check_calls(&run, &[("qsort", 20), ("pthread_cancel", 1), ("pthread_exit", 1), ("backtrace", 1)]);
-    }
-    let hooked = CProgram::new(&["library_throws.cpp"]).without_library().with(&["-lpthread"]).build();
-    let run = recorded(&["--libcalls"], &hooked.path, &[]);
-    check_calls(&run, &[("qsort", 20), ("throwing", 20), ("Guard::~Guard", 20), ("main", 1)]);
-}
-
-#[test]
-fn children_and_other_programs_too() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let path = &record::c_program().path;
-    for mode in ["plain", "fork", "exec", "fork_exec", "vfork", "spawn", "exit", "abort"] {
-        let plain = record(&[], path, &[mode]);
-        let run = record(&["--libcalls"], path, &[mode]);
-        assert_eq!((run.status, &run.stdout), (plain.status, &plain.stdout), "{mode}: {}", run.stderr);
-        assert_eq!(calls(&run).get("leaf"), calls(&plain).get("leaf"), "{mode}: {}", run.stderr);
-    }
 }
 
 #[test]

@@ -100,7 +100,6 @@ mod ten_traces;
 mod threads;
 mod time;
 mod top;
-mod triggers;
 mod types;
 mod uftrace;
 mod unfinished;

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 
 use rftrace_tests::fixtures::cache::compile;
@@ -13,21 +12,7 @@ use rftrace_tests::fixtures::{self, build_as, folder};
 use rftrace_tests::traces::{self, calls_per_task, uftrace};
 use rftrace_tests::{CProgram, Program, Run, require, tools};
 
-/// The command, with its preload libraries beside it.
-pub(crate) fn rftrace() -> PathBuf {
-    fixtures::command_line().join("rftrace")
-}
-
-/// Records a program into `trace`, in a new folder.
-pub(crate) fn record(options: &[&str], program: &Path, arguments: &[&str]) -> Run {
-    record_by(&mut Command::new(rftrace()), options, program, arguments)
-}
-
-/// As [`record`], by another `rftrace`.
-pub(crate) fn record_by(rftrace: &mut Command, options: &[&str], program: &Path, arguments: &[&str]) -> Run {
-    rftrace.args(["record", "--buffer", "4M", "--output", "trace"]).args(options);
-    Run::of_any(rftrace.arg("--").arg(program).args(arguments))
-}
+pub(crate) use rftrace_tests::recorder::{record, record_by, replay, rftrace};
 
 /// The C program, to be built.
 pub(crate) fn c_source() -> CProgram {
@@ -55,57 +40,27 @@ fn build_any_rust(fixture: &str, options: &[&str]) -> PathBuf {
     compile(rustc.args(["-Zinstrument-mcount", "-O"]).args(options), fixture)
 }
 
-const MUSL: &str = "x86_64-unknown-linux-musl";
-
-/// True if nightly can build for musl.
-fn has_rust_for_musl() -> bool {
-    if !require(&["nightly", "gcc"]) {
-        return false;
-    }
-    let library = tools::text(fixtures::rustc(Some("nightly"), "recorded.rs").args([
-        "--target",
-        MUSL,
-        "--print",
-        "target-libdir",
-    ]));
-    let has_it = Path::new(library.trim()).exists();
-    if !has_it {
-        tools::missing("nightly's library for musl");
-    }
-    has_it
-}
-
 /// Builds a Rust program for musl whose functions call no hook, with further options for the compiler. `None` if there is no library for that.
 pub(crate) fn build_plain_rust_for_musl(fixture: &str, options: &[&str], path: &Path) -> Option<()> {
     let mut rustc = fixtures::rustc(Some("nightly"), &format!("{fixture}.rs"));
-    rustc.args(["--target", MUSL, "-O"]).args(options);
-    has_rust_for_musl().then(|| build_as(&mut rustc, path))
+    rustc.args(["--target", fixtures::MUSL, "-O"]).args(options);
+    fixtures::has_rust_for_musl().then(|| build_as(&mut rustc, path))
 }
 
 /// Builds a Rust program for musl, which has no `mcount`: in all ways of linking it statically. None if there is no library for that.
 pub(crate) fn build_rust_for_musl(fixture: &str) -> Vec<PathBuf> {
-    if !has_rust_for_musl() {
+    if !fixtures::has_rust_for_musl() {
         return Vec::new();
     }
     let hook = compile(Command::new("gcc").arg("-c").arg(folder("c").join("mcount.s")), "mcount.o");
     let hook = format!("-Clink-arg={}", hook.display());
     let ways = [&[][..], &["-Crelocation-model=static"], &["-Cstrip=debuginfo"]];
-    ways.map(|options| build_any_rust(fixture, &[&["--target", MUSL, &hook], options].concat())).into()
+    ways.map(|options| build_any_rust(fixture, &[&["--target", fixtures::MUSL, &hook], options].concat())).into()
 }
 
 pub(crate) fn rust_program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| build_rust(&[]))
-}
-
-/// Returns the calls that `rftrace replay` shows, without columns.
-#[track_caller]
-pub(crate) fn replay(run: &Run) -> String {
-    let mut command = Command::new(rftrace());
-    command.args(["replay", "-f", "none", "-d"]).arg(run.path("trace"));
-    let output = command.output().unwrap();
-    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// How often each function was called, in all tasks.
@@ -123,109 +78,14 @@ pub(crate) fn calls_of(trace: &Path) -> BTreeMap<String, u64> {
     sum
 }
 
-/// How the C program ends when it is not recorded.
-fn expected_status(mode: &str) -> i32 {
-    // Its own signals for snapshots and the switch would kill it.
-    if ["snapshot", "toggle"].contains(&mode) {
-        return 0;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let mut plain = Command::new(&c_program().path);
-    // gprof leaves a file there.
-    plain.current_dir(&folder).arg(mode).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
-    let status = plain.status().unwrap();
-    status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
-}
-
-/// Checks how a C program ends, and how often it calls `leaf`, in how many tasks and programs.
-#[track_caller]
-fn check(mode: &str, expected: [u64; 3]) -> Run {
-    let run = record(&[], &c_program().path, &[mode]);
-    check_run(&run, mode, expected);
-    let maps = fs::read_dir(run.path("trace")).unwrap().flatten();
-    let maps = maps.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "map"));
-    assert_eq!(maps.count() as u64, expected[2], "{mode}");
-    run
-}
-
-/// As [`check`], of a run; but not its programs: qemu has each lie where it always does, and those with equal maps are one session.
-#[track_caller]
-pub(crate) fn check_run(run: &Run, mode: &str, [leaves, n_tasks, _]: [u64; 3]) {
-    assert_eq!(run.status.code(), Some(expected_status(mode)), "{mode}: {}", run.stderr);
-    assert_eq!(calls(run).get("leaf"), Some(&leaves), "{mode}: {}", run.stderr);
-    let trace = run.trace("trace");
-    assert_eq!(trace.tasks().len() as u64, n_tasks, "{mode}");
-    // It takes the trace without a word, and knows each function.
-    let report = uftrace(&["report"], &run.path("trace"));
-    assert!(report.contains("leaf") && !report.contains("<"), "{mode}: {report}");
-    assert!(uftrace(&["replay"], &run.path("trace")).contains("leaf()"), "{mode}");
-    assert!(uftrace(&["info"], &run.path("trace")).contains("exit status"), "{mode}");
-    assert!(!run.path("trace/.recording").exists() && !run.path("trace/rftrace-preload.sym").exists());
-}
-
-/// Declares tests for the C program's modes.
-macro_rules! modes {
-    ($($name:ident($mode:literal): $expected:expr,)*) => {
-        $(
-            #[test]
-            fn $name() {
-                if require(&["gcc", "uftrace"]) {
-                    check($mode, $expected);
-                }
-            }
-        )*
-
-        /// The modes, and what [`check_run`] expects of them.
-        pub(crate) const MODES: &[(&str, [u64; 3])] = &[$(($mode, $expected)),*];
-    };
-}
-
-modes! {
-    a_program("plain"): [2, 1, 1],
-    forks("fork"): [35, 4, 1],
-    threads_of_a_child("fork_threads"): [17, 5, 1],
-    exec("exec"): [4, 1, 2],
-    exec_that_fails("exec_fails"): [10, 1, 1],
-    exec_in_a_child("fork_exec"): [10, 2, 2],
-    exec_after_vfork("vfork"): [5, 2, 2],
-    posix_spawn("spawn"): [4, 2, 2],
-    daemon("daemon"): [11, 2, 1],
-    all_files_closed("closes_all"): [11, 1, 1],
-    another_folder("chdir"): [11, 1, 1],
-    another_session("setsid"): [11, 1, 1],
-    exit_in_a_thread("exit_in_thread"): [7, 2, 1],
-    the_main_thread_ends_first("main_thread_ends"): [7, 2, 1],
-    exit_without_handlers("_exit"): [2, 1, 1],
-    quick_exit("quick_exit"): [2, 1, 1],
-    segmentation_fault("segv"): [2, 1, 1],
-    abort("abort"): [2, 1, 1],
-    a_broken_heap("heap"): [2, 1, 1],
-    stack_overflow("overflow"): [2, 1, 1],
-    terminated("term"): [2, 1, 1],
-    a_handler_for_faults("own_segv"): [5, 1, 1],
-    a_handler_for_the_snapshots_signal("own_usr1"): [5, 1, 1],
-    handlers_come_and_go("default_again"): [2, 1, 1],
-    switched_by_a_signal("toggle"): [5, 1, 1],
-}
-
-/// Each takes a bank that was an ancestor's, which has ended.
-#[test]
-fn orphans_of_orphans() {
-    if require(&["gcc", "uftrace"]) {
-        check_run(&record(&[], &c_program().path, &["orphans"]), "orphans", [42, 41, 0]);
-    }
-}
-
 #[test]
 fn threads_have_ids_and_names() {
     if !require(&["gcc", "uftrace"]) {
         return;
     }
-    let run = check("threads", [17, 4, 1]);
-    let tasks = fs::read_to_string(run.path("trace/task.txt")).unwrap();
+    let run = record(&[], &c_program().path, &["threads"]);
     let by_task = uftrace(&["report", "--task"], &run.path("trace"));
     for name in ["program", "one", "two", "three"] {
-        assert!(tasks.contains(&format!(" comm=\"{name}\"\n")), "{tasks}");
         assert!(by_task.lines().any(|line| line.split_whitespace().last() == Some(name)), "{by_task}");
     }
     let trace = run.trace("trace");
@@ -240,7 +100,8 @@ fn a_snapshot_is_a_trace() {
     if !require(&["gcc", "uftrace"]) {
         return;
     }
-    let run = check("snapshot", [6, 1, 1]);
+    let run = record(&[], &c_program().path, &["snapshot"]);
+    assert_eq!((run.status.code(), calls(&run)["leaf"]), (Some(0), 6), "{}", run.stderr);
     let snapshot = traces::open(&run.path("trace/snapshot-1"));
     assert_eq!(calls_per_task(&snapshot)[0].get("leaf"), Some(&2));
 }
@@ -254,175 +115,6 @@ fn sigkill_leaves_nothing_of_a_buffer() {
     assert_eq!(run.status.code(), Some(137));
     assert!(run.stderr.contains("SIGKILL"), "{}", run.stderr);
     assert!(!run.path("trace").exists());
-}
-
-/// A signal that has no name.
-#[test]
-fn a_real_time_signal_ends_the_program() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let run = record(&[], &c_program().path, &["real_time"]);
-    assert_eq!(run.status.code(), Some(168), "{}", run.stderr);
-    assert!(run.path("trace").exists());
-}
-
-/// The calls of each function in all tasks, as `uftrace report` counts them. Names are without what stands in angle brackets:
-/// uftrace itself shortens those of templates.
-pub(crate) fn counted(dir: &Path) -> BTreeMap<String, u64> {
-    let report = uftrace(&["report", "-s", "call", "-f", "call"], dir);
-    let mut counts = BTreeMap::new();
-    for line in report.lines() {
-        let Some((count, name)) = line.trim().split_once(char::is_whitespace) else { continue };
-        let Ok(count) = count.parse::<u64>() else { continue };
-        let mut depth = 0;
-        let short = name.trim().chars().filter(|&c| {
-            depth += i32::from(c == '<');
-            let keep = depth == 0;
-            depth -= i32::from(c == '>');
-            keep
-        });
-        *counts.entry(short.collect()).or_default() += count;
-    }
-    // Exits without entries, and thread names.
-    counts.retain(|name: &String, _| !name.is_empty() && !name.starts_with("linux:"));
-    counts
-}
-
-/// Returns the counts of `uftrace record`.
-fn uftrace_calls(program: &Path, arguments: &[&str]) -> BTreeMap<String, u64> {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("trace");
-    let mut command = Command::new("uftrace");
-    command.args(["record", "--no-libcall", "--no-event", "--max-stack=1024", "-d"]).arg(&dir).arg(program);
-    let silent =
-        command.args(arguments).current_dir(&folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let status = silent.status().unwrap();
-    assert!(status.code().is_some(), "{status}");
-    counted(&dir)
-}
-
-#[test]
-fn counts_are_those_of_uftrace() {
-    if !require(&["gcc", "g++", "uftrace"]) {
-        return;
-    }
-    let c = &c_program().path;
-    for (mode, n_children) in
-        [("plain", 0), ("threads", 0), ("fork", 3), ("fork_threads", 1), ("fork_exec", 1), ("exec_fails", 0)]
-    {
-        let mut expected = uftrace_calls(c, &[mode]);
-        // Functions that are open at a fork are open in the child's trace too.
-        for name in ["main", "how"] {
-            *expected.get_mut(name).unwrap() += n_children;
-        }
-        assert_eq!(counted(&record(&[], c, &[mode]).path("trace")), expected, "C, {mode}");
-    }
-    let cpp = cpp_source().build();
-    let run = record(&[], &cpp.path, &[]);
-    assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
-    assert_eq!(counted(&run.path("trace")), uftrace_calls(&cpp.path, &[]), "C++");
-}
-
-/// Checks how the Rust program ends, how often it calls `leaf`, and how its threads are called.
-#[track_caller]
-pub(crate) fn check_rust(record: impl Fn(&str) -> Run) {
-    for (mode, status, leaves) in [
-        ("plain", 0, 2),
-        ("threads", 0, 22),
-        ("panics", 0, 22),
-        ("panic", 101, 2),
-        ("panic_in_thread", 0, 2),
-        ("overflow", 134, 2),
-        ("abort", 134, 2),
-        ("exit", 5, 2),
-        ("child", 0, 24),
-    ] {
-        let run = record(mode);
-        assert_eq!(run.status.code(), Some(status), "{mode}: {}", run.stderr);
-        assert_eq!(calls(&run).get("recorded::leaf"), Some(&leaves), "{mode}: {}", run.stderr);
-        if mode == "overflow" {
-            assert!(run.stderr.contains("has overflowed its stack"), "{}", run.stderr);
-        }
-        if mode == "threads" {
-            let tasks = fs::read_to_string(run.path("trace/task.txt")).unwrap();
-            assert!((0..4).all(|i| tasks.contains(&format!("comm=\"worker {i}\""))), "{tasks}");
-        }
-    }
-}
-
-#[test]
-fn rust_programs() {
-    if !require(&["nightly", "uftrace"]) {
-        return;
-    }
-    check_rust(|mode| record(&[], rust_program(), &[mode]));
-    // Where there are panics it loses its way.
-    for mode in ["plain", "threads"] {
-        // It does not demangle Rust's names.
-        let own = |calls: &BTreeMap<String, u64>, name: fn(&str) -> String| {
-            ["leaf", "work", "attempt", "descend"].map(|function| {
-                let ending = name(function);
-                calls.iter().filter(|(name, _)| name.ends_with(&ending)).map(|(_, &calls)| calls).sum::<u64>()
-            })
-        };
-        let run = record(&[], rust_program(), &[mode]);
-        let ours = own(&counted(&run.path("trace")), |function| format!("recorded::{function}"));
-        let theirs =
-            own(&uftrace_calls(rust_program(), &[mode]), |function| format!("8recorded{}{function}", function.len()));
-        assert!(ours[0] >= 2, "{ours:?}");
-        assert_eq!(ours, theirs, "Rust, {mode}");
-    }
-}
-
-/// A program that has libgcc in itself raises exceptions by that; the library that is preloaded, another one beside it.
-#[test]
-fn programs_with_an_unwinder_of_their_own() {
-    if !require(&["g++"]) {
-        return;
-    }
-    let wanted = calls(&record(&[], &cpp_source().build().path, &[]));
-    let with_own = || cpp_source().with(&["-static-libgcc", "-static-libstdc++"]);
-    for (program, options) in [
-        (with_own().build(), &[][..]),
-        (with_own().build(), &["--patched"]),
-        (with_own().without_hooks().build(), &["-P", "*descend*", "-P", "*attempt*", "-P", "*Guard*", "-P", "main"]),
-    ] {
-        let run = record(options, &program.path, &[]);
-        assert_eq!(run.status.code(), Some(0), "{options:?}: {}", run.stderr);
-        let found = calls(&run);
-        for function in ["descend", "attempt", "Guard::~Guard", "main"] {
-            assert_eq!(found.get(function), wanted.get(function), "{options:?}, {function}: {found:?}");
-        }
-    }
-}
-
-#[test]
-fn what_is_recorded_can_be_chosen() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let program = &c_program().path;
-    let of = |options: &[&str]| {
-        let run = record(options, program, &["threads"]);
-        assert_eq!(run.status.code(), Some(0), "{options:?}: {}", run.stderr);
-        let calls = calls(&run);
-        let count = |name: &str| calls.get(name).copied().unwrap_or(0);
-        [count("main"), count("named"), count("work"), count("leaf")]
-    };
-    assert_eq!(of(&[]), [1, 3, 4, 17]);
-    assert_eq!(of(&["--filter", "named"]), [0, 3, 3, 15]);
-    assert_eq!(of(&["-N", "work"]), [1, 3, 0, 0]);
-    assert_eq!(of(&["-D", "2"]), [1, 3, 4, 0]);
-    assert_eq!(of(&["--rules", "exclude=work; exclude=main"]), [0, 3, 0, 17]);
-    assert_eq!(of(&["--patched"]), [1, 3, 4, 17]);
-    assert_eq!(of(&["--patched", "--filter", "named"]), [0, 3, 3, 15]);
-    assert_eq!(of(&["--trigger", "named"]), [0, 3, 3, 15]);
-    assert_eq!(of(&["--patched", "--trigger", "named"]), [0, 3, 3, 15]);
-    let run = record(&["--time-filter", "1s"], program, &["threads"]);
-    assert!(run.stderr.contains("nothing was recorded"), "{}", run.stderr);
-    let run = record(&["--disabled"], program, &["toggle"]);
-    assert_eq!(calls(&run), BTreeMap::from([("leaf".to_owned(), 4), ("work".to_owned(), 1)]));
 }
 
 /// Records are not lost with the trace.
@@ -560,17 +252,6 @@ fn what_cannot_be_recorded_is_said() {
     }
     let run = record(&["--force"], &script, &[]);
     assert_eq!(run.status.code(), Some(3), "{}", run.stderr);
-    for (options, words) in [
-        (&["--filter", "lef"][..], "matches nothing"),
-        (&["--filter", "/(/"], "what to record"),
-        (&["--trigger", "lea"], "no function that calls the tracer has the name `lea`; there are: leaf"),
-    ] {
-        let run = record(options, &c_program().path, &["plain"]);
-        assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
-        assert!(run.stderr.contains(words), "{}", run.stderr);
-    }
-    let run = record(&["--buffer", "5X"], &c_program().path, &["plain"]);
-    assert_eq!(run.status.code(), Some(2), "{}", run.stderr);
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! `rftrace record ./program` of programs that nothing can be preloaded into, as they are linked statically or have musl as their C library.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -11,11 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rftrace_tests::fixtures;
-use rftrace_tests::{CProgram, Run, require, tools};
+use rftrace_tests::{CProgram, require, tools};
 use tempfile::TempDir;
 
 use crate::attach::{check_calls, count};
-use crate::record::{build_rust_for_musl, c_program, calls, record, replay, rftrace, rust_program};
+use crate::record::{build_rust_for_musl, calls, record, rftrace};
 
 /// Builds a program of the C fixtures in all ways.
 fn all(folder: &TempDir, source: &str, fixed: &[&str]) -> Vec<PathBuf> {
@@ -45,133 +43,6 @@ fn all(folder: &TempDir, source: &str, fixed: &[&str]) -> Vec<PathBuf> {
 fn rust_programs() -> &'static [PathBuf] {
     static BUILT: OnceLock<Vec<PathBuf>> = OnceLock::new();
     BUILT.get_or_init(|| build_rust_for_musl("recorded"))
-}
-
-/// How it ends by itself, as a shell has it, and what it says.
-fn by_itself(program: &Path, arguments: &[&str]) -> (i32, String) {
-    let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(program);
-    let output = command.args(arguments).current_dir(&folder).stdin(Stdio::null()).output().unwrap();
-    let code = output.status.code().unwrap_or_else(|| 128 + output.status.signal().unwrap());
-    (code, String::from_utf8(output.stdout).unwrap())
-}
-
-/// Its ways of going on and of ending: all that it calls itself is there, and neither its children nor what it becomes.
-#[test]
-fn all_ways_to_end() {
-    const MODES: [(&str, u64); 24] = [
-        ("plain", 2),
-        ("threads", 17),
-        ("exit_in_thread", 7),
-        ("main_thread_ends", 7),
-        ("_exit", 2),
-        ("quick_exit", 2),
-        ("segv", 2),
-        ("abort", 2),
-        ("heap", 2),
-        ("overflow", 2),
-        ("term", 2),
-        ("kill", 2),
-        ("real_time", 2),
-        ("own_segv", 5),
-        ("own_usr1", 5),
-        ("default_again", 2),
-        ("closes_all", 11),
-        ("setsid", 11),
-        ("exec_fails", 10),
-        ("exec", 2),
-        ("fork", 2),
-        ("fork_threads", 2),
-        ("vfork", 3),
-        ("spawn", 2),
-    ];
-
-    if !require(&["gcc"]) {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    for program in all(&folder, "recorded.c", &[]) {
-        for (mode, leaves) in MODES {
-            let run = record(&[], &program, &[mode]);
-            let (code, said) = by_itself(&program, &[mode]);
-            let shown = format!("{mode} of {}: {}", program.display(), run.stderr);
-            assert_eq!((run.status.code(), &run.stdout), (Some(code), &said), "{shown}");
-            let calls = calls(&run);
-            assert_eq!(calls.get("leaf"), Some(&leaves), "{shown}");
-            assert_eq!(calls.get("main"), Some(&1), "{shown}");
-            assert!(!run.path("trace/.recording").exists());
-        }
-    }
-}
-
-/// Each function is called as often as in the program that is linked dynamically.
-#[test]
-fn as_linked_dynamically() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    for mode in ["plain", "threads", "much", "own_segv", "exit_in_thread"] {
-        let wanted = calls(&record(&[], &c_program().path, &[mode]));
-        assert!(wanted.len() > 2, "{wanted:?}");
-        for program in all(&folder, "recorded.c", &[]) {
-            // Other compilers, and options, have other functions inlined.
-            let is_same = program.ends_with("-O1-static") || program.ends_with("-O1-static-pie");
-            let found = calls(&record(&[], &program, &[mode]));
-            assert_eq!(found.get("leaf"), wanted.get("leaf"), "{mode} of {}", program.display());
-            assert!(!is_same || found == wanted, "{mode} of {}: {found:?}, and {wanted:?}", program.display());
-        }
-    }
-}
-
-/// Filters choose the same as in the dynamically linked program: rules of all kinds, with the messages about those that match nothing.
-#[test]
-fn filters_as_linked_dynamically() {
-    const FILTERS: [&[&str]; 12] = [
-        &["-F", "*"],
-        &["-F", "inner", "-F", "/^rec/"],
-        &["-F", "ou?er", "-N", "inner"],
-        &["-N", "thread"],
-        &["-N", "missing"],
-        &["-D", "1"],
-        &["-F", "recurse", "-D", "3"],
-        &["-T", "outer@filter", "-T", "inner@notrace"],
-        &["--rules", "exclude=leaf; exclude=main"],
-        &["--rules", "entry=leaf"],
-        &["--rules", "module=*; not_module=missing; include=leaf; size=1"],
-        &["-F", "outer", "--rules", "exclude=inner", "-D", "2"],
-    ];
-
-    if !require(&["gcc"]) {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let linked = CProgram::new(&["outside_chosen.c"]).without_library().with(&["-O1", "-lpthread"]).build();
-    let programs = all(&folder, "outside_chosen.c", &[]);
-    let everything = calls(&record(&[], &linked.path, &[]));
-    assert_eq!((everything["leaf"], everything["recurse"]), (3 * 200 * 3 + 7 + 3, 8));
-    for options in FILTERS {
-        let wanted = record(options, &linked.path, &[]);
-        for program in &programs {
-            let found = record(options, program, &[]);
-            assert_eq!(calls(&found), calls(&wanted), "{options:?} of {}", program.display());
-            let said = |stderr: &str| stderr.lines().find(|line| line.contains("matches")).map(str::to_owned);
-            assert_eq!(said(&found.stderr), said(&wanted.stderr), "{options:?} of {}", program.display());
-        }
-    }
-    for program in &programs {
-        let found = calls(&record(&["-t", "50ms"], program, &[]));
-        assert_eq!((found.get("slow"), found.get("main")), (Some(&3), Some(&1)), "{}", program.display());
-        assert!(found.get("leaf").is_none_or(|&n| n < everything["leaf"] / 10), "{}: {found:?}", program.display());
-        let run = record(&["-t", "1000s"], program, &[]);
-        assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
-        assert!(run.stderr.contains("no function that calls the tracer ran"), "{}", run.stderr);
-        for (pattern, expected) in [("missing", "below=missing matches nothing"), ("innre", "did you mean `inner`")] {
-            let run = record(&["-F", pattern], program, &[]);
-            assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
-            assert!(run.stderr.contains(expected) && !run.path("trace").exists(), "{}", run.stderr);
-        }
-    }
 }
 
 /// Builds a library with musl, and the program that loads it.
@@ -206,27 +77,6 @@ fn filters_of_libraries_that_come_later() {
     assert_eq!(found, [("own".to_owned(), 200)].into());
 }
 
-/// Functions before the C library knows the thread call the program's own hook; from there on, constructors first, all is recorded.
-#[test]
-fn before_main() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let programs = all(&folder, "begins.c", &[]).into_iter();
-    let ifunc = tempfile::tempdir().unwrap();
-    for program in programs.chain(all(&ifunc, "begins.c", &["-DWITH_IFUNC"])) {
-        let run = record(&[], &program, &["--", "-x", "a b"]);
-        assert_eq!((run.status.code(), &*run.stdout), (Some(4), "--\n-x\na b\n"), "{}", run.stderr);
-        let shown = replay(&run);
-        let lines: Vec<&str> = shown.lines().map(str::trim).filter(|line| !line.contains("chosen")).collect();
-        let calls: Vec<&str> =
-            lines.iter().filter_map(|line| line.strip_suffix("() {").or(line.strip_suffix("();"))).collect();
-        let wanted = ["constructor", "leaf", "main", "leaf", "leaf", "leaf", "leaf", "destructor", "leaf"];
-        assert_eq!(calls, wanted, "{}: {shown}", program.display());
-    }
-}
-
 /// Programs that live for less than a millisecond, again and again.
 #[test]
 fn short_lives() {
@@ -240,65 +90,6 @@ fn short_lives() {
             assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
             assert_eq!(calls(&run).values().sum::<u64>(), 6, "{}", program.display());
         }
-    }
-}
-
-#[test]
-fn exceptions() {
-    if !require(&["g++"]) {
-        return;
-    }
-    let build = |options: &[&str]| CProgram::new(&["recorded_throws.cpp"]).without_library().with(options).build();
-    let wanted = calls(&record(&[], &build(&["-O1", "-lpthread"]).path, &[]));
-    for linkage in ["-static", "-static-pie"] {
-        let program = build(&["-O1", linkage, "-lpthread"]);
-        let run = record(&[], &program.path, &[]);
-        assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
-        let found = calls(&run);
-        for function in ["descend", "attempt", "Guard::~Guard", "main"] {
-            assert_eq!(found.get(function), wanted.get(function), "{function}: {found:?}, and {wanted:?}");
-        }
-    }
-}
-
-/// Rust's programs for musl have LLVM's unwinder: panics, those within others, and backtraces are what they are without the tracer, and functions are called as
-/// often as in the program that is linked dynamically.
-#[test]
-fn rust_programs_for_musl() {
-    const MODES: [(&str, i32); 10] = [
-        ("plain", 0),
-        ("threads", 0),
-        ("panics", 0),
-        ("nested", 0),
-        ("backtraces", 0),
-        ("panic", 101),
-        ("panic_in_thread", 0),
-        ("reported", 101),
-        ("exit", 5),
-        ("abort", 128 + 6),
-    ];
-
-    // Its own functions. Others take memory as the C library has it, and are called for each line of a backtrace, which ends elsewhere.
-    let is_own = |name: &str| name.starts_with("recorded::") && !name.contains("show::{closure");
-    let own =
-        |run: &Run| -> BTreeMap<String, u64> { calls(run).into_iter().filter(|(name, _)| is_own(name)).collect() };
-    let programs = rust_programs();
-    for (mode, code) in MODES.into_iter().filter(|_| !programs.is_empty()) {
-        let wanted = own(&record(&[], rust_program(), &[mode]));
-        assert!(wanted["recorded::leaf"] >= 2, "{mode}: {wanted:?}");
-        for program in programs {
-            let run = record(&[], program, &[mode]);
-            let shown = format!("{mode} of {}: {}", program.display(), run.stderr);
-            assert_eq!((run.status.code(), &run.stdout), (Some(code), &by_itself(program, &[mode]).1), "{shown}");
-            assert_eq!(by_itself(program, &[mode]).0, code, "{shown}");
-            assert_eq!(own(&run), wanted, "{shown}");
-        }
-    }
-    for program in programs {
-        let run = record(&[], program, &["backtraces"]);
-        let lines: Vec<Vec<&str>> = run.stdout.lines().map(|line| line.split(' ').collect()).collect();
-        let n_open = lines.iter().map(|line| line.iter().filter(|name| **name == "show").count());
-        assert_eq!(n_open.collect::<Vec<_>>(), [4, 3, 5, 2], "{lines:?}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use rftrace_tests::traces::{self, assert_same_lines, uftrace};
+use rftrace_tests::traces::{assert_same_lines, uftrace};
 use rftrace_tests::{CProgram, Program, Run, require};
 
 use crate::record::{record, replay, rftrace};
@@ -45,81 +45,6 @@ pub(crate) fn printed(run: &Run) -> String {
     run.stdout.lines().map(|line| line.trim_end_matches(';').to_owned() + "\n").collect()
 }
 
-/// Records with `options` and compares. A call in which a thread has waited for a processor would be shown with braces.
-#[track_caller]
-pub(crate) fn check(program: &Path, options: &[&str], way: &str) -> Run {
-    let run = record(&[options, &["--no-schedule"], &VALUES].concat(), program, &[way]);
-    assert_eq!(run.status.code(), Some(0), "{way}: {}", run.stderr);
-    let shown = replay(&run);
-    assert_same_lines(&calls(&shown), &printed(&run), way);
-    let trace = traces::open(&run.path("trace"));
-    assert!(trace.warnings().is_empty(), "{}", trace.warnings());
-    if require(&["uftrace"]) {
-        // Its columns are another view's.
-        let theirs = uftrace(&["replay", "-f", "none"], &run.path("trace"));
-        assert_same_lines(&calls(&theirs), &printed(&run), "uftrace replay");
-    }
-    run
-}
-
-#[test]
-fn values_are_those_that_the_program_prints() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    for options in [&["-O0"][..], &["-O2"], &["-O2", "-mfentry"]] {
-        check(&built(options).path, &[], "values");
-    }
-}
-
-#[test]
-fn values_in_all_modes() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    for options in [
-        &["--patched"][..],
-        &["--ring"],
-        // Chunks of a kilobyte: calls do not fit into what is left of one.
-        &["--buffer", "64K", "--ring"],
-        &["--stream"],
-        &["--stream", "--buffer", "64K", "--patched"],
-        &["-F", "nested", "-F", "*"],
-        &["-t", "1ns"],
-    ] {
-        check(&program().path, options, "values");
-    }
-}
-
-/// A function that did not call the tracer; its registers are as at its first instruction.
-#[test]
-fn values_with_entry_branches() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let program =
-        CProgram::new(&["values.c"]).without_library().without_hooks().with(&["-O1", "-falign-functions=16"]).build();
-    let run = record(&[&["-P", "text", "--no-schedule"], &VALUES[..]].concat(), &program.path, &["values"]);
-    assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
-    let texts = |lines: &str| -> String {
-        lines.lines().filter(|line| line.starts_with("text(")).map(|line| format!("{line}\n")).collect()
-    };
-    assert_same_lines(&texts(&calls(&replay(&run))), &texts(&printed(&run)), "-P");
-}
-
-/// Patterns as for filters, results by `-R` without a spec, rules in text.
-#[test]
-fn ways_to_say_which() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let options =
-        ["--no-schedule", "-A", "/^(tail|nested)$/@arg1/i32", "-R", "ta*", "--rules", "values=add@arg2/x8,retval/u8"];
-    let shown = calls(&replay(&record(&options, &program().path, &["plain"])));
-    let expected = "tail(41) {\nadd(0x1) = 42\n} = 42\nnested(5) {\nadd(0x5) = 10\n";
-    assert!(shown.contains(expected), "{shown}");
-}
-
 #[test]
 fn the_same_as_by_uftrace() {
     if !require(&["gcc", "uftrace"]) {
@@ -134,61 +59,6 @@ fn the_same_as_by_uftrace() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let theirs = uftrace(&["replay", "-f", "none"], &theirs);
     assert_same_lines(&calls(&replay(&run)), &calls(&theirs), "recorded by uftrace");
-}
-
-#[test]
-fn signals_while_values_are_recorded() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    for options in [&[][..], &["--stream", "--buffer", "64K"]] {
-        check_struck(&program().path, options);
-    }
-}
-
-/// All calls are what they are, though signals strike.
-#[track_caller]
-pub(crate) fn check_struck(program: &Path, options: &[&str]) {
-    let run = record(&[options, &VALUES].concat(), program, &["struck"]);
-    assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
-    let of_echo = |text: &str| -> String {
-        // A signal may have struck within.
-        let echo =
-            |line: &str| line.starts_with("echo(").then(|| line.split(") ").next().map(|call| call.to_owned() + "\n"));
-        text.lines().filter_map(|line| echo(line).flatten()).collect()
-    };
-    let shown = replay(&run);
-    assert_same_lines(&of_echo(&calls(&shown)), &of_echo(&printed(&run)), "struck");
-    assert!(shown.contains("add(14, 0) = 14"), "no signal has struck");
-}
-
-#[test]
-fn filters_of_system_calls_are_respected() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let run = record(&[&["--stream", "--no-schedule"], &VALUES[..]].concat(), &program().path, &["filtered"]);
-    assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
-    assert_same_lines(&calls(&replay(&run)), &printed(&run), "filtered");
-}
-
-/// The system reads the memory of a process, which has its number still.
-#[test]
-fn values_after_the_end_of_the_first_thread() {
-    if require(&["gcc"]) {
-        let run = record(&[&["--no-schedule"], &VALUES[..]].concat(), &program().path, &["alone"]);
-        assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
-        assert_same_lines(&calls(&replay(&run)), &printed(&run), "alone");
-    }
-}
-
-/// The records of a process that goes on with another program are put together.
-#[test]
-fn values_before_and_after_exec() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    check(&program().path, &[], "exec");
 }
 
 #[test]
@@ -223,21 +93,4 @@ fn other_commands_have_values_too() {
 /// True if uftrace's report reads it without a complaint.
 fn uftrace_is_content(trace: &Path) -> bool {
     !require(&["uftrace"]) || uftrace(&["report"], trace).contains("nested")
-}
-
-#[test]
-fn what_cannot_be_recorded_is_refused() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    for (options, expected) in [
-        (["-A", "add@arg1/z"], "arg1/z"),
-        (["-A", "add@arg1%rdi"], "cannot be chosen"),
-        (["-R", "add@arg1"], "arguments are for -A"),
-        (["-A", "add@arg0"], "a value is arg1"),
-    ] {
-        let run = record(&options, &program().path, &["plain"]);
-        assert_ne!(run.status.code(), Some(0), "{options:?}");
-        assert!(run.stderr.contains(expected), "{options:?}: {}", run.stderr);
-    }
 }

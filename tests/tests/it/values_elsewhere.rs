@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rftrace_tests::traces::uftrace;
-use rftrace_tests::{CProgram, Program, require};
+use rftrace_tests::{CProgram, require};
 
-use crate::attach::Running;
-use crate::record::{record, replay, rftrace};
+use crate::record::{record, replay};
 
 fn source() -> CProgram {
     CProgram::new(&["values_elsewhere.c"]).without_library()
@@ -92,30 +91,4 @@ fn what_has_no_debug_information_is_told() {
     let shown = replay(&run);
     assert!(shown.contains("linked() = LEFT;") && shown.contains("plugged() = 1;"), "{shown}");
     std::fs::remove_dir_all(paths[0].parent().unwrap()).unwrap();
-}
-
-#[test]
-fn a_program_that_runs_has_values() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let program: Program = CProgram::new(&["attached.c"]).without_library().with(&["-O0", "-lpthread"]).build();
-    let running = Running::begin(&program.path, "");
-    running.record_some(&["-A", "leaf", "-R", "leaf", "--for", "50ms"]);
-    let output = Command::new(rftrace()).args(["replay", "-f", "none", "-d"]).arg(running.trace()).output().unwrap();
-    let shown = String::from_utf8(output.stdout).unwrap();
-    let mut n_calls = 0;
-    for line in shown.lines().map(str::trim) {
-        // A call that has not ended.
-        let Some((argument, result)) =
-            line.strip_prefix("leaf(").and_then(|rest| rest.strip_suffix(';')?.split_once(") = "))
-        else {
-            continue;
-        };
-        let [argument, result] = [argument, result].map(|text| text.parse::<i64>().unwrap());
-        assert_eq!(result, 3 * argument + 1, "{line}");
-        n_calls += 1;
-    }
-    assert!(n_calls > 100, "{shown}");
-    assert_eq!(running.end().0.code(), Some(7));
 }
