@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use rftrace::abi::{self, InitArgs, init};
 
+use super::client::{Bank, NO_SLOT, TRIES, own};
 use super::file::{ASKED_BYTES, OPEN_AT, RULES_AT, Slot, TEXT_AT, TEXT_BYTES};
 use super::handover::slot_state;
-use super::own::{Bank, NO_SLOT, TRIES, own};
 use crate::backend;
 use crate::clock::monotonic_nanos;
 use crate::host::linux::{chosen, fork, threads};

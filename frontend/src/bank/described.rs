@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use memmap2::{MmapOptions, MmapRaw};
 use rftrace_format::system;
 
+use super::client::write_texts;
 use super::file::{
     ANSWER_AT, ASKED_AT, CHUNKS_AT, HEAD_BYTES, Head, Layout, MAGIC, RULES_AT, Slot, TEXT_AT, THREADS_AT, VERSION,
 };
 use super::handover::slot_state;
 use super::numbers::own_number;
-use super::own::write_texts;
 use super::request::{answer_in, write_minimum, write_rules};
 use crate::clock::{ClockPair, tsc, utc_offset_nanos};
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};

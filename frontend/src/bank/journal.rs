@@ -13,9 +13,9 @@ use std::slice;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use super::client::Bank;
 use super::collect::Banks;
 use super::file::{JOURNAL_AT, JOURNAL_BYTES, Slot};
-use super::own::Bank;
 use super::told::{self, Marked, Told};
 use crate::clock::tsc::ticks;
 use crate::elf::file::page_size;

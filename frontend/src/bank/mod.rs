@@ -1,7 +1,7 @@
 //! Banks: memory that a recorder owns and that recorded processes write to, so that records outlive the processes however they end.
 //!
 //! - `file`: the layout; `handover`: the protocol between both sides; `request`: requests to a running process.
-//! - `own`: a recorded process's side of its bank; `child`: the same in the child of a fork; `described`: the recorder in place of a process
+//! - `client`: a recorded process's side of its bank; `child`: the same in the child of a fork; `described`: the recorder in place of a process
 //!   without the library.
 //! - `journal`: unloaded libraries and marks in a bank; `told`: these as events; `history`: the modules that a process has had.
 //! - `collect`: the recorder's work on all banks while programs run; `pace`: how often; `stuck`: waits in vain; `numbers`: PIDs in containers.
@@ -19,6 +19,11 @@
 mod about;
 #[cfg(target_os = "linux")]
 pub(crate) mod child;
+#[cfg(not(target_os = "linux"))]
+#[path = "none.rs"]
+pub(crate) mod client;
+#[cfg(target_os = "linux")]
+pub(crate) mod client;
 #[cfg(target_os = "linux")]
 pub(crate) mod collect;
 #[cfg(target_os = "linux")]
@@ -45,11 +50,6 @@ mod names;
 mod numbers;
 #[cfg(target_os = "linux")]
 mod open;
-#[cfg(not(target_os = "linux"))]
-#[path = "none.rs"]
-pub(crate) mod own;
-#[cfg(target_os = "linux")]
-pub(crate) mod own;
 #[cfg(target_os = "linux")]
 mod pace;
 #[cfg(target_os = "linux")]
@@ -73,6 +73,9 @@ pub(crate) mod writer;
 
 #[cfg(target_os = "linux")]
 pub use about::{About, Extent};
+pub use client::Bank;
+#[cfg(target_os = "linux")]
+pub use client::memory_of_tracer;
 #[cfg(target_os = "linux")]
 pub use collect::{Banks, Options};
 #[cfg(target_os = "linux")]
@@ -91,9 +94,6 @@ pub use live::{Live, Moment, Take};
 pub use names::Names;
 #[cfg(target_os = "linux")]
 pub use numbers::{folder_of, living_thread, own_number};
-pub use own::Bank;
-#[cfg(target_os = "linux")]
-pub use own::memory_of_tracer;
 #[cfg(target_os = "linux")]
 pub use pace::{Fill, SHORTEST_PAUSE};
 #[cfg(target_os = "linux")]

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 use rftrace::abi::{Switch, chunk_state, enabled, lease};
 use rftrace_format::system;
 
+use super::client::Bank;
 use super::collect::Banks;
 use super::file::{ANSWER_AT, ANSWER_BYTES, ASKED_AT, ASKED_BYTES, MOST_MINIMA, RULES_AT, Slot};
 use super::handover::{Unsent, request_phase, slot_state};
 use super::numbers::folder_of;
-use super::own::Bank;
 use crate::backend;
 use crate::clock::{monotonic_nanos, tsc};
 

@@ -3,7 +3,7 @@
 //! The thread `rftrace-writer` does the work of a recorder in another process, with all signals blocked, and none of its calls is recorded. Its
 //! files lie where those of `rftrace record` would, so the tools show them meanwhile, and recover them where the program does not save.
 //!
-//! Not here: how a bank is emptied (`collect`), and how a program describes itself there (`own`).
+//! Not here: how a bank is emptied (`collect`), and how a program describes itself there (`client`).
 
 use std::fs::{self, File};
 use std::io;
@@ -20,9 +20,9 @@ use std::time::Duration;
 use rftrace_format::recording::{Entry, FOLDER};
 use rftrace_format::store::{self, Owned};
 
+use super::client::Bank;
 use super::collect::{Banks, Options};
 use super::collected::{Collected, Dump, Life};
-use super::own::Bank;
 use super::pace::SHORTEST_PAUSE;
 use super::save::{SavedBank, Symbols, Writing};
 use crate::backend;

@@ -21,7 +21,7 @@ use crate::arch;
 use crate::backend;
 #[cfg(target_os = "linux")]
 use crate::bank::child;
-use crate::bank::own::{self, Bank};
+use crate::bank::client::{self, Bank};
 #[cfg(target_os = "linux")]
 use crate::bank::writer::Stream;
 use crate::clock::{self, ClockPair};
@@ -459,7 +459,7 @@ impl Config {
             }
             _ => None,
         };
-        let given = self.bank.map(own::begin).transpose()?;
+        let given = self.bank.map(client::begin).transpose()?;
         let (given, bank, buffer_bytes) = match &given {
             Some(given) => (Some(given.buffer), given.bank, given.bytes),
             None => (None, ptr::null(), buffer_bytes),
@@ -525,7 +525,7 @@ impl Config {
         // An earlier switch-on did nothing.
         switch::disable_tracer();
         if let Some(bank) = self.bank {
-            own::opened(bank, tracer.first);
+            client::opened(bank, tracer.first);
         }
         CURRENT.store(ptr::from_mut(tracer), Release);
         #[cfg(all(feature = "control", target_os = "linux"))]

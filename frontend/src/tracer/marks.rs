@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Alone;
 use crate::backend;
-use crate::bank::own;
+use crate::bank::client;
 use crate::clock::ClockPair;
 use crate::host;
 use crate::uftrace::directory::Mark;
@@ -45,7 +45,7 @@ fn keep(thread: Option<u32>, text: &str) {
     // A forking thread finds the lock free.
     let _at_work = host::at_work();
     let mut marks = MARKS.lock().unwrap_or_else(PoisonError::into_inner);
-    if own::tell_mark(thread, text) {
+    if client::tell_mark(thread, text) {
         return;
     }
     if marks.len() >= MOST {
