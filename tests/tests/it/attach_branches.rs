@@ -57,18 +57,18 @@ fn ends_are_seen_one_way_or_the_other() {
         return;
     }
     let mut running = Running::begin_by(Command::new(&program().path).arg("asked"));
-    assert_eq!(ask(&mut running, b'?'), OWN);
+    assert_eq!(running.ask("?"), OWN);
     // Branches are prepared once for each way to see ends, and written again.
     for (times, ends) in (1..).zip(["returns", "exits", "exits", "returns", "exits"]) {
         let recorder = running.begin_recording(&["-P", "*", "--ends", ends]);
-        (0..times).for_each(|_| assert_eq!(ask(&mut running, b'?'), OWN));
+        (0..times).for_each(|_| assert_eq!(running.ask("?"), OWN));
         stop(recorder);
         for (function, number) in COUNTS {
             assert_eq!(count(&running.trace(), function), times * number, "{function}, {ends}");
         }
         assert_eq!(count(&running.trace(), "leaf"), times * 5000, "{ends}");
         check_code(&running);
-        assert_eq!(ask(&mut running, b'?'), OWN);
+        assert_eq!(running.ask("?"), OWN);
     }
     let (status, said) = running.end();
     assert_eq!((status.code(), said.as_str()), (Some(5), ""));

@@ -12,7 +12,7 @@ use rftrace_tests::traces::edges_where;
 use rftrace_tests::{CProgram, Program, require, tools};
 
 use super::attach::{Running, count};
-use super::attach_branches::{ask, check_code, stop};
+use super::attach_branches::{check_code, stop};
 use super::entry_branches::{c_program, check_calls, recorded};
 use super::record::{calls, record};
 
@@ -156,20 +156,20 @@ fn return_addresses_of_running_programs_stay() {
     // Behind each function is room.
     let program = program.with(&["-O2", "-fno-toplevel-reorder"]).build();
     let mut running = Running::begin_by(&mut Command::new(&program.path));
-    assert_eq!(ask(&mut running, b'?'), "1000 own\n");
+    assert_eq!(running.ask("?"), "1000 own\n");
     for options in [&["--ends", "exits"][..], &["--ends", "returns"], &["--ends", "exits"]] {
         let mut recorder = running.begin_recording(&[&["-P", "*"], options].concat());
         let own = if options.contains(&"exits") { "1000 own\n" } else { "0 own\n" };
-        assert_eq!(ask(&mut running, b'?'), own, "{options:?}");
+        assert_eq!(running.ask("?"), own, "{options:?}");
         recorder.kill().unwrap();
         recorder.wait().unwrap();
-        assert_eq!(ask(&mut running, b'?'), own, "{options:?}");
+        assert_eq!(running.ask("?"), own, "{options:?}");
         let recorder = running.begin_recording(&[&["-P", "*"], options].concat());
-        assert_eq!(ask(&mut running, b'?'), own, "{options:?}");
+        assert_eq!(running.ask("?"), own, "{options:?}");
         stop(recorder);
         assert_eq!(count(&running.trace(), "caller"), 1000, "{options:?}");
         check_code(&running);
-        assert_eq!(ask(&mut running, b'?'), "1000 own\n", "{options:?}");
+        assert_eq!(running.ask("?"), "1000 own\n", "{options:?}");
     }
     let (status, said) = running.end();
     assert_eq!((status.code(), said.as_str()), (Some(0), ""));
@@ -186,11 +186,11 @@ fn a_node_that_runs_lives() {
                           try { null.x } catch (e) { n += e.stack.length > 0 } gc(); console.log(n); } }); \
                           process.stdin.on('end', () => process.exit(3));";
     let mut running = Running::begin_by(Command::new("node").args(["--expose-gc", "-e", SCRIPT]));
-    assert_eq!(ask(&mut running, b'?'), "20001\n");
+    assert_eq!(running.ask("?"), "20001\n");
     for times in 1..=3 {
         let recorder = running.begin_recording(&["-P", "v8::internal::*", "--max-size", "300M"]);
         for round in [2 * times, 2 * times + 1] {
-            assert_eq!(ask(&mut running, b'?'), format!("{}\n", 20_001 * round));
+            assert_eq!(running.ask("?"), format!("{}\n", 20_001 * round));
         }
         stop(recorder);
         assert!(count(&running.trace(), "v8::internal::Heap::CollectGarbage") > 0);
