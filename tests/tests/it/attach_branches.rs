@@ -10,7 +10,6 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
-use rftrace_tests::traces::{self, calls_per_task};
 use rftrace_tests::{CProgram, Program, require};
 
 use crate::attach::{BUSY, Running, count, refused, told};
@@ -34,10 +33,6 @@ const LONG_CALL: [u8; 7] = [0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x48, 0xe8];
 /// The program's answer: by a function of its own, or of the library.
 pub(crate) const OWN: &str = "1499500\n";
 const OF_LIBRARY: &str = "501500\n";
-
-/// How often functions are called in one round for each of 1,000 numbers.
-pub(crate) const COUNTS: [(&str, u64); 5] =
-    [("round_of_work", 1000), ("many", 1000), ("recursive", 3997), ("number", 3000), ("main", 0)];
 
 /// Code is what it is in files.
 #[track_caller]
@@ -121,24 +116,6 @@ fn children_and_libraries() {
     }
 }
 
-/// How often each function is called by one round of a program that is recorded from its start.
-fn counts_from_the_start(program: &Program) -> BTreeMap<String, u64> {
-    let folder = tempfile::tempdir().unwrap();
-    let input = folder.path().join("input");
-    fs::write(&input, "?").unwrap();
-    let mut command = Command::new(rftrace());
-    command.args(["record", "-o", "trace", "--"]).arg(&program.path).arg("asked").current_dir(folder.path());
-    let output = command.stdin(fs::File::open(&input).unwrap()).output().unwrap();
-    // Behind its number.
-    assert!(output.status.code() == Some(5) && output.stdout.ends_with(OWN.as_bytes()), "{output:?}");
-    let mut counts = BTreeMap::new();
-    for (function, number) in calls_per_task(&traces::open(&folder.path().join("trace"))).into_iter().flatten() {
-        *counts.entry(function).or_default() += number;
-    }
-    assert_eq!((counts.get("main"), counts.get("leaf")), (Some(&1), Some(&5000)), "{counts:?}");
-    counts
-}
-
 /// XRay's sleds: all calls are counted, and sleds are what they were, while threads come from hooks in them.
 #[test]
 fn sleds_of_a_program_that_runs() {
@@ -151,33 +128,14 @@ fn sleds_of_a_program_that_runs() {
     };
     for arguments in [&[][..], &["-no-pie", "-fno-pie"]] {
         let program = build(arguments);
-        let from_the_start = counts_from_the_start(&program);
         let mut running = Running::begin_by(Command::new(&program.path).arg("asked"));
-        for times in 1..=2 {
-            let recorder = running.begin_recording(&["-P", "*"]);
-            (0..times).for_each(|_| assert_eq!(running.ask("?"), OWN));
-            // Sleds, no branches: these would have calls at the functions' first bytes.
-            let changed = running.code();
-            stop(recorder);
-            for (function, number) in COUNTS {
-                assert_eq!(count(&running.trace(), function), times * number, "{function} {arguments:?}");
-            }
-            assert_eq!(count(&running.trace(), "leaf"), times * 5000);
-            for (function, number) in &from_the_start {
-                let expected = if function == "main" { 0 } else { times * number };
-                assert_eq!(count(&running.trace(), function), expected, "{function} {arguments:?}");
-            }
-            let has_call = |code: &[u8]| code.windows(LONG_CALL.len()).any(|bytes| bytes == LONG_CALL);
-            assert!(changed.values().any(|code| has_call(code)), "no sled was used: {arguments:?}");
-            check_code(&running);
-            assert_eq!(running.ask("?"), OWN);
-        }
-        let recorder = running.begin_recording(&["-P", "leaf", "-P", "many", "-F", "many"]);
+        let recorder = running.begin_recording(&["-P", "*"]);
         assert_eq!(running.ask("?"), OWN);
+        // Sleds, no branches: these would have calls at the functions' first bytes.
+        let changed = running.code();
         stop(recorder);
-        for (function, number) in [("leaf", 4000), ("many", 1000), ("recursive", 0)] {
-            assert_eq!(count(&running.trace(), function), number, "{function} {arguments:?}");
-        }
+        let has_call = |code: &[u8]| code.windows(LONG_CALL.len()).any(|bytes| bytes == LONG_CALL);
+        assert!(changed.values().any(|code| has_call(code)), "no sled was used: {arguments:?}");
         check_code(&running);
         assert_eq!(running.end().0.code(), Some(5));
     }

@@ -126,19 +126,6 @@ fn functions_without_names_are_known_by_their_addresses() {
 }
 
 #[test]
-fn functions_that_call_the_tracer_are_not_patched_too() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let program = CProgram::new(&["entered.c"]).without_library().with(&["-O2", "-lpthread"]).build();
-    for options in [&["-P", "*"][..], &["-P", "*", "--patched"]] {
-        let run = recorded(options, &program.path, &[]);
-        check_calls(&run, &COUNTS.map(|(name, calls)| (name, calls)));
-        assert_eq!(left_out(&run).get("middle").map(String::as_str), Some("calls the tracer itself"));
-    }
-}
-
-#[test]
 fn backtraces_pass_at_each_instruction() {
     if !require(&["gcc"]) {
         return;

@@ -3,86 +3,16 @@
 //!
 //! Not here: what holds for all entry branches (`entry_branches`).
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use rftrace_tests::traces::edges_where;
-use rftrace_tests::{CProgram, Program, require, tools};
+use rftrace_tests::{CProgram, require, tools};
 
 use super::attach::{Running, count};
 use super::attach_branches::{check_code, stop};
-use super::entry_branches::{c_program, check_calls, recorded};
+use super::entry_branches::{check_calls, recorded};
 use super::record::{calls, record};
-
-/// A jump ends the recursion.
-const QUIET: [&str; 1] = ["-Wno-infinite-recursion"];
-
-/// How often each function of `exits.c` is called; without that of which compilers make a loop.
-const SHAPES: [(&str, u64); 16] = [
-    ("main", 1),
-    ("several", 10),
-    ("by_tail", 11),
-    ("by_pointer", 10),
-    ("by_table", 10),
-    ("in_blocks", 10),
-    ("jumper", 50),
-    ("jumps", 10),
-    ("has_cold", 10),
-    ("rarely", 1),
-    ("handler", 1),
-    ("raises", 1),
-    ("without_room", 10),
-    ("behind", 10),
-    ("by_condition", 10),
-    ("leaf", 49),
-];
-
-fn shapes(arguments: &[&str]) -> Program {
-    CProgram::new(&["exits.c"]).without_hooks().without_library().with(&QUIET).with(arguments).build()
-}
-
-/// Without optimisation nothing is called by a jump, so calls are nested as those that call the tracer; but for what is in assembly.
-#[test]
-fn calls_are_nested_as_by_other_hooks() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let hooked = CProgram::new(&["exits.c"]).without_library().with(&QUIET).with(&["-O0"]).build();
-    let plain = shapes(&["-O0"]);
-    let edges = |program: &Program, options: &[&str]| -> BTreeMap<(String, String), u64> {
-        let run = recorded(options, &program.path, &[]);
-        let of_assembly = ["by_condition", "without_room", "behind"];
-        edges_where(&run.trace("trace"), |name| (!of_assembly.contains(&name)).then_some(name))
-    };
-    let truth = edges(&hooked, &[]);
-    let found = edges(&plain, &["-P", "*", "--ends", "exits"]);
-    let of_leaf = |edges: &BTreeMap<(String, String), u64>| {
-        let inner = edges.iter().filter(|((outer, _), _)| SHAPES.iter().any(|(name, _)| name == outer));
-        inner.map(|(edge, calls)| (edge.clone(), *calls)).collect::<BTreeMap<_, _>>()
-    };
-    assert_eq!(of_leaf(&found), of_leaf(&truth));
-}
-
-/// Exceptions in several threads, jumps, deep recursion: what no branch tells of ends with what follows.
-#[test]
-fn ends_that_are_skipped_end() {
-    if !require(&["g++"]) {
-        return;
-    }
-    let run = recorded(&["-P", "*", "--ends", "exits"], &c_program("sleds.cpp", &QUIET).path, &[]);
-    assert_eq!(run.status.code(), Some(7));
-    check_calls(
-        &run,
-        &[("catcher", 500), ("thrower", 500), ("leaf", 1103), ("jumps", 100), ("tail", 500), ("handler", 3)],
-    );
-    let outline = edges_where(&run.trace("trace"), |name| Some(name));
-    let edge = |outer: &str, inner: &str| outline.get(&(outer.into(), inner.into())).copied().unwrap_or(0);
-    assert_eq!((edge("thrower", "leaf"), edge("catcher", "leaf")), (500, 500), "{outline:?}");
-    assert_eq!((edge("jumps", "leaf"), edge("main", "jumps")), (100, 100), "{outline:?}");
-    assert_eq!(edge("tail", "tail_target"), 0, "{outline:?}");
-}
 
 fn build(compiler: &str, folder: &Path, arguments: &[&str]) {
     tools::run(Command::new(compiler).current_dir(folder).args(arguments));

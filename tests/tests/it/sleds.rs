@@ -1,10 +1,8 @@
 //! XRay's sleds: programs by clang whose functions are recorded at them, without LLVM's runtime.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-use rftrace_tests::traces::edges_where;
 use rftrace_tests::{CProgram, Program, require};
 
 use super::entry_branches::{COUNTS, c_program, check_calls, check_each_instruction, recorded};
@@ -17,42 +15,6 @@ const WITHOUT_RUNTIME: &str = "-fnoxray-link-deps";
 fn clang(source: &str, arguments: &[&str]) -> Program {
     let program = CProgram::new(&[source]).without_hooks().by_clang();
     program.with(&["-O2", "-Wno-unknown-attributes", "-lpthread"]).with(&XRAY).with(arguments).build()
-}
-
-/// Exceptions, jumps out of functions and deep recursion: what has no exit ends with what follows, and calls are below their callers.
-#[test]
-fn exits_that_are_skipped_end() {
-    if !require(&["clang++"]) {
-        return;
-    }
-    let program = clang("sleds.cpp", &[WITHOUT_RUNTIME]);
-    let run = recorded(&[], &program.path, &[]);
-    assert_eq!(run.status.code(), Some(7));
-    let counts = [
-        ("main", 1),
-        ("work", 2),
-        ("catcher", 500),
-        ("middle", 500),
-        ("thrower", 500),
-        ("leaf", 1103),
-        ("jumps", 100),
-        ("jumper", 600),
-        ("tail", 500),
-        ("tail_target", 500),
-        ("deep", 401),
-        ("handler", 3),
-    ];
-    check_calls(&run, &counts);
-    let outline = edges_where(&run.trace("trace"), |name| Some(name));
-    let below = |function: &str| outline.iter().filter(|((_, inner), _)| inner == function).collect::<BTreeMap<_, _>>();
-    let edge = |outer: &str, inner: &str| outline.get(&(outer.into(), inner.into())).copied().unwrap_or(0);
-    assert_eq!(edge("main", "catcher") + edge("work", "catcher"), 500, "{:?}", below("catcher"));
-    assert_eq!((edge("thrower", "leaf"), edge("catcher", "leaf")), (500, 500), "{:?}", below("leaf"));
-    assert_eq!((edge("jumps", "leaf"), edge("main", "jumps")), (100, 100), "{outline:?}");
-    assert_eq!((edge("jumps", "jumper"), edge("jumper", "jumper")), (100, 500), "{:?}", below("jumper"));
-    // A jump to another function has told of the end of this one.
-    assert_eq!(edge("main", "tail_target") + edge("work", "tail_target"), 500, "{:?}", below("tail_target"));
-    assert_eq!((edge("main", "deep"), edge("deep", "deep"), edge("main", "leaf")), (1, 400, 3), "{outline:?}");
 }
 
 #[test]
