@@ -153,6 +153,7 @@ fn libraries_and_cpp_names() {
         for (filter, expected) in [
             ("module=libgreet*", "greet\n  greet_inner\n"),
             ("module=libgreet.so; exclude=greet", "greet_inner\n"),
+            ("include=greet*; include=*::hidden; not_module=libgreet*", "shapes::(anonymous namespace)::hidden\n"),
             (
                 "module=program; exclude=shapes::Circle::*",
                 "shapes::twice<int>\nshapes::(anonymous namespace)::hidden\n",

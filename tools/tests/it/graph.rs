@@ -1,7 +1,7 @@
 //! Which functions call which.
 
 use crate::cli::{run, utf8};
-use crate::dir::{A, B, MAIN, entry, exit, trace};
+use crate::dir::{A, B, Files, MAIN, entry, exit, trace};
 
 #[test]
 fn recursion_without_end() {
@@ -59,4 +59,26 @@ fn a_graph_of_a_long_trace_is_kept() {
     let (_, after, _) = run(&["graph", utf8(dir.path()), "b"]);
     assert!(after.contains("hit 2250"), "{after}");
     assert_ne!(report().1, rows.1);
+}
+
+/// Without the overhead of recording each function still takes as long as its parts.
+#[test]
+fn corrected_times_add_up() {
+    let calls = [
+        entry(0, 0, MAIN),
+        entry(1_000, 1, A),
+        entry(2_000, 2, B),
+        exit(3_000, 2, B),
+        exit(4_000, 1, A),
+        exit(10_000, 0, MAIN),
+    ];
+    let mut files = Files::new(&[(7, &calls)]);
+    files.0.insert("clock.txt".into(), "hook_inside_ps=100000\nhook_outside_ps=50000\n".into());
+    let dir = files.write();
+    let mut trace = dir.open();
+    trace.correct_times(true);
+    let graph = rftrace_views::Graph::read(&trace, None).expect("a readable trace");
+    let nodes = (0..graph.n_nodes()).map(|number| graph.node(number));
+    let times: Vec<_> = nodes.map(|node| (node.name, node.total_ns, node.self_ns)).collect();
+    assert_eq!(times, [("prog", 9_600, 0), ("main", 9_600, 6_850), ("a", 2_750, 1_850), ("b", 900, 900)]);
 }

@@ -78,6 +78,11 @@ fn a_stack_that_is_left_and_resumed() {
     let interval = end(&mut sums, 100);
     assert_eq!(short(&interval), [(A, 1, 40, 60), (B, 1, 20, 20)]);
     assert_eq!(interval.functions[1].1.ended, 0, "how long it took in all is not known");
+    // Of a stack that is left no exits may follow; those behind the next call are returns.
+    let mut sums = Sums::default();
+    sums.take(1, Some(0), &[enter(10, A), left, enter(40, B), leave(50, B), leave(60, A)]);
+    let ended: Vec<_> = end(&mut sums, 100).functions.iter().map(|(_, sum)| sum.ended).collect();
+    assert_eq!(ended, [1, 1]);
 }
 
 #[test]

@@ -392,6 +392,10 @@ mod tests {
             0xe5, 0x41, 0x55, 0x41, 0x5d, 0x5d, 0x49, 0x8d, 0x65, 0xf0, 0x41, 0x5d, 0xc3,
         ];
         assert_eq!(conduct(&aligns_with_chain), usual());
+        // mov rbx, rsp; call +0; mov rsp, rbx; ret: calls keep rbx. The same with rcx, which they do not keep.
+        let kept = [0x48, 0x89, 0xe3, 0xe8, 0, 0, 0, 0, 0x48, 0x89, 0xdc, 0xc3];
+        let lost = [0x48, 0x89, 0xe1, 0xe8, 0, 0, 0, 0, 0x48, 0x89, 0xcc, 0xc3];
+        assert_eq!([&kept, &lost].map(|code| conduct(code).changes_stack), [false, true]);
     }
 
     #[test]

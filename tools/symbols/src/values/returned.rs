@@ -167,6 +167,9 @@ mod tests {
         // The same, and mov dword ptr [rbp-4], edi before the return.
         let stored_over = [&stored[..9], &[0x89, 0x7d, 0xfc], &stored[9..]].concat();
         assert!(!is_first(&stored_over));
+        // The same, and mov [rbp+rcx*4-64], eax, which may hit it.
+        let may_be_stored_over = [&stored[..9], &[0x89, 0x44, 0x8d, 0xc0], &stored[9..]].concat();
+        assert!(!is_first(&may_be_stored_over));
         // mov rbx, rdi behind the call.
         assert!(!is_first(&[0xe8, 0, 0, 0, 0, 0x48, 0x89, 0xfb, 0x48, 0x89, 0xd8, 0xc3]));
         // mov ebx, edi
