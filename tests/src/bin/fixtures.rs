@@ -19,29 +19,32 @@ use rftrace_tests::tools::require;
 /// Builds something, and returns whether it is there.
 type Build = fn() -> bool;
 
-/// All builds by name, the longest first.
-const BUILDS: [(&str, Build); 8] = [
-    (ARM, || aarch64::require() && aarch64::command_line().exists()),
-    ("library for C", || fixtures::c_library().library.exists()),
-    ("library for C on riscv64", || riscv64::require() && riscv64::c_library().exists()),
-    ("library for C on aarch64", || aarch64::require() && aarch64::c_library().exists()),
-    ("Rust programs, optimised", || require(&["nightly"]) && rust_program("calls", Profile::Release).path.exists()),
-    ("Rust programs", || require(&["nightly"]) && rust_program("calls", Profile::Debug).path.exists()),
-    ("programs with crates", || require(&["nightly"]) && crates_program("tokio_local", Profile::Release).path.exists()),
-    ("tools", || fixtures::command_line().join("rftrace").exists()),
+/// All builds by name, the longest first, with the parts that need them; none for those that all runs need.
+const BUILDS: [(&str, &[&str], Build); 8] = [
+    ("tools for aarch64", &["arm-record"], || aarch64::require() && aarch64::command_line().exists()),
+    ("library for C", &[], || fixtures::c_library().library.exists()),
+    ("library for C on riscv64", &["riscv"], || riscv64::require() && riscv64::c_library().exists()),
+    ("library for C on aarch64", &["arm", "arm-record"], || aarch64::require() && aarch64::c_library().exists()),
+    ("Rust programs, optimised", &[], || {
+        require(&["nightly"]) && rust_program("calls", Profile::Release).path.exists()
+    }),
+    ("Rust programs", &[], || require(&["nightly"]) && rust_program("calls", Profile::Debug).path.exists()),
+    ("programs with crates", &["rust"], || {
+        require(&["nightly"]) && crates_program("tokio_local", Profile::Release).path.exists()
+    }),
+    ("tools", &[], || fixtures::command_line().join("rftrace").exists()),
 ];
 
-/// The build that only the tests of the part `arm-record` need.
-const ARM: &str = "tools for aarch64";
-
 fn main() -> ExitCode {
-    let parts: Vec<String> = env::args().skip(1).collect();
-    let has_arm = parts.is_empty() || parts.iter().any(|part| part == "arm-record");
-    let waiting = Mutex::new(BUILDS.iter().filter(|(name, _)| has_arm || *name != ARM));
+    let chosen: Vec<String> = env::args().skip(1).collect();
+    let is_chosen = |parts: &[&str]| {
+        parts.is_empty() || chosen.is_empty() || chosen.iter().any(|part| parts.contains(&part.as_str()))
+    };
+    let waiting = Mutex::new(BUILDS.iter().filter(|(_, parts, _)| is_chosen(parts)));
     let failed = Mutex::new(Vec::new());
     let next = || waiting.lock().expect("nobody panics with the lock").next();
     let work = || {
-        while let Some((name, build)) = next() {
+        while let Some((name, _, build)) = next() {
             if !panic::catch_unwind(build).unwrap_or(false) {
                 failed.lock().expect("nobody panics with the lock").push(*name);
             }
