@@ -10,15 +10,7 @@ use crate::cli::{parts, rftrace, utf8};
 use crate::dir::{A, B, C, Dir, Files, MAIN, MARK, NAMELESS, RUST, entry, event, exit, trace};
 
 /// Prints all that it is told, as it comes.
-const ALL: &str = r#"
-def show(what, ctx):
-    print(what, *("%s=%r" % pair for pair in ctx.items()))
-def uftrace_begin(ctx): show("begin", ctx)
-def uftrace_entry(ctx): show("entry", ctx)
-def uftrace_exit(ctx): show("exit", ctx)
-def uftrace_event(ctx): show("event", ctx)
-def uftrace_end(): print("end")
-"#;
+const ALL: &str = include_str!("../../../tests/golden/script/tell.py");
 
 /// The command with this script on a trace, with Python in its search path.
 fn script(text: &str, dir: &Path, args: &[&str]) -> (Command, tempfile::TempDir) {
