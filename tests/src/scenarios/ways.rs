@@ -184,7 +184,7 @@ pub const WAYS: &[Way] = &[
     record("record-aarch64-calls-no-plt", &["-O2", "-fno-plt", "-Wl,-z,now"]).by(Compiler::Aarch64).libcalls(),
     attach("attach-hook", &["-pg", "-O1"]).with(PATCHED),
     attach("attach-hook-fentry", &["-pg", "-O1", "-mfentry", "-no-pie", "-fno-pie"]),
-    attach("attach-branches", &["-O1", ALIGNED]).branches().with(KEPT),
+    attach("attach-branches", &["-O1", ALIGNED]).branches().with(ENDS),
     attach("attach-sleds", &["-O0", XRAY, ALL_SLEDS, WITHOUT_RUNTIME]).by(Compiler::Clang).branches(),
     attach("attach-sleds-no-pie", &["-O0", XRAY, ALL_SLEDS, WITHOUT_RUNTIME, "-no-pie", "-fno-pie"])
         .by(Compiler::Clang)

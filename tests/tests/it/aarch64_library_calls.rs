@@ -8,7 +8,7 @@ use rftrace_tests::{CProgram, Program, Run};
 use crate::aarch64_branches::build;
 use crate::aarch64_record::{can_record, record};
 use crate::entry_branches::{check_calls, left_out};
-use crate::library_calls::COUNTS;
+use crate::library_calls::{COUNTS, check_values};
 use crate::record::{self, calls};
 
 fn program(arguments: &[&str]) -> Program {
@@ -18,6 +18,15 @@ fn program(arguments: &[&str]) -> Program {
 /// The counts of functions whose addresses nobody asks for: elsewhere than on x86-64 linkers have a slot more for that, and calls go through theirs.
 fn counts() -> Vec<(&'static str, u64)> {
     COUNTS.into_iter().filter(|&(name, _)| name != "strdup").collect()
+}
+
+#[test]
+fn values_are_those_of_the_standards() {
+    if !can_record() {
+        return;
+    }
+    let program = program(&[]);
+    check_values(|options| record(&[&["--libcalls", "--no-schedule"], options].concat(), &program.path, &[]));
 }
 
 /// All registers, on the slow paths too: filters that ask how deep a call is, a buffer that is full all the time, values. On a processor with scalable

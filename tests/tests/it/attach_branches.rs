@@ -50,6 +50,7 @@ pub(crate) fn check_code(running: &Running) {
     }
 }
 
+/// Ends of functions are seen by return addresses or by branches, in one process in turns: stubs of one way stay while the other is used.
 #[test]
 fn ends_are_seen_one_way_or_the_other() {
     if !require(&["gcc"]) {
@@ -57,7 +58,6 @@ fn ends_are_seen_one_way_or_the_other() {
     }
     let mut running = Running::begin_by(Command::new(&program().path).arg("asked"));
     assert_eq!(running.ask("?"), OWN);
-    // Branches are prepared once for each way to see ends, and written again.
     for (times, ends) in (1..).zip(["returns", "exits", "exits", "returns", "exits"]) {
         let recorder = running.begin_recording(&["-P", "*", "--ends", ends]);
         (0..times).for_each(|_| assert_eq!(running.ask("?"), OWN));

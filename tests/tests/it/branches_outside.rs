@@ -436,6 +436,22 @@ fn panics_of_rust_programs_for_musl_that_run() {
     }
 }
 
+/// Several patterns choose the functions of each.
+#[test]
+fn patterns_choose() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for program in all(&folder, "outside_chosen.c") {
+        let run = record(&["-P", "leaf", "-P", "ou?er"], &program, &[]);
+        let found = calls(&run);
+        let of = |name: &str| found.get(name).copied();
+        let wanted = (Some(1810), Some(600), None);
+        assert_eq!((of("leaf"), of("outer"), of("inner")), wanted, "{}: {}", program.display(), run.stderr);
+    }
+}
+
 /// Patterns that choose nothing, and such that are wrong.
 #[test]
 fn patterns_are_looked_at() {

@@ -400,13 +400,12 @@ impl Pass<'_> {
 
     /// Has branches at ends be written. Returns which will be.
     fn prepare_ends(&mut self, branches: &[Option<Branch>]) -> Vec<bool> {
-        let can_be = |branch: &&Branch| !crosses_page(branch.function as usize, branch.n_changed());
-        let prepared: Vec<Option<&Branch>> = branches.iter().map(|branch| branch.as_ref().filter(can_be)).collect();
-        for branch in prepared.iter().copied().flatten() {
+        let mut prepare = |branch: &Branch| {
             self.now.wanted.push((branch.function, branch.stub));
             self.part.branches.push(*branch);
-        }
-        prepared.iter().map(Option::is_some).collect()
+        };
+        let can_be = |branch: &&Branch| !crosses_page(branch.function as usize, branch.n_changed());
+        branches.iter().map(|branch| branch.as_ref().filter(can_be).map(&mut prepare).is_some()).collect()
     }
 
     /// Makes stubs, for an outside writer of the branches. Returns which functions have one.
