@@ -102,7 +102,7 @@ pub use rftrace_format::info::Info;
 pub use rftrace_format::record::{Kind, RECORD_BYTES, Record};
 pub use rftrace_format::text::Shown;
 pub use rftrace_pattern::{Error as PatternError, Pattern};
-pub use session::Session;
+pub use session::{Session, SymbolFiles};
 pub use sources::SourcePlace;
 pub use summary::Summary;
 pub use task::Task;

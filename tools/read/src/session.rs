@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::BufRead;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rftrace_format::files::map;
@@ -188,6 +188,28 @@ impl Session {
             let opened = self.opened.iter().rev().filter(|(since, _)| *since <= time_ns);
             opened.map(|(_, module)| module).find(|module| module.contains(addr))
         })
+    }
+}
+
+/// The symbol files of a trace's directory, for addresses in modules instead of processes.
+#[derive(Debug)]
+pub struct SymbolFiles {
+    dir: PathBuf,
+    loader: SymbolLoader,
+}
+
+impl SymbolFiles {
+    /// Those of the trace in `dir`. Each file is read when a name of its module is asked for.
+    pub fn new(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), loader: SymbolLoader::new(Demangle::Simple) }
+    }
+
+    /// Returns the name of the function `offset` bytes behind the beginning of a module. `None` if the trace has no
+    /// symbol file of this module, or one that cannot be read, or the file has no function there.
+    pub fn name(&mut self, module: ModuleId<'_>, offset: u64) -> Option<String> {
+        let (path, build_id) = (module.path.to_owned(), module.build_id.map(str::to_owned));
+        let table = self.loader.load(&self.dir, &Mapping { start: 0, end: 0, path, build_id }).ok()?;
+        Some(table.find(offset)?.name.to_string())
     }
 }
 

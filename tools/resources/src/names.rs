@@ -1,5 +1,5 @@
 //! The functions and source lines of return addresses, with inlined functions, from the files of programs and
-//! libraries.
+//! libraries, or else from the symbol files of the trace.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -12,9 +12,11 @@ use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 use object::Object;
 use object::read::ReadCache;
 use rftrace_format::opener;
+use rftrace_format::symbols::ModuleId;
 use rftrace_format::text::{Shown, base_name, is_unseen};
+use rftrace_read::SymbolFiles;
 
-use crate::recording::{Frame, Module};
+use crate::recording::{Frame, Module, Recording};
 
 /// The longest name, in bytes.
 const MAX_BYTES: usize = 4096;
@@ -50,6 +52,8 @@ pub struct Names {
     known: HashMap<Frame, Rc<[Name]>>,
     /// Files that are not those that were recorded.
     changed: Vec<String>,
+    /// Those of the trace, for such files.
+    symbols: Option<SymbolFiles>,
 }
 
 impl fmt::Debug for Names {
@@ -59,6 +63,12 @@ impl fmt::Debug for Names {
 }
 
 impl Names {
+    /// Names of a recording's modules. Where a module's file is gone or another one, the trace's symbol files have them.
+    #[must_use]
+    pub fn of_recording(recording: &Recording) -> Self {
+        Self { symbols: Some(SymbolFiles::new(recording.dir())), ..Self::default() }
+    }
+
     /// Returns the functions of a frame: inlined ones first, from the innermost, then the function itself.
     pub fn of(&mut self, modules: &[Module], frame: Frame) -> Rc<[Name]> {
         if let Some(known) = self.known.get(&frame) {
@@ -99,7 +109,8 @@ impl Names {
         file.as_ref()
     }
 
-    /// Returns the files that are missing, or of another build than the recorded ones. Their functions have no names.
+    /// Returns the files that are missing, or of another build than the recorded ones. Their functions have no lines, and
+    /// only the trace's own names.
     pub fn changed(&self) -> &[String] {
         &self.changed
     }
@@ -116,7 +127,10 @@ impl Names {
         let address = frame.address.saturating_sub(1);
         let mut names = file.map(|file| names_in(file, address, &name)).unwrap_or_default();
         if names.is_empty() {
-            let function = format!("{name}+{:#x}", frame.address);
+            let build_id = Some(&*module.build_id).filter(|id| !id.is_empty());
+            let id = ModuleId { path: &module.path, build_id };
+            let known = self.symbols.as_mut().and_then(|files| files.name(id, module.offset(address)));
+            let function = known.unwrap_or_else(|| format!("{name}+{:#x}", frame.address));
             names.push(Name { function, place: None, is_inlined: false, module: name });
         }
         names

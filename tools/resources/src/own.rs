@@ -68,7 +68,7 @@ pub(crate) fn stacks(recording: &Recording) -> Vec<bool> {
     if !owners.contains(&Owner::Tracer) {
         return vec![false; n_stacks];
     }
-    let mut names = Names::default();
+    let mut names = Names::of_recording(recording);
     let owner = |frame: &Frame| frame.module.and_then(|module| owners.get(module as usize)).copied();
     let mut is_trampoline = |frame: Frame| {
         let names = names.of(recording.modules(), frame);

@@ -1,7 +1,7 @@
 //! The facts of a recording besides its events: processes, modules, stacks, and clocks.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rftrace_format::recording::{RESOURCES, SPECIFIED};
 use rftrace_format::resources::{
@@ -24,6 +24,8 @@ const MAX_THREADS: usize = 1 << 22;
 /// A recording of resources in an open file.
 #[derive(Debug)]
 pub struct Recording {
+    /// The directory of its file.
+    dir: PathBuf,
     pub(crate) blocks: Blocks,
     /// Those with events, by when their thread got them.
     pub(crate) all: Vec<Block>,
@@ -111,6 +113,11 @@ impl Module {
     pub(crate) fn of_path(path: &str) -> Self {
         Self { path: path.to_owned(), build_id: String::new(), process: 0, base: 0, start: 0, end: 0, ticks: 0 }
     }
+
+    /// The distance of an address of its file from its beginning in memory.
+    pub(crate) fn offset(&self, address: u64) -> u64 {
+        address.wrapping_add(self.base).wrapping_sub(self.start)
+    }
 }
 
 /// A return address.
@@ -159,6 +166,7 @@ impl Recording {
         found.threads.values_mut().for_each(|threads| threads.sort_by_key(|thread| thread.first));
         found.name_children();
         let mut recording = Self {
+            dir: path.parent().unwrap_or(Path::new("")).to_owned(),
             blocks,
             all: found.all,
             processes: found.processes,
@@ -180,6 +188,12 @@ impl Recording {
         };
         recording.add_stacks(found.modules, found.stacks);
         Ok(recording)
+    }
+
+    /// Returns the directory of the trace.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Returns true if the process ran before the recording: it may release resources that it allocated earlier.

@@ -121,15 +121,28 @@ impl Report {
         })
     }
 
-    /// Writes the first `limit` stacks with `depth` functions each.
+    /// Writes the first `limit` stacks with `depth` functions each. In an order by what is unreleased, lines at the end
+    /// count the stacks without such blocks, and the blocks that the runtime libraries keep.
     ///
     /// # Errors
     ///
     /// [`Error::Write`].
-    pub fn write(&self, limit: usize, depth: usize, is_leaks: bool, out: &mut dyn Write) -> Result<()> {
+    pub fn write(&self, limit: usize, depth: usize, choice: &Choice, out: &mut dyn Write) -> Result<()> {
+        let is_leaks = choice.is_leaks;
+        let is_of_held = !is_leaks && matches!(choice.sort, Sort::Bytes | Sort::Count);
+        let (mut lines, mut kept, mut n_gone) = (Vec::new(), Sums::default(), 0);
+        for line in &self.lines {
+            if is_of_held && line.sums.blocks == 0 && line.sums.failures == 0 {
+                n_gone += 1;
+            } else if is_of_held && is_suppressed(&line.names, &[]) {
+                kept.add(&line.sums);
+            } else {
+                lines.push(line);
+            }
+        }
         let write = |out: &mut dyn Write| -> io::Result<()> {
             let counted = |blocks| number(self.resource, blocks);
-            for Line { sums, held, names } in self.lines.iter().take(limit) {
+            for Line { sums, held, names } in lines.iter().take(limit) {
                 let there = amount(self.resource, sums.bytes, sums.blocks);
                 let taken = counted(sums.allocations);
                 if is_leaks {
@@ -138,6 +151,7 @@ impl Report {
                     writeln!(out, "\n{} of what was not open:", closes(sums.failures))?;
                 } else {
                     let all = amount(self.resource, sums.allocated, sums.allocations);
+                    let there = if sums.blocks == 0 { "nothing".to_owned() } else { there };
                     writeln!(out, "\n{there} still there; {all} taken, {} temporary:", sums.temporary)?;
                 }
                 if !matches!(self.resource, Resource::Memory | Resource::Thread) {
@@ -145,8 +159,16 @@ impl Report {
                 }
                 Self::write_names(names, depth, out)?;
             }
-            if self.lines.len() > limit {
-                writeln!(out, "\n{} more stacks; --limit shows more", self.lines.len() - limit)?;
+            if lines.len() > limit {
+                writeln!(out, "\n{} more stacks; --limit shows more", lines.len() - limit)?;
+            }
+            if kept.blocks > 0 {
+                let amount = amount(self.resource, kept.bytes, kept.blocks);
+                writeln!(out, "\n{amount} kept by the runtime libraries; --sort allocated lists them")?;
+            }
+            if n_gone > 0 {
+                let stacks = if n_gone == 1 { "stack" } else { "stacks" };
+                writeln!(out, "\n{n_gone} {stacks} with nothing still there; --sort allocated lists them")?;
             }
             Ok(())
         };

@@ -58,7 +58,7 @@ pub(crate) struct PlainArgs {
     #[arg(long = "no-pager", hide = true)]
     _no_pager: bool,
     /// Only `replay` has colours.
-    #[arg(long = "color", hide = true, value_name = "WHEN", value_parser = ["auto", "no"])]
+    #[arg(long = "color", hide = true, value_name = "WHEN", value_parser = ["auto", "no", "never", "yes", "always"])]
     _color: Option<String>,
 }
 

@@ -23,6 +23,7 @@ Examples:
   rftrace replay mytrace                         every call in the directory `mytrace`
   rftrace replay -F app::work -D 3 mytrace       calls of a function, and two levels in them
   rftrace replay --from 1.5s --to 1.6s mytrace   a tenth of a second
+  rftrace replay --last 50 mytrace               the end, such as the calls before a crash
   rftrace replay -f +elapsed,delta mytrace       with times since the start and since the last line
   rftrace replay --uftrace mytrace               shown by uftrace";
 
@@ -33,7 +34,7 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     dir: DirArg,
     /// Let uftrace show the trace; it has to be installed.
-    #[arg(long, conflicts_with_all = ["fields", "flat", "column_view", "color", "fold_inlined", "demangle", "srcline", "inlined", "filter", "notrace", "depth", "time_filter", "from", "to", "time_range", "tid"], help_heading = COLUMNS)]
+    #[arg(long, conflicts_with_all = ["fields", "flat", "last", "column_view", "color", "fold_inlined", "demangle", "srcline", "inlined", "filter", "notrace", "depth", "time_filter", "from", "to", "time_range", "tid"], help_heading = COLUMNS)]
     uftrace: bool,
     /// The default: rftrace shows the trace.
     #[arg(long, hide = true, conflicts_with = "uftrace")]
@@ -47,6 +48,9 @@ pub(crate) struct ReplayArgs {
     /// Show one line for each record, with times as recorded.
     #[arg(long, conflicts_with_all = ["fields", "column_view"])]
     flat: bool,
+    /// Show only this number of lines at the end, with the calls that did not return.
+    #[arg(long, value_name = "N", conflicts_with = "flat")]
+    last: Option<usize>,
     /// Indent each thread further than the thread before.
     #[arg(long, help_heading = COLUMNS)]
     column_view: bool,
@@ -119,6 +123,7 @@ pub(crate) fn run(args: ReplayArgs) -> Result<()> {
         options.color = args.color.is_wanted();
         options.fields = args.fields.map_or(options.fields, |Fields(fields)| fields);
         options.is_flat = args.flat;
+        options.last = args.last;
         options.task_indent = if args.column_view { args.column_offset } else { 0 };
         let mut trace = args.shown.open_whole_time(&dir)?;
         args.sources.read(&mut trace)?;

@@ -188,7 +188,7 @@ pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
     let output = args.output.as_deref();
     if args.heaptrack {
         chosen(&recording, &["memory"])?;
-        let mut names = Names::default();
+        let mut names = Names::of_recording(&recording);
         write_to(output, |out| write_heaptrack(&recording, until, args.pid, &mut names, out))?;
         warn_of_recording(&recording, names.changed());
         return Ok(());
@@ -206,7 +206,7 @@ pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
     if let Some(of) = args.flamegraph {
         return draw(&recording, &resources, of, &args, &choice);
     }
-    let mut names = Names::default();
+    let mut names = Names::of_recording(&recording);
     let mut found = Vec::new();
     for &resource in &resources {
         let account = Account::of(&recording, resource, until, args.pid)?;
@@ -215,7 +215,7 @@ pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
     }
     if let Some(dir) = &args.diff {
         let other = open(dir)?;
-        let mut names_of_other = Names::default();
+        let mut names_of_other = Names::of_recording(&other);
         let mut differences = Vec::new();
         for (account, report) in &found {
             if !other.resources().contains(&account.resource) {
@@ -241,7 +241,7 @@ pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
         if !args.leaks {
             account.write(&recording, out)?;
         }
-        report.write(limit, depth, args.leaks, out)
+        report.write(limit, depth, &choice, out)
     };
     write_all(&args, found.iter().map(|both| (both.0.resource, both)), json, text)?;
     warn_of_recording(&recording, names.changed());
@@ -298,7 +298,7 @@ fn draw(recording: &Recording, resources: &[Resource], of: Flame, args: &Resourc
     if of == Flame::Peak {
         account = Account::of(recording, resource, Until::Events(account.peak_at.1), args.pid)?;
     }
-    let report = Report::of(recording, &account, choice, &mut Names::default());
+    let report = Report::of(recording, &account, choice, &mut Names::of_recording(recording));
     let what = match resource {
         Resource::Memory => "Memory",
         Resource::File => "Descriptors",
@@ -328,7 +328,7 @@ fn write_text(recording: &Recording, resources: &[Resource], dialect: Text, args
     pids.dedup();
     pids.retain(|pid| args.pid.is_none_or(|wanted| wanted == *pid));
     let depth = if args.depth == 0 { usize::MAX } else { args.depth };
-    let mut names = Names::default();
+    let mut names = Names::of_recording(recording);
     match dialect {
         Text::SpRtrace => {
             let &[pid] = pids.as_slice() else {
@@ -387,8 +387,12 @@ fn tell_of_leaks(report: &Report) -> bool {
         Resource::Specified(specified) => format!("{}: ", specified.name),
         _ => String::new(),
     };
+    if total.blocks == 0 {
+        say!("rftrace: {of}all {} were given back{left_out}", several_of(resource));
+        return false;
+    }
     say!("rftrace: {of}{} {verb} not given back{left_out}", amount(total.bytes, total.blocks));
-    total.blocks > 0
+    true
 }
 
 /// Says what is missing. `changed` are programs and libraries without names.
@@ -403,7 +407,7 @@ fn warn_of_recording(recording: &Recording, changed: &[String]) {
         say!("rftrace: the recorder was interrupted: the last calls are missing");
     }
     for path in changed {
-        say!("rftrace: {path} is not here, or of another build than was recorded: no names of its functions");
+        say!("rftrace: {path} is not here, or of another build than was recorded: its functions have no lines, and only names of the trace");
     }
 }
 

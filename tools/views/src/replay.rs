@@ -3,9 +3,10 @@
 //! Not here: the content of a line (`lines`), and the columns (`columns`).
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::mem;
 
 use rftrace_format::ending;
 use rftrace_read::{AllRecords, Error, Record, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Summary, Task, Trace};
@@ -32,11 +33,20 @@ pub struct ReplayOptions {
     pub task_indent: usize,
     /// The beginning of elapsed time in nanoseconds, see [`Trace::start_ns`].
     pub start_ns: u64,
+    /// The number of lines at the end that are shown, `None` for all. It does not apply to a flat replay.
+    pub last: Option<usize>,
 }
 
 impl Default for ReplayOptions {
     fn default() -> Self {
-        Self { color: false, fields: ReplayField::USUAL.to_vec(), is_flat: false, task_indent: 0, start_ns: 0 }
+        Self {
+            color: false,
+            fields: ReplayField::USUAL.to_vec(),
+            is_flat: false,
+            task_indent: 0,
+            start_ns: 0,
+            last: None,
+        }
     }
 }
 
@@ -61,6 +71,8 @@ pub fn replay(trace: &Trace, options: &ReplayOptions, out: &mut dyn Write) -> Re
         open: vec![Open::default(); trace.tasks().len()],
         stats: trace.tasks().iter().map(TaskStats::new).collect(),
         places: vec![Place::default(); trace.tasks().len()],
+        last: VecDeque::new(),
+        n_left_out: 0,
         n_shown_tasks: 0,
         nameless_calls: 0,
     };
@@ -83,8 +95,23 @@ struct Replay<'t, 'o> {
     open: Vec<Open>,
     stats: Vec<TaskStats>,
     places: Vec<Place>,
+    /// The lines that may be among the last ones.
+    last: VecDeque<PlacedLine>,
+    n_left_out: u64,
     n_shown_tasks: usize,
     nameless_calls: u64,
+}
+
+/// A line in the tree.
+#[derive(Debug, Clone, Copy)]
+struct PlacedLine {
+    /// The number of its task.
+    task: usize,
+    line: Line,
+    /// How many tasks were shown before its task was.
+    column: usize,
+    /// The time since the task's previous line.
+    delta_ns: Option<u64>,
 }
 
 /// Where a task's lines are.
@@ -119,7 +146,7 @@ impl Open {
     }
 }
 
-impl Replay<'_, '_> {
+impl<'t> Replay<'t, '_> {
     fn run(&mut self) -> Result<()> {
         let is_flat = self.printer.options.is_flat;
         self.printer.title().map_err(Error::Write)?;
@@ -139,6 +166,7 @@ impl Replay<'_, '_> {
                 self.show(idx, &record, &line)?;
             }
         }
+        self.show_last()?;
         self.show_open().map_err(Error::Write)?;
         self.show_not_returned()
     }
@@ -146,11 +174,8 @@ impl Replay<'_, '_> {
     fn show(&mut self, idx: usize, record: &Record, line: &Line) -> Result<()> {
         let task = &self.trace.tasks()[idx];
         self.open[idx].apply(line);
-        let name = line.name(self.trace, task);
-        if let What::Enter { .. } | What::Call { .. } = line.what {
-            self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
-        }
         if self.printer.options.is_flat {
+            let name = self.named(task, line);
             return self.printer.flat(task, record, line, &name).map_err(Error::Write);
         }
         let place = &mut self.places[idx];
@@ -159,8 +184,47 @@ impl Replay<'_, '_> {
             self.n_shown_tasks - 1
         });
         let delta_ns = place.last_ns.replace(line.time_ns).map(|last_ns| line.time_ns.saturating_sub(last_ns));
-        let values = line.values(self.trace, task)?;
-        self.printer.line(task, line, (&name, &values), column, delta_ns).map_err(Error::Write)
+        let placed = PlacedLine { task: idx, line: *line, column, delta_ns };
+        let Some(most) = self.printer.options.last else { return self.print(&placed) };
+        // The list at the end has them.
+        if matches!(line.what, What::Leave { did_not_return: true, .. }) {
+            return Ok(());
+        }
+        self.last.push_back(placed);
+        if self.last.len() > most {
+            self.last.pop_front();
+            self.n_left_out += 1;
+        }
+        Ok(())
+    }
+
+    fn print(&mut self, placed: &PlacedLine) -> Result<()> {
+        let task = &self.trace.tasks()[placed.task];
+        let name = self.named(task, &placed.line);
+        let values = placed.line.values(self.trace, task)?;
+        self.printer.line(task, placed, (&name, &values)).map_err(Error::Write)
+    }
+
+    /// The name of a line's function or event. Calls without names are counted.
+    fn named(&mut self, task: &Task, line: &Line) -> Cow<'t, str> {
+        let name = line.name(self.trace, task);
+        if let What::Enter { .. } | What::Call { .. } = line.what {
+            self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
+        }
+        name
+    }
+
+    /// Prints the last lines, if only those are wanted.
+    fn show_last(&mut self) -> Result<()> {
+        match self.n_left_out {
+            0 => {}
+            1 => writeln!(self.printer.out, "# 1 line before is left out").map_err(Error::Write)?,
+            n => writeln!(self.printer.out, "# {n} lines before are left out").map_err(Error::Write)?,
+        }
+        for placed in mem::take(&mut self.last) {
+            self.print(&placed)?;
+        }
+        Ok(())
     }
 
     /// Lists the calls that did not return by processes, and says how these ended, if that is known.
@@ -230,14 +294,8 @@ impl Printer<'_> {
         writeln!(self.out, "#{}   FUNCTION{source}", titles.join(" "))
     }
 
-    fn line(
-        &mut self,
-        task: &Task,
-        line: &Line,
-        (name, values): (&str, &Values),
-        column: usize,
-        delta_ns: Option<u64>,
-    ) -> io::Result<()> {
+    fn line(&mut self, task: &Task, placed: &PlacedLine, (name, values): (&str, &Values)) -> io::Result<()> {
+        let (line, column, delta_ns) = (&placed.line, placed.column, placed.delta_ns);
         for place in 0..self.options.fields.len() {
             self.out.write_all(b" ")?;
             match self.options.fields[place] {

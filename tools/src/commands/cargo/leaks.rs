@@ -123,7 +123,7 @@ pub(super) fn print(
         if recording.lost > 0 || recording.is_cut || !recording.is_whole {
             warning(&format!("{program}: not all was recorded, so what is told may be wrong"));
         }
-        let mut names = Names::default();
+        let mut names = Names::of_recording(&recording);
         let tests = Tests::of(&recording, wanted, suppressed, &mut names)?;
         for (name, leaks) in &tests.leaks {
             print_test(&program, name, leaks, limit);
