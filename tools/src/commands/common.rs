@@ -27,6 +27,10 @@ pub(crate) fn write_to(
     out.flush().with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// The version of the values that commands print as JSON. It rises when a key changes its meaning or goes.
+#[cfg(feature = "full")]
+pub(crate) const JSON_VERSION: u32 = 1;
+
 /// The group in `--help` of options that few people need.
 pub(crate) const MORE: &str = "More";
 

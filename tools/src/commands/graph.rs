@@ -4,9 +4,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+#[cfg(feature = "full")]
+use rftrace_read::Error;
 use rftrace_views::{Graph, GraphField};
+#[cfg(feature = "full")]
+use serde_json::{Value, json};
 
 use super::choice::{CorrectionArg, ShownArgs, SourcesArg};
+#[cfg(feature = "full")]
+use super::common::JSON_VERSION;
 use super::common::{MORE, PlainArgs, default_dir, print, print_warnings};
 
 const EXAMPLES: &str = "\
@@ -38,6 +44,10 @@ pub(crate) struct GraphArgs {
         default_value = "total"
     )]
     fields: Vec<Field>,
+    /// Print JSON.
+    #[cfg(feature = "full")]
+    #[arg(long, conflicts_with = "fields")]
+    json: bool,
     #[command(flatten)]
     shown: ShownArgs,
     #[command(flatten)]
@@ -80,8 +90,36 @@ pub(crate) fn run(args: GraphArgs) -> Result<()> {
         print_warnings(&trace, graph.summary())?;
         bail!("no function `{}` was called; `rftrace report` lists those that were", function.text());
     }
+    #[cfg(feature = "full")]
+    if args.json {
+        let value = json(&graph);
+        print(|out| writeln!(out, "{value:#}").map_err(Error::Write))?;
+        return print_warnings(&trace, graph.summary());
+    }
     print(|out| graph.write(&fields, out))?;
     print_warnings(&trace, graph.summary())
+}
+
+/// The nodes by their numbers, from the root on, and the call paths to the function that was asked for.
+#[cfg(feature = "full")]
+fn json(graph: &Graph) -> Value {
+    let node = |number| {
+        let node = graph.node(number);
+        json!({
+            "function": node.name, "total": node.total_ns, "self": node.self_ns, "call": node.calls,
+            "did-not-return": node.did_not_return, "children": node.children,
+        })
+    };
+    let path = |number| {
+        let way = graph.way(number);
+        json!({ "functions": way.frames, "total": way.total_ns, "call": way.calls })
+    };
+    json!({
+        "version": JSON_VERSION,
+        "nodes": (0..graph.n_nodes()).map(node).collect::<Vec<_>>(),
+        "paths": (0..graph.n_ways()).map(path).collect::<Vec<_>>(),
+        "left-out-calls": graph.left_out(),
+    })
 }
 
 /// Of what a graph is shown.

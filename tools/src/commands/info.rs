@@ -9,7 +9,11 @@ use indicatif::HumanCount;
 use rftrace_format::{clock::key as clock, cost, ending, info::key as info};
 use rftrace_read::{Error, Summary, Task, Trace};
 use rftrace_views::{Duration, TaskStats};
+#[cfg(feature = "full")]
+use serde_json::{Value, json};
 
+#[cfg(feature = "full")]
+use super::common::JSON_VERSION;
 use super::common::{DirArg, PlainArgs, losses, print, print_flaws, shell_word};
 use super::open::open;
 use super::unfinished;
@@ -17,7 +21,8 @@ use super::unfinished;
 const EXAMPLES: &str = "\
 Examples:
   rftrace info mytrace            the program, the machine, threads, losses, modules and the clock
-  rftrace info mytrace | grep -i lost";
+  rftrace info mytrace | grep -i lost
+  rftrace info --json mytrace | jq .ends";
 
 /// Describes a trace: program, machine, threads, losses, modules, clock.
 #[derive(Args)]
@@ -25,6 +30,10 @@ Examples:
 pub(crate) struct InfoArgs {
     #[command(flatten)]
     dir: DirArg,
+    /// Print JSON.
+    #[cfg(feature = "full")]
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     _plain: PlainArgs,
 }
@@ -83,6 +92,13 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
     let losses = losses(&summary, &gaps);
     let dumped_for = trace.dump_reason()?;
     let description = unfinished::description(&dir);
+    #[cfg(feature = "full")]
+    if args.json {
+        let value = json(&trace, (dumped_for, &ends), &tasks, &losses, &clock);
+        print(|out| writeln!(out, "{value:#}").map_err(Error::Write))?;
+        print_flaws(&trace, &summary);
+        return Ok(());
+    }
     print(|out| {
         section(out, "Directory", [("what it is", description)])
             .and_then(|()| write(&trace, (dumped_for, &ends), &tasks, &losses, &clock, out))
@@ -90,6 +106,52 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
     })?;
     print_flaws(&trace, &summary);
     Ok(())
+}
+
+/// The same as JSON: keys as in the files `info` and `clock.txt`, times in nanoseconds.
+#[cfg(feature = "full")]
+fn json(
+    trace: &Trace,
+    (dumped_for, ends): (Option<String>, &BTreeMap<u32, i32>),
+    tasks: &[TaskStats],
+    losses: &[String],
+    clock: &[(String, String)],
+) -> Value {
+    let values = |keys: &[(&str, &'static str)]| -> Value {
+        let value = |&(_, key): &(&str, &'static str)| {
+            let value = match key {
+                info::COMMAND_LINE => trace.info().command_line(),
+                _ => trace.info().get(key).map(str::to_owned),
+            };
+            Some((key.to_owned(), value?.into()))
+        };
+        Value::Object(keys.iter().filter_map(value).collect())
+    };
+    let threads = tasks.iter().zip(trace.tasks()).map(|(task, of_trace)| {
+        json!({
+            "pid": task.pid, "tid": task.tid, "name": of_trace.name(), "records": task.records, "calls": task.calls,
+            "lost-calls": task.lost_calls, "first-ns": task.first_ns, "last-ns": task.last_ns,
+            "overwritten": task.overwritten,
+        })
+    });
+    let modules = trace.modules().into_iter().map(|module| {
+        json!({
+            "path": module.path, "start": module.start, "end": module.end, "build-id": module.build_id,
+            "functions": module.symbols,
+        })
+    });
+    let ends = ends.iter().map(|(pid, &end)| (pid.to_string(), ending::in_words(end).into()));
+    json!({
+        "version": JSON_VERSION,
+        "program": values(&PROGRAM),
+        "machine": values(&MACHINE),
+        "ends": Value::Object(ends.collect()),
+        "dumped-for": dumped_for,
+        "threads": threads.collect::<Vec<_>>(),
+        "losses": losses,
+        "modules": modules.collect::<Vec<_>>(),
+        "clock": Value::Object(clock.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect()),
+    })
 }
 
 fn write(
