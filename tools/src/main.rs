@@ -29,7 +29,6 @@ const EXAMPLES: &str = "\
 Examples:
   rftrace record -P '*' -o mytrace -- ls -l        records any program
   rftrace replay --hints mytrace                   shows every call
-  rftrace top 4711                                 shows the hottest functions of a running program
   cargo rftrace run --release                      builds a Rust program, records it, and reports";
 
 fn main() -> ExitCode {

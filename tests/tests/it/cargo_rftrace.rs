@@ -402,7 +402,7 @@ fn mistakes_have_a_remedy() {
     {
         assert!(help.stdout.contains(text), "{text} in {}", help.stdout);
     }
-    for subcommand in ["run", "test", "bench", "build"] {
+    for subcommand in ["run", "test", "bench", "build", "check"] {
         let help = workspace.run(&[subcommand, "--help"]);
         let (_, examples) = help.stdout.split_once("\nExample").expect("examples");
         assert!(examples.contains(&format!("\n  cargo rftrace {subcommand} ")), "{}", help.stdout);
@@ -470,6 +470,92 @@ fn programs_for_aarch64() {
         let has_branches = run.stderr.contains("Hooks branches at functions' beginnings");
         assert_eq!(has_branches, hooks == "--hooks=entry", "{hooks}: {}", run.stderr);
     }
+}
+
+#[test]
+fn numbers_are_those_of_a_committed_file() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let workspace = Workspace::new();
+    let (file, source) = (workspace.path("rftrace-baseline.json"), workspace.path("app/benches/areas.rs"));
+    let edit = |from: &str, to: &str| {
+        let text = fs::read_to_string(&source).unwrap();
+        assert!(text.contains(from), "{text}");
+        fs::write(&source, text.replacen(from, to, 1)).unwrap();
+    };
+    let run = workspace.run(&["check"]);
+    assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{}", run.stderr);
+    assert!(run.stderr.contains("no baseline") && run.stderr.contains("cargo rftrace check --update bench"), "{run:?}");
+
+    let run = workspace.run(&["check", "--update", "-n", "2", "bench", "--bench", "areas"]);
+    assert_eq!((run.code, run.stdout.as_str()), (Some(0), ""), "{}", run.stderr);
+    assert_eq!(run.stderr.matches("areas: 999000 in ").count(), 2, "{}", run.stderr);
+    let first = fs::read_to_string(&file).unwrap();
+    assert!(first.contains("\n          \"shapes::area\": {\"calls\":1000,\"depth\":"), "{first}");
+    assert_eq!(calls(&workspace.trace("areas"), "shapes::area"), 1000);
+
+    let run = workspace.run(&["check"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(
+        run.stdout.starts_with("bench --bench areas: ") && run.stdout.ends_with(", as in the baseline\n"),
+        "{run:?}"
+    );
+    assert_eq!(run.stderr.matches("areas: 999000 in ").count(), 1, "one run is enough: {}", run.stderr);
+    let run = workspace.run(&["check", "run"]);
+    assert!(run.code == Some(1) && run.stderr.contains("--update run"), "{run:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), first, "nothing but --update writes it");
+
+    // A call more, and what is called by chance.
+    edit("fn main() {", "fn main() {\n    std::hint::black_box(shapes::area(1, 1));");
+    let run = workspace.run(&["check", "bench", "--bench", "areas"]);
+    assert_eq!(run.code, Some(1), "{}", run.stderr);
+    let row = run.stdout.lines().find(|line| line.contains("shapes::area")).expect("the row of the call");
+    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["1000", "1001", "calls", "shapes::area", "(areas)"]);
+    assert!(run.stderr.contains("cargo rftrace check --update"), "{}", run.stderr);
+    let run = workspace.run(&["check", "--format", "markdown"]);
+    assert!(run.stdout.contains("\n| 1000 | 1001 | calls | `shapes::area` (areas) |\n"), "{run:?}");
+
+    let chance = "std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 1) % 10_000";
+    edit(
+        "fn main() {",
+        &format!(
+            "#[inline(never)]\nfn by_chance(number: u64) {{\n    std::hint::black_box(number);\n}}\n\nfn main() {{\n    (0..{chance}).for_each(by_chance);"
+        ),
+    );
+    let run = workspace.run(&["check", "--update"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(run.stderr.contains("not compared: ") && run.stderr.contains("areas::by_chance"), "{}", run.stderr);
+    let second = fs::read_to_string(&file).unwrap();
+    assert!(second.contains("\"areas::by_chance\": {\"calls\":[") && second.contains("\"runs\": 3,"), "{second}");
+    let run = workspace.run(&["check"]);
+    assert_eq!((run.code, run.stderr.matches("not compared: ").count()), (Some(0), 1), "{}", run.stderr);
+
+    // Chance that the file does not know of yet is no change either: it shows in further runs.
+    fs::write(&file, second.replace("\"areas::by_chance\": {\"calls\":[", "\"areas::other\": {\"calls\":[")).unwrap();
+    let run = workspace.run(&["check", "-n", "1"]);
+    assert!(run.code == Some(1) && run.stdout.contains("areas::by_chance  (new)"), "{run:?}");
+
+    // Allocations, by the options of the file.
+    let run = workspace.run(&["--resources", "memory", "check", "--update", "bench", "--bench", "areas"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let third = fs::read_to_string(&file).unwrap();
+    assert!(third.contains("\"(program)\": {\"allocations\":"), "{third}");
+    edit("fn main() {", "fn main() {\n    std::hint::black_box(Box::new([1_u8; 77]));");
+    let run = workspace.run(&["check"]);
+    assert_eq!(run.code, Some(1), "{}", run.stderr);
+    let row = |what: &str| -> [u64; 2] {
+        let line = run.stdout.lines().find(|line| line.contains(what)).expect(what);
+        let mut numbers = line.split_whitespace().map(|word| word.parse().unwrap_or(0));
+        [numbers.next().unwrap(), numbers.next().unwrap()]
+    };
+    assert_eq!(row(" bytes ")[1] - row(" bytes ")[0], 77, "{}", run.stdout);
+    assert_eq!(row(" allocations ")[1] - row(" allocations ")[0], 1, "{}", run.stdout);
+
+    let run = workspace.run(&["check", "--update", "test", "--test", "panics", "--", "--ignored"]);
+    assert_eq!(run.code, Some(101), "{}", run.stderr);
+    assert!(run.stderr.contains("a run that fails is not compared"), "{}", run.stderr);
+    assert_eq!(fs::read_to_string(&file).unwrap(), third);
 }
 
 #[test]

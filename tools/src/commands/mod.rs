@@ -24,6 +24,7 @@ mod completions;
 mod counters;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod ctl;
+mod diff;
 #[cfg(feature = "full")]
 mod dump;
 #[cfg(all(feature = "full", attaching))]
@@ -36,6 +37,7 @@ mod import;
 mod info;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod live;
+mod markdown;
 #[cfg(feature = "full")]
 mod merge;
 mod open;
@@ -89,6 +91,7 @@ pub(crate) enum Command {
     Live(live::LiveArgs),
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
+    Diff(diff::DiffArgs),
     #[cfg(feature = "full")]
     Resources(resources::ResourcesArgs),
     #[cfg(all(feature = "full", attaching))]
@@ -146,6 +149,7 @@ impl Command {
             Self::Live(args) => live::run(args),
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
+            Self::Diff(args) => diff::run(args),
             #[cfg(feature = "full")]
             Self::Resources(args) => resources::run(args),
             #[cfg(all(feature = "full", attaching))]

@@ -10,10 +10,11 @@ use clap::{Args, ValueEnum};
 use rftrace_read::{Error, Shown, Trace};
 #[cfg(feature = "full")]
 use rftrace_views::Row;
-use rftrace_views::{ByValue, Difference, Field, Report, ReportOptions};
+use rftrace_views::{ByValue, Field, Report, ReportOptions, Side};
 
 use super::choice::{CorrectionArg, ShownArgs, SourcesArg};
 use super::common::{DirArg, PlainArgs, print, print_warnings};
+use super::diff::{Comparison, opened};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -112,25 +113,22 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
         }
         Ok(report)
     };
-    let mut trace = open(&dir)?;
-    if let Some(other) = &args.diff {
-        let mut other = open(other)?;
-        // Times of one kind are compared.
-        if trace.cost().is_none() || other.cost().is_none() {
-            trace.correct_times(false);
-            other.correct_times(false);
-        }
-        let (report, other_report) = (read(&trace)?, read(&other)?);
-        print(|out| {
-            let lines = [("from", &trace, &report), ("to  ", &other, &other_report)];
-            for (word, trace, report) in lines {
-                writeln!(out, "# {word} {}; {}", described(trace), report.correction()).map_err(Error::Write)?;
-            }
-            Difference::new(&report, &other_report, &sort).write(&fields, limit, out)
+    if let Some(other) = args.diff {
+        let traces = opened(vec![(Side::Before, dir), (Side::After, other)], open)?;
+        let columns: Vec<Field> = fields.iter().chain(&sort).copied().collect();
+        let mut comparison = Comparison::read(traces, &columns, |difference, side, trace| {
+            let report = read(trace)?;
+            difference.add_report(side, &report);
+            Ok((Some(report.correction()), report.summary().clone()))
         })?;
-        print_warnings(&trace, report.summary())?;
-        return print_warnings(&other, other_report.summary());
+        comparison.difference.sort(&sort);
+        print(|out| {
+            comparison.write_head(out).map_err(Error::Write)?;
+            comparison.difference.write_changes(&fields, limit, out)
+        })?;
+        return comparison.print_warnings();
     }
+    let trace = open(&dir)?;
     let mut report = read(&trace)?;
     report.sort(&sort);
     print(|out| match args.format {
@@ -140,12 +138,6 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
         Format::Json => write_json(&report, &fields, limit, out).map_err(Error::Write),
     })?;
     print_warnings(&trace, report.summary())
-}
-
-/// The directory and the command that was recorded.
-fn described(trace: &Trace) -> String {
-    let command = trace.info().command_line().unwrap_or_default();
-    Shown::new(&format!("{} ({})", trace.dir().display(), command.trim())).to_string()
 }
 
 /// A text from elsewhere as a cell. A text that a spreadsheet would take for a formula gets the mark of a text; numbers stay.

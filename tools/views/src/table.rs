@@ -1,8 +1,7 @@
-//! Reports as tables: the columns, and the comparison with the report of another trace.
+//! Reports as tables, and their columns.
+//!
+//! Not here: the comparison with other reports (`difference`).
 
-use std::borrow::Cow;
-use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, Write};
 use std::str::FromStr;
@@ -135,11 +134,23 @@ impl Field {
     }
 
     /// A difference: with a sign, in as many columns as a value with its sign.
-    fn shown_change(self, change: i128) -> String {
+    pub(crate) fn shown_change(self, change: i128) -> String {
         let sign = if change < 0 { '-' } else { '+' };
         let size = u64::try_from(change.unsigned_abs()).unwrap_or(u64::MAX);
         let text = self.shown(size);
         format!("{:>12}", format!("{sign}{}", text.trim_start()))
+    }
+
+    /// A difference beside the values themselves: of times in percent, of what is counted its number. Nothing for none.
+    pub(crate) fn shown_ratio(self, before: u64, after: u64) -> String {
+        match self {
+            _ if before == after => String::new(),
+            Self::Calls | Self::Percent => {
+                self.shown_change(i128::from(after) - i128::from(before)).trim_start().to_owned()
+            }
+            _ if before == 0 => String::new(),
+            _ => format!("{:+.1}%", 100.0 * (after as f64 - before as f64) / before as f64),
+        }
     }
 }
 
@@ -225,78 +236,4 @@ impl Report {
         let calls = if n_calls == 1 { "call" } else { "calls" };
         writeln!(out, "\n  {n_calls} {calls} did not return, and count until the end: {}{more}", names.join(", "))
     }
-}
-
-/// A comparison of two reports.
-#[derive(Debug)]
-pub struct Difference<'r> {
-    /// All functions' own time, in the one and in the other.
-    all_self_ns: [u128; 2],
-    /// The row of each function, in the one and in the other.
-    rows: Vec<[Option<&'r Row>; 2]>,
-}
-
-impl<'r> Difference<'r> {
-    /// Compares `after` with `before`: rows with the same label belong together. The largest differences in the columns
-    /// `by` come first.
-    pub fn new(before: &'r Report, after: &'r Report, by: &[Field]) -> Self {
-        let mut place_of: HashMap<Cow<'_, str>, usize> = HashMap::new();
-        let mut rows: Vec<[Option<&Row>; 2]> = Vec::new();
-        for (side, report) in [before, after].into_iter().enumerate() {
-            for row in report.rows() {
-                let place = *place_of.entry(row.label()).or_insert_with(|| {
-                    rows.push([None; 2]);
-                    rows.len() - 1
-                });
-                rows[place][side] = Some(row);
-            }
-        }
-        let mut found = Self { all_self_ns: [before.self_ns(), after.self_ns()], rows: Vec::new() };
-        let key = |sides: &[Option<&'r Row>; 2]| {
-            let changes = by.iter().map(|&field| Reverse(found.change(sides, field).unsigned_abs()));
-            (changes.collect::<Vec<_>>(), name(sides))
-        };
-        rows.sort_by_cached_key(key);
-        found.rows = rows;
-        found
-    }
-
-    /// How much more a function has in the second report.
-    fn change(&self, sides: &[Option<&Row>; 2], field: Field) -> i128 {
-        let value = |row: Option<&Row>, all| row.map_or(0, |row| i128::from(field.value(row, all)));
-        value(sides[1], self.all_self_ns[1]) - value(sides[0], self.all_self_ns[0])
-    }
-
-    /// Writes a table of the differences, at most `limit` lines.
-    ///
-    /// # Errors
-    ///
-    /// `out` cannot be written.
-    pub fn write(&self, fields: &[Field], limit: usize, out: &mut dyn Write) -> Result<()> {
-        self.write_table(fields, limit, out).map_err(Error::Write)
-    }
-
-    fn write_table(&self, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
-        for field in fields {
-            write!(out, "  {:>12}", field.title())?;
-        }
-        writeln!(out, "  Function")?;
-        writeln!(out, "{}  ====================", "  ============".repeat(fields.len()))?;
-        for sides in self.rows.iter().take(limit) {
-            for &field in fields {
-                write!(out, "  {}", field.shown_change(self.change(sides, field)))?;
-            }
-            let note = match sides {
-                [None, _] => "  (new)",
-                [_, None] => "  (gone)",
-                _ => "",
-            };
-            writeln!(out, "  {}{note}", name(sides))?;
-        }
-        Ok(())
-    }
-}
-
-fn name<'r>(sides: &[Option<&'r Row>; 2]) -> Cow<'r, str> {
-    sides.iter().flatten().next().map_or(Cow::Borrowed(""), |row| row.label())
 }

@@ -16,7 +16,7 @@ use super::hooks::Hooks;
 use super::toolchain::Toolchain;
 
 /// Variables that are set for cargo, and are as before again for the program.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Environment {
     /// The names, the values for cargo and the values that the user had set.
     changes: Vec<(String, OsString, Option<OsString>)>,

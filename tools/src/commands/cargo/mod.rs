@@ -5,21 +5,23 @@
 //! list in the [`session`], and ends as a [`summary`].
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
-use std::sync::Arc;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use rftrace_record::Processor;
 
 mod arguments;
+mod baseline;
 mod build;
+mod check;
 mod config;
 mod flags;
 mod hooks;
 mod leaks;
 mod names;
+mod options;
+mod plan;
 mod process;
 mod record_options;
 mod runner;
@@ -29,19 +31,14 @@ mod summary;
 mod toolchain;
 
 use arguments::CargoArguments;
-use hooks::Hooks;
+use check::CheckArgs;
 use leaks::LeakOptions;
+use options::Options;
+use plan::{Plan, Recording};
 use process::code_of;
-use record_options::RecordOptions;
-use session::{Orders, Session};
-use status::status;
-use toolchain::Toolchain;
 
 use super::view;
 use crate::help;
-
-/// A group in `--help`.
-const BUILD: &str = "Build: --bootstrap";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,6 +50,7 @@ Examples:
   cargo rftrace -o trace run -p server --bin serverd  to this directory
   cargo rftrace --bootstrap bench                     with a stable compiler
   cargo rftrace build --release                       builds only
+  cargo rftrace check --update bench                  keeps the counts of calls, for `check`
 
 Options of rftrace go before `run`, options of cargo behind it, those of the program behind `--`.
 All functions of the program and its dependencies are recorded, except inlined ones and those of the
@@ -68,34 +66,6 @@ pub(crate) struct CargoCli {
     options: Options,
     #[command(subcommand)]
     command: CargoCommand,
-}
-
-#[derive(clap::Args)]
-struct Options {
-    /// Directory for the trace; tests and benchmarks get one directory for each binary in it [default: target/rftrace/traces/NAME].
-    #[arg(short, long, value_name = "DIR")]
-    output: Option<PathBuf>,
-    /// Kind of hooks [default: mcount with a nightly toolchain, else entry].
-    #[arg(long, value_name = "HOW", value_enum, hide_default_value = true)]
-    hooks: Option<Hooks>,
-    /// Use the present stable toolchain, with RUSTC_BOOTSTRAP=1. Build scripts then find unstable features.
-    #[arg(long, help_heading = BUILD)]
-    bootstrap: bool,
-    /// Highest number of functions in the report.
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    limit: usize,
-    /// Open the trace in the browser at the end, until Ctrl-C.
-    ///
-    /// Of tests and benchmarks it is the largest trace.
-    #[arg(long, conflicts_with = "leaks")]
-    view: bool,
-    /// No report, only errors.
-    #[arg(short, long)]
-    quiet: bool,
-    #[command(flatten)]
-    leaks: LeakOptions,
-    #[command(flatten)]
-    record: RecordOptions,
 }
 
 #[derive(Subcommand)]
@@ -114,6 +84,7 @@ enum CargoCommand {
     /// Build only, and print the commands that record.
     #[command(visible_alias = "b", after_help = BUILD_EXAMPLE)]
     Build(Rest),
+    Check(CheckArgs),
 }
 
 const RUN_EXAMPLE: &str = "Example:\n  cargo rftrace run --release --example demo -- input.txt";
@@ -130,17 +101,6 @@ struct Rest {
     /// Arguments for cargo: see `cargo help run` and so on.
     #[arg(value_name = "CARGO ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
-}
-
-impl CargoCommand {
-    fn into_parts(self) -> (&'static str, Vec<OsString>) {
-        match self {
-            Self::Run(rest) => ("run", rest.args),
-            Self::Test(rest) => ("test", rest.args),
-            Self::Bench(rest) => ("bench", rest.args),
-            Self::Build(rest) => ("build", rest.args),
-        }
-    }
 }
 
 /// The command line.
@@ -178,13 +138,23 @@ fn exit_code(result: Result<ExitCode>) -> ExitCode {
 
 fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
     let mut options = cli.options;
-    let (subcommand, mut args) = cli.command.into_parts();
+    let (subcommand, mut args) = match cli.command {
+        CargoCommand::Run(rest) => ("run", rest.args),
+        CargoCommand::Test(rest) => ("test", rest.args),
+        CargoCommand::Bench(rest) => ("bench", rest.args),
+        CargoCommand::Build(rest) => ("build", rest.args),
+        CargoCommand::Check(check) => {
+            return match misplaced(check.words(), "check") {
+                Some(message) => Ok(refused(&message)),
+                None => check::run(check, program_args, options),
+            };
+        }
+    };
     if subcommand == "test" {
         options.leaks.take(&mut args)?;
     }
     if let Some(message) = misplaced(&args, subcommand) {
-        status::error(&message);
-        return Ok(ExitCode::from(2));
+        return Ok(refused(&message));
     }
     let args = CargoArguments::new(subcommand, args, program_args);
     if args.asks_for_help() {
@@ -193,63 +163,16 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
 
     let suppressed = options.leaks.patterns(subcommand)?;
     let is_leaks = options.leaks.leaks;
-    // Nothing is instrumented then.
-    let hooks = if is_leaks { Some(Hooks::Entry) } else { options.hooks };
-    let (toolchain, hooks) = Toolchain::choose(options.bootstrap, hooks)?;
-    if !options.quiet {
-        status("Toolchain", &toolchain.to_string());
-        if !is_leaks {
-            status("Hooks", &hooks.described(options.hooks.is_some()));
-        }
-    }
-    let config = config::Config::read(&toolchain, &args)?;
-    let target = config.target(&toolchain, &args)?;
-    let is_everywhere = hooks != Hooks::Xray && !is_leaks;
-    if !is_everywhere && Processor::of_target(&target).is_some_and(|processor| !processor.has_all) {
-        bail!(
-            "XRay's sleds, and who takes memory, are recorded on x86-64 alone; for {target} there are --hooks=mcount, --hooks=patchable and --hooks=entry"
-        );
-    }
-    let target_dir = config::target_dir(&toolchain, &args)?.join("rftrace");
-
-    let mut cargo = toolchain.cargo();
-    args.add_to(&mut cargo, &target, &target_dir);
-    let mut environment = flags::environment(hooks, &toolchain, &config, &args, &target)?;
-    if is_leaks {
-        // Tests are found by the names of functions, inlined ones too; with less than that those lack their modules.
-        environment.set_for_profiles(&args, "DEBUG", "limited");
-    }
+    let plan = Plan::new(&options, &args)?;
     if args.only_builds() {
-        environment.apply(&mut cargo);
-        let list =
-            || hooks::write_list(&toolchain.libraries(&target)?, &target_dir).map(|()| hooks::list_path(&target_dir));
-        return build::run(&mut cargo, &args, hooks, &list, options.quiet);
+        return plan.build(&args, options.quiet);
     }
-
-    let session = Session::create()?;
-    environment.set(&config::target_variable(&target, "RUNNER"), session.runner_path());
-    if hooks == Hooks::Entry && !is_leaks {
-        hooks::write_list(&toolchain.libraries(&target)?, session.path())?;
-    }
-    let traces = options.output.clone().unwrap_or_else(|| target_dir.join("traces"));
     let max_size = options.record.max_size;
     let mut record = options.record.into_args();
     let wanted = if is_leaks { LeakOptions::record(&mut record) } else { Vec::new() };
-    session.give(&Orders {
-        traces: std::path::absolute(&traces).with_context(|| traces.display().to_string())?,
-        one_trace: options.output.is_some() && subcommand == "run",
-        quiet: options.quiet,
-        hooks,
-        is_leaks,
-        max_size,
-        record,
-        target: target.clone(),
-        user_runner: config.runner(&toolchain, &target)?,
-        variables: environment.before(),
-    })?;
-    environment.apply(&mut cargo);
-
-    let exit = wait(&mut cargo)?;
+    let one_trace = options.output.is_some() && subcommand == "run";
+    let recording = Recording { traces: options.output, one_trace, quiet: options.quiet, max_size, record };
+    let (session, exit) = plan.record(&args, recording, Stdio::inherit())?;
     if is_leaks {
         let any = leaks::print(&session.runs()?, &wanted, &suppressed, options.limit, options.quiet)?;
         return Ok(if any && exit.success() { ExitCode::FAILURE } else { code_of(exit) });
@@ -265,12 +188,10 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
     Ok(code_of(exit))
 }
 
-/// Runs cargo to its end. An interrupt by the terminal goes to the program; what it did until then is worth a report.
-fn wait(cargo: &mut Command) -> Result<ExitStatus> {
-    // A handler, unlike an ignored signal, is not for the child.
-    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default())
-        .context("cannot prepare for interrupts")?;
-    cargo.status().with_context(|| format!("cannot run {}", cargo.get_program().display()))
+/// Says what is wrong with the command line.
+fn refused(message: &str) -> ExitCode {
+    status::error(message);
+    ExitCode::from(2)
 }
 
 /// Returns a message if an option of rftrace is among those of cargo.

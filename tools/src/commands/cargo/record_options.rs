@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use anyhow::{Context, Result};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
@@ -36,6 +37,19 @@ impl RecordOptions {
     pub(super) fn into_args(self) -> Vec<OsString> {
         self.args
     }
+
+    /// The same, to be kept in a file.
+    ///
+    /// # Errors
+    ///
+    /// One of them is no text.
+    pub(super) fn texts(&self) -> Result<Vec<String>> {
+        let text = |arg: &OsString| Some(arg.to_str()?.to_owned());
+        self.args
+            .iter()
+            .map(|arg| text(arg).with_context(|| format!("{}: only text can be kept", arg.display())))
+            .collect()
+    }
 }
 
 fn options() -> Vec<Arg> {
@@ -55,7 +69,7 @@ impl Args for RecordOptions {
 }
 
 impl FromArgMatches for RecordOptions {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+    fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<Self, clap::Error> {
         let mut args = Vec::new();
         for option in options() {
             let id = option.get_id().as_str();
@@ -76,7 +90,7 @@ impl FromArgMatches for RecordOptions {
         Ok(Self { args, max_size })
     }
 
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> std::result::Result<(), clap::Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }

@@ -136,7 +136,7 @@ fn trace_dir(dir: &Path, orders: &Orders, program: &Path) -> PathBuf {
 }
 
 /// A test binary's name without cargo's 16 hexadecimal digits.
-fn without_hash(name: &str) -> &str {
+pub(super) fn without_hash(name: &str) -> &str {
     match name.rsplit_once('-') {
         Some((short, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => short,
         _ => name,

@@ -71,6 +71,11 @@ impl Toolchain {
         ["-nightly", "-dev"].iter().any(|channel| self.release.contains(channel))
     }
 
+    /// The compiler's version.
+    pub(super) fn release(&self) -> &str {
+        &self.release
+    }
+
     /// The triple of this machine.
     pub(super) fn host(&self) -> &str {
         &self.host

@@ -1,0 +1,241 @@
+//! `rftrace diff`: two versions of a program, by one or more runs of each.
+//!
+//! Not here: the comparison (`rftrace_views::Difference`). `report --diff` is the same with uftrace's table.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use rftrace_read::{Error, Shown, Summary, Trace};
+use rftrace_views::{Compared, Difference, Field, Graph, Report, ReportOptions, Side};
+
+use super::choice::{CorrectionArg, ShownArgs};
+use super::common::{print, print_warnings};
+use super::markdown;
+
+const EXAMPLES: &str = "\
+Examples:
+  rftrace diff old new                           what became slower
+  rftrace diff old1 new1 old2 new2 old3 new3     the same by three runs of each
+  rftrace diff old* --with new*                  the same, all old ones first
+  rftrace diff --paths --limit 20 old new        call paths instead of functions
+  rftrace diff --format markdown old new         for a comment in a pull request";
+
+/// The most runs on a side.
+const MAX_RUNS: usize = 100;
+
+/// Compares two versions: what became slower, and how certain that is.
+///
+/// Counts of calls are exact. Times are medians of the runs; with several runs on each side, p is the probability of such a difference
+/// by chance (the test of Mann and Whitney). Record the versions by turns: then both have the same disturbances.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct DiffArgs {
+    /// Traces before and after a change, by turns.
+    #[arg(value_name = "BEFORE AFTER", required = true)]
+    dirs: Vec<PathBuf>,
+    /// Traces after the change. All others are from before it.
+    #[arg(long, value_name = "AFTER", num_args = 1..)]
+    with: Vec<PathBuf>,
+    /// Compare call paths: a function called from elsewhere is another row.
+    #[arg(long)]
+    paths: bool,
+    /// Columns to sort by, largest difference first, with commas [default: the first column].
+    #[arg(short, long, value_name = "FIELD", value_delimiter = ',')]
+    sort: Vec<Field>,
+    /// Columns, with commas; those of `rftrace report`.
+    #[arg(
+        short = 'f',
+        long = "output-fields",
+        visible_alias = "fields",
+        value_name = "FIELD",
+        value_delimiter = ',',
+        default_value = "self,total,call"
+    )]
+    fields: Vec<Field>,
+    /// Output format. In json, times are nanoseconds, one for each run.
+    #[arg(long, value_enum, default_value = "table")]
+    format: Format,
+    /// Highest number of rows: those with the largest differences.
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    #[command(flatten)]
+    shown: ShownArgs,
+    #[command(flatten)]
+    correction: CorrectionArg,
+}
+
+/// How the comparison is written.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people.
+    Table,
+    /// For a comment on GitHub.
+    Markdown,
+    /// An object for each row, with the values of all runs.
+    #[cfg(feature = "full")]
+    Json,
+}
+
+/// Runs it.
+pub(crate) fn run(args: DiffArgs) -> Result<()> {
+    let limit = args.limit.unwrap_or(usize::MAX);
+    let sort = if args.sort.is_empty() { args.fields[..1].to_vec() } else { args.sort };
+    let columns: Vec<Field> = args.fields.iter().chain(&sort).copied().collect();
+    let mut options = ReportOptions::default();
+    options.spread = columns.iter().any(|field| field.needs_spread());
+    if let Some(field) = columns.iter().find(|field| args.paths && field.needs_spread()) {
+        bail!("the column {field} is one of functions; those of --paths are total, self, percent and call");
+    }
+    let traces = sides(args.dirs, args.with)?;
+    let traces = opened(traces, |dir| {
+        let mut trace = args.shown.open(dir)?;
+        args.correction.apply(&mut trace);
+        Ok(trace)
+    })?;
+    let mut comparison = Comparison::read(traces, &columns, |difference, side, trace| {
+        if !args.paths {
+            let report = Report::read_with(trace, &options)?;
+            difference.add_report(side, &report);
+            return Ok((Some(report.correction()), report.summary().clone()));
+        }
+        let graph = Graph::read(trace, None)?;
+        if graph.left_out() > 0 {
+            say!("rftrace: {}: {} calls took too many different paths", trace.dir().display(), graph.left_out());
+        }
+        difference.add_graph(side, &graph);
+        Ok((graph.correction(), graph.summary().clone()))
+    })?;
+    let difference = &mut comparison.difference;
+    difference.sort(&sort);
+    difference.rank(sort[0], limit);
+    print(|out| match args.format {
+        Format::Table => {
+            comparison.write_head(out).map_err(Error::Write)?;
+            writeln!(out, "# {}", comparison.difference.confidence()).map_err(Error::Write)?;
+            comparison.difference.write(&args.fields, limit, out)
+        }
+        Format::Markdown => write_markdown(&comparison, &args.fields, limit, out).map_err(Error::Write),
+        #[cfg(feature = "full")]
+        Format::Json => write_json(&comparison.difference, &args.fields, limit, out).map_err(Error::Write),
+    })?;
+    comparison.print_warnings()
+}
+
+/// The directories with their sides.
+fn sides(dirs: Vec<PathBuf>, with: Vec<PathBuf>) -> Result<Vec<(Side, PathBuf)>> {
+    let is_by_turns = with.is_empty();
+    if is_by_turns && dirs.len() % 2 != 0 {
+        bail!(
+            "{} is alone: traces come in pairs, BEFORE AFTER; or all of them: BEFORE… --with AFTER…",
+            dirs[dirs.len() - 1].display()
+        );
+    }
+    if dirs.len().max(with.len()) > MAX_RUNS * if is_by_turns { 2 } else { 1 } {
+        bail!("{MAX_RUNS} runs on each side are the most");
+    }
+    let side = |idx: usize| if is_by_turns && idx % 2 == 1 { Side::After } else { Side::Before };
+    let dirs = dirs.into_iter().enumerate().map(|(idx, dir)| (side(idx), dir));
+    Ok(dirs.chain(with.into_iter().map(|dir| (Side::After, dir))).collect())
+}
+
+/// Opens all traces. Times of one kind are compared: if one trace cannot be corrected, none is.
+pub(crate) fn opened(dirs: Vec<(Side, PathBuf)>, open: impl Fn(&Path) -> Result<Trace>) -> Result<Vec<(Side, Trace)>> {
+    let traces = dirs.into_iter().map(|(side, dir)| Ok((side, open(&dir)?)));
+    let mut traces = traces.collect::<Result<Vec<_>>>()?;
+    if traces.iter().any(|(_, trace)| trace.cost().is_none()) {
+        traces.iter_mut().for_each(|(_, trace)| trace.correct_times(false));
+    }
+    Ok(traces)
+}
+
+/// A comparison, and what is to be said of its runs.
+pub(crate) struct Comparison {
+    pub(crate) difference: Difference,
+    runs: Vec<Run>,
+}
+
+struct Run {
+    side: Side,
+    trace: Trace,
+    correction: Option<String>,
+    summary: Summary,
+}
+
+impl Comparison {
+    /// Reads all traces. `add` adds one, and returns how its times were corrected, if it is known, and a summary.
+    pub(crate) fn read(
+        traces: Vec<(Side, Trace)>,
+        columns: &[Field],
+        add: impl Fn(&mut Difference, Side, &Trace) -> Result<(Option<String>, Summary)>,
+    ) -> Result<Self> {
+        let mut difference = Difference::new(columns);
+        let mut runs = Vec::new();
+        for (side, trace) in traces {
+            let (correction, summary) = add(&mut difference, side, &trace)?;
+            runs.push(Run { side, trace, correction, summary });
+        }
+        Ok(Self { difference, runs })
+    }
+
+    /// Writes a line for each run.
+    pub(crate) fn write_head(&self, out: &mut dyn Write) -> io::Result<()> {
+        for run in &self.runs {
+            let word = match run.side {
+                Side::Before => "from",
+                Side::After => "to  ",
+            };
+            let correction = run.correction.as_ref().map(|text| format!("; {text}")).unwrap_or_default();
+            writeln!(out, "# {word} {}{correction}", described(&run.trace))?;
+        }
+        Ok(())
+    }
+
+    /// Says what is missing in the traces.
+    pub(crate) fn print_warnings(&self) -> Result<()> {
+        self.runs.iter().try_for_each(|run| print_warnings(&run.trace, &run.summary))
+    }
+}
+
+/// The directory and the command that was recorded.
+fn described(trace: &Trace) -> String {
+    let command = trace.info().command_line().unwrap_or_default();
+    Shown::new(&format!("{} ({})", trace.dir().display(), command.trim())).to_string()
+}
+
+fn write_markdown(comparison: &Comparison, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
+    let difference = &comparison.difference;
+    markdown::write_head(&difference.headings(fields), difference.subject(), out)?;
+    for row in difference.rows().take(limit) {
+        let name = format!("{}{}", markdown::code(&row.label()), row.note());
+        markdown::write_row(&row.cells(fields), &name, out)?;
+    }
+    writeln!(out, "\n{}", difference.confidence().replace('~', "\\~"))?;
+    let notes = difference.notes(limit);
+    if !notes.is_empty() {
+        writeln!(out)?;
+    }
+    notes.iter().try_for_each(|note| writeln!(out, "- {}", markdown::code(note)))
+}
+
+#[cfg(feature = "full")]
+fn write_json(difference: &Difference, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
+    let object = |row: Compared<'_>| {
+        let mut object = serde_json::json!({ "function": row.name(), "path": row.names() });
+        for &field in fields {
+            let change = i64::try_from(row.change(field)).ok();
+            object[field.name()] = serde_json::json!({
+                "before": row.values(Side::Before, field), "after": row.values(Side::After, field), "change": change, "p": row.p(field),
+            });
+        }
+        object
+    };
+    // Paths may be many and long: one row at a time is held.
+    writeln!(out, "[")?;
+    for (idx, row) in difference.rows().take(limit).enumerate() {
+        write!(out, "{}", if idx > 0 { ",\n" } else { "" })?;
+        serde_json::to_writer(&mut *out, &object(row))?;
+    }
+    writeln!(out, "\n]")
+}
