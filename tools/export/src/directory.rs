@@ -10,7 +10,7 @@ use rftrace_format::files::{EVENTS, File as TraceFile, INFO, records};
 use rftrace_format::info::{Changes, feature};
 use rftrace_format::store::{self, Owned};
 use rftrace_format::tasks::TaskLine;
-use rftrace_read::{Error, Kind, Record, Result, SCHED_IN, SCHED_OUT, Summary, Trace, files, info};
+use rftrace_read::{Error, Kind, Record, Result, SCHED_IN, Summary, Trace, files, info};
 
 use super::walk::{ExportOptions, Item, walk};
 
@@ -155,8 +155,8 @@ impl Records<'_> {
                 self.depth = depth.saturating_sub(1);
                 (time_ns, Kind::Exit, function.addr)
             }
-            Item::Wait { time_ns } => (time_ns, Kind::Event, SCHED_OUT),
-            Item::Resume { time_ns } => (time_ns, Kind::Event, SCHED_IN),
+            Item::SwitchOut { time_ns, kind } => (time_ns, Kind::Event, kind.event()),
+            Item::SwitchIn { time_ns } => (time_ns, Kind::Event, SCHED_IN),
             Item::Event { time_ns, id } if id <= MAX_KERNEL_EVENT => {
                 self.kernel_events.insert(id);
                 (time_ns, Kind::Event, user_event(id))

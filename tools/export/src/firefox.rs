@@ -10,7 +10,7 @@ use fxprof_processed_profile::{
     MarkerTiming, ProcessHandle, Profile, SamplingInterval, StackHandle, StaticSchemaMarker, StaticSchemaMarkerField,
     StringHandle, ThreadHandle, Timestamp,
 };
-use rftrace_read::{Error, Result, SCHEDULE, SourcePlace, Trace};
+use rftrace_read::{Error, OffCpu, Result, SourcePlace, Trace};
 use rftrace_views::Values;
 
 use super::{ExportOptions, Sink, Track, WallClock};
@@ -147,7 +147,7 @@ impl<W: Write> Firefox<W> {
         let frame = self.profile.intern_frame(thread.handle, frame);
         let parent = thread.open.last().map(|open| open.stack);
         let stack = self.profile.intern_stack(thread.handle, parent, frame);
-        let is_running = name != SCHEDULE;
+        let is_running = OffCpu::of_name(name).is_none();
         thread.open.push(Open { stack, is_running, start_ns: time_ns, name: name_handle, arguments });
         Ok(())
     }

@@ -3,10 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use rftrace_read::{
-    DID_NOT_RETURN, Error, Kind, Record, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, SourcePlace,
-    Summary, Task, Trace,
-};
+use rftrace_read::{DID_NOT_RETURN, Error, Kind, OffCpu, Record, Result, SCHED_IN, SourcePlace, Summary, Task, Trace};
 use rftrace_views::{AssumedFunctions, Step, walk_with_records};
 
 use super::{Sink, Track};
@@ -39,8 +36,8 @@ impl ExportOptions {
 
 /// Passes the records of `trace` to `sink`, one task after another.
 ///
-/// Tasks without events in the chosen range are left out. Time without a processor is a function `linux:schedule`.
-/// Other events and lost records are instants. Functions that no record identifies are left out, as in
+/// Tasks without events in the chosen range are left out. Time without a processor is a function with the name of its
+/// [kind](OffCpu). Other events and lost records are instants. Functions that no record identifies are left out, as in
 /// [`CallTree`](rftrace_views::CallTree).
 ///
 /// The sink is finished even if reading fails, so the records read so far make a valid file.
@@ -109,8 +106,8 @@ fn export_tasks(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> 
                     [result, ..] => sink.exit_with(track, time_ns, result),
                     [] => sink.exit(track, time_ns),
                 },
-                Item::Resume { time_ns } => sink.exit(track, time_ns),
-                Item::Wait { time_ns } => sink.enter(track, time_ns, SCHEDULE),
+                Item::SwitchOut { time_ns, kind } => sink.enter(track, time_ns, kind.name()),
+                Item::SwitchIn { time_ns } => sink.exit(track, time_ns),
                 Item::Event { time_ns, id } => sink.instant(track, time_ns, &trace.events().name(id)),
                 Item::Lost { time_ns, count: 1 } => sink.instant(track, time_ns, "LOST 1 record"),
                 Item::Lost { time_ns, count } => sink.instant(track, time_ns, &format!("LOST {count} records")),
@@ -140,7 +137,7 @@ impl Function {
     }
 }
 
-/// An event of a task. Entries and exits are balanced, and so are waiting and going on.
+/// An event of a task. Entries and exits are balanced, and so are context switches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Item {
     Enter {
@@ -152,10 +149,11 @@ pub(crate) enum Item {
         function: Function,
     },
     /// The task has no processor from now on.
-    Wait {
+    SwitchOut {
         time_ns: u64,
+        kind: OffCpu,
     },
-    Resume {
+    SwitchIn {
         time_ns: u64,
     },
     Event {
@@ -193,24 +191,19 @@ pub(crate) fn walk(
     emit: Emit<'_>,
 ) -> Result<()> {
     let from_ns = options.from_ns.unwrap_or(0);
-    let mut walk = Walk {
-        emit,
-        is_within: false,
-        open: Vec::new(),
-        is_waiting: false,
-        assumed: AssumedFunctions::new(trace, task),
-    };
+    let mut walk =
+        Walk { emit, is_within: false, open: Vec::new(), off_cpu: None, assumed: AssumedFunctions::new(trace, task) };
     let walked = walk_with_records(trace, task, options.to_ns, |step, time_ns, record| {
         if !walk.is_within && time_ns >= from_ns {
             walk.begin(from_ns)?;
         }
         walk.apply(step, time_ns, record.map_or(0, |record| record.payload_at))
     })?;
-    // A waiting task has made no step.
+    // A task without a processor has made no step.
     if !walk.is_within && walked.end_ns >= from_ns {
         walk.begin(from_ns)?;
     }
-    walk.resume(walked.end_ns)?;
+    walk.switch_in(walked.end_ns)?;
     walked.add_to(summary);
     Ok(())
 }
@@ -221,7 +214,8 @@ struct Walk<'t, 'e> {
     is_within: bool,
     /// The open functions; `None` for those that no record names.
     open: Vec<Option<Function>>,
-    is_waiting: bool,
+    /// Why the task has no processor, if it has none.
+    off_cpu: Option<OffCpu>,
     assumed: AssumedFunctions<'t>,
 }
 
@@ -231,7 +225,7 @@ impl Walk<'_, '_> {
         for function in self.open.iter().copied().flatten() {
             (self.emit)(Item::Enter { time_ns, function })?;
         }
-        if self.is_waiting { (self.emit)(Item::Wait { time_ns }) } else { Ok(()) }
+        self.off_cpu.map_or(Ok(()), |kind| (self.emit)(Item::SwitchOut { time_ns, kind }))
     }
 
     fn apply(&mut self, step: &Step, time_ns: u64, payload_at: u64) -> Result<()> {
@@ -243,7 +237,7 @@ impl Walk<'_, '_> {
             }
             Step::Enter { addr, time_ns } => self.enter(time_ns, Some(Function { addr, seen_ns: time_ns, payload_at })),
             Step::Leave(ended) => {
-                self.resume(ended.end_ns)?;
+                self.switch_in(ended.end_ns)?;
                 let function = self.open.pop().flatten();
                 if ended.did_not_return && function.is_some() {
                     self.pass(Some(Item::Event { time_ns: ended.end_ns, id: DID_NOT_RETURN }))?;
@@ -253,28 +247,30 @@ impl Walk<'_, '_> {
                 let function = function.map(|function| Function { payload_at, ..function });
                 self.pass(function.map(|function| Item::Exit { time_ns: ended.end_ns, function }))
             }
-            Step::Event { id: SCHED_OUT | SCHED_OUT_PREEMPTED, .. } => {
-                let is_first = !self.is_waiting;
-                self.is_waiting = true;
-                self.pass(is_first.then_some(Item::Wait { time_ns }))
-            }
-            Step::Event { id: SCHED_IN, .. } if self.is_waiting => self.resume(time_ns),
-            Step::Event { id, .. } => self.pass(Some(Item::Event { time_ns, id })),
+            Step::Event { id: SCHED_IN, .. } if self.off_cpu.is_some() => self.switch_in(time_ns),
+            Step::Event { id, .. } => match OffCpu::of_event(id) {
+                Some(_) if self.off_cpu.is_some() => Ok(()),
+                Some(kind) => {
+                    self.off_cpu = Some(kind);
+                    self.pass(Some(Item::SwitchOut { time_ns, kind }))
+                }
+                None => self.pass(Some(Item::Event { time_ns, id })),
+            },
             Step::Lost { count } => self.pass(Some(Item::Lost { time_ns, count })),
             Step::StrayExit { .. } => Ok(()),
         }
     }
 
     fn enter(&mut self, time_ns: u64, function: Option<Function>) -> Result<()> {
-        self.resume(time_ns)?;
+        self.switch_in(time_ns)?;
         self.open.push(function);
         self.pass(function.map(|function| Item::Enter { time_ns, function }))
     }
 
-    /// Ends a wait, if there is one.
-    fn resume(&mut self, time_ns: u64) -> Result<()> {
-        let was_waiting = std::mem::take(&mut self.is_waiting);
-        self.pass(was_waiting.then_some(Item::Resume { time_ns }))
+    /// Ends the time without a processor, if the task has none.
+    fn switch_in(&mut self, time_ns: u64) -> Result<()> {
+        let kind = self.off_cpu.take();
+        self.pass(kind.map(|_| Item::SwitchIn { time_ns }))
     }
 
     fn pass(&mut self, item: Option<Item>) -> Result<()> {

@@ -6,7 +6,7 @@ use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use rftrace_format::clock::ClockFile;
-use rftrace_format::events::{CounterLine, EventLine, SCHED_IN, SCHED_OUT, event_name, user_event};
+use rftrace_format::events::{CounterLine, EventLine, SCHED_IN, event_name, user_event};
 use rftrace_format::files::{self, File as TraceFile};
 use rftrace_format::info::{self, InfoWriter, feature};
 use rftrace_format::map::{MapLine, NO_STACK};
@@ -16,7 +16,7 @@ use rftrace_format::symbols::{Head, ModuleId, SymbolLine, with_path};
 use rftrace_format::tasks::TaskLine;
 use rftrace_read::files as reading;
 use rftrace_read::lines::Lines;
-use rftrace_read::{Error, Result, Summary};
+use rftrace_read::{Error, OffCpu, Result, Summary};
 
 use super::scan::KvmThread;
 use super::source::Source;
@@ -418,11 +418,11 @@ impl Output for DirectoryOutput<'_> {
         self.record(lane, time_ns, (Kind::Exit, addr), recorded)
     }
 
-    fn wait(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
-        self.record(lane, time_ns, (Kind::Event, SCHED_OUT), None)
+    fn switch_out(&mut self, lane: Lane, time_ns: u64, kind: OffCpu) -> Result<()> {
+        self.record(lane, time_ns, (Kind::Event, kind.event()), None)
     }
 
-    fn resume(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
+    fn switch_in(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
         self.record(lane, time_ns, (Kind::Event, SCHED_IN), None)
     }
 

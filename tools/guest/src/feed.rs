@@ -52,7 +52,7 @@ impl<'m> Feed<'m> {
             Self::Switches { lane_of_tid, head, last_ns, .. } => {
                 let Some(switch) = head.take() else { return Ok(()) };
                 match lane_of_tid.get(&switch.tid) {
-                    Some(&lane) => stage.switch(lane, *last_ns, switch.is_in),
+                    Some(&lane) => stage.switch(lane, *last_ns, switch.off_cpu),
                     None => Ok(()),
                 }
             }
@@ -102,17 +102,19 @@ mod tests {
 
     #[test]
     fn switches_of_threads_that_have_a_lane() {
-        let line = |nanos, prev, next| {
+        let line = |nanos, prev, state, next| {
             format!(
-                "a 1 [000] 0.00000000{nanos}: sched:sched_switch: prev_comm=a prev_pid={prev} prev_prio=120 prev_state=S ==> \
+                "a 1 [000] 0.00000000{nanos}: sched:sched_switch: prev_comm=a prev_pid={prev} prev_prio=120 prev_state={state} ==> \
                  next_comm=b next_pid={next} next_prio=120\n"
             )
         };
-        let (_dir, path) = file(&[line(1, 7, 8), line(5, 9, 7), line(3, 7, 9)].concat());
+        let (_dir, path) = file(&[line(1, 7, "R", 8), line(5, 9, "S", 7), line(3, 7, "S", 9)].concat());
         let source = SwitchFile::open(&path, false).unwrap();
         let feed = Feed::Switches { source, lane_of_tid: HashMap::from([(7, 0)]), head: None, last_ns: 0 };
         // The last one is earlier than that before it.
-        assert_eq!(run(feed, None), (vec![1, 5, 5], vec!["0 1 wait".into(), "0 5 resume".into(), "0 5 wait".into()]));
+        let (times, lines) = run(feed, None);
+        assert_eq!(times, [1, 5, 5]);
+        assert_eq!(lines, ["0 1 out (Preempted)", "0 5 in", "0 5 out (Waiting)"]);
     }
 
     #[test]

@@ -4,11 +4,13 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use linux_perf_data::linux_perf_event_reader::{ClockId, ContextSwitchRecord, EventRecord, PerfClock, RawData};
+use linux_perf_data::linux_perf_event_reader::{
+    ClockId, ContextSwitchRecord, EventRecord, PerfClock, RawData, TaskWasPreempted,
+};
 use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
 use rftrace_format::perf::{self, Header};
 use rftrace_read::lines::Lines;
-use rftrace_read::{Error, Result, files};
+use rftrace_read::{Error, OffCpu, Result, files};
 
 use super::seconds::nanos_of_seconds;
 
@@ -23,8 +25,8 @@ pub(super) struct PerfSwitch {
     /// When, in nanoseconds of CLOCK_MONOTONIC.
     pub(super) nanos: u64,
     pub(super) tid: u32,
-    /// True if it got one.
-    pub(super) is_in: bool,
+    /// Why it lost it; `None` if it got one.
+    pub(super) off_cpu: Option<OffCpu>,
 }
 
 /// A file of switches.
@@ -116,12 +118,14 @@ fn next_of_text(lines: &mut Lines, pending: &mut Option<PerfSwitch>) -> Result<O
         }
         let found = time_and_rest(line).map(|(before, nanos, rest)| {
             if let Some((_, fields)) = rest.split_once("sched_switch:") {
-                let [prev, next] = pids_of_text(fields)?;
-                return Some((nanos, prev, next));
+                let (prev, next) = switch_of_text(fields)?;
+                return Some((nanos, Some(prev), Some(next)));
             }
             let tid = || before.rsplit([' ', '/']).next()?.parse::<u32>().ok();
             match rest.split_once("PERF_RECORD_SWITCH") {
-                Some((_, rest)) if rest.contains(" OUT") => Some((nanos, Some(tid()?), None)),
+                Some((_, rest)) if rest.contains(" OUT") => {
+                    Some((nanos, Some((tid()?, kind_of(rest.contains(" OUT preempt")))), None))
+                }
                 Some((_, rest)) if rest.contains(" IN") => Some((nanos, None, Some(tid()?))),
                 // Another event.
                 _ => Some((nanos, None, None)),
@@ -130,8 +134,8 @@ fn next_of_text(lines: &mut Lines, pending: &mut Option<PerfSwitch>) -> Result<O
         let Some(Some((nanos, prev, next))) = found else {
             return Err(lines.error("no event of perf script: `COMM TID [CPU] SECONDS: EVENT: …`"));
         };
-        let [prev, next] =
-            [(prev, false), (next, true)].map(|(tid, is_in)| tid.map(|tid| PerfSwitch { nanos, tid, is_in }));
+        let prev = prev.map(|(tid, kind)| PerfSwitch { nanos, tid, off_cpu: Some(kind) });
+        let next = next.map(|tid| PerfSwitch { nanos, tid, off_cpu: None });
         if prev.is_some() && next.is_some() {
             *pending = next;
         }
@@ -142,8 +146,14 @@ fn next_of_text(lines: &mut Lines, pending: &mut Option<PerfSwitch>) -> Result<O
     Ok(None)
 }
 
-/// The threads of a `sched_switch`: `prev_comm=a prev_pid=1 … ==> next_comm=b next_pid=2 …` or `a:1 [120] S ==> b:2 [120]`.
-fn pids_of_text(fields: &str) -> Option<[Option<u32>; 2]> {
+/// The kind of the time that begins for a thread that could run on, or could not.
+fn kind_of(can_run: bool) -> OffCpu {
+    if can_run { OffCpu::Preempted } else { OffCpu::Waiting }
+}
+
+/// The threads of a `sched_switch`, and why the first one lost its processor:
+/// `prev_comm=a prev_pid=1 … prev_state=S ==> next_comm=b next_pid=2 …` or `a:1 [120] S ==> b:2 [120]`.
+fn switch_of_text(fields: &str) -> Option<((u32, OffCpu), u32)> {
     let (prev, next) = fields.split_once("==>")?;
     let pid = |text: &str, key: &str| {
         let digits = match text.split_once(key) {
@@ -152,7 +162,8 @@ fn pids_of_text(fields: &str) -> Option<[Option<u32>; 2]> {
         };
         digits.parse::<u32>().ok()
     };
-    Some([Some(pid(prev, "prev_pid=")?), Some(pid(next, "next_pid=")?)])
+    let state = prev.trim_end().rsplit([' ', '=']).next()?;
+    Some(((pid(prev, "prev_pid=")?, kind_of(matches!(state, "R" | "R+"))), pid(next, "next_pid=")?))
 }
 
 impl Data {
@@ -191,18 +202,21 @@ impl Data {
             let PerfFileRecord::EventRecord { attr_index, record } = record else { continue };
             let Ok(common) = record.common_data() else { continue };
             let Some(nanos) = common.timestamp else { continue };
-            let switch = |tid: i32, is_in| Some(PerfSwitch { nanos, tid: u32::try_from(tid).ok()?, is_in });
+            let switch = |tid: i32, off_cpu| Some(PerfSwitch { nanos, tid: u32::try_from(tid).ok()?, off_cpu });
             match record.parse() {
                 Ok(EventRecord::ContextSwitch(kind)) => {
-                    let is_in = matches!(kind, ContextSwitchRecord::In { .. });
-                    if let Some(found) = common.tid.and_then(|tid| switch(tid, is_in)) {
+                    let off_cpu = match kind {
+                        ContextSwitchRecord::In { .. } => None,
+                        ContextSwitchRecord::Out { preempted, .. } => Some(kind_of(preempted == TaskWasPreempted::Yes)),
+                    };
+                    if let Some(found) = common.tid.and_then(|tid| switch(tid, off_cpu)) {
                         return Ok(Some(found));
                     }
                 }
                 Ok(EventRecord::Sample(sample)) if self.switches.contains(&attr_index) => {
-                    let Some((prev, next)) = sample.raw.and_then(pids_of_raw) else { continue };
-                    self.pending = switch(next, true);
-                    match switch(prev, false).or_else(|| self.pending.take()) {
+                    let Some(((prev, kind), next)) = sample.raw.and_then(switch_of_raw) else { continue };
+                    self.pending = switch(next, None);
+                    match switch(prev, Some(kind)).or_else(|| self.pending.take()) {
                         Some(found) => return Ok(Some(found)),
                         None => continue,
                     }
@@ -213,13 +227,16 @@ impl Data {
     }
 }
 
-/// `prev_pid` and `next_pid` of the tracepoint's data, which has been laid out like this since Linux 2.6.
-fn pids_of_raw(raw: RawData<'_>) -> Option<(i32, i32)> {
+/// As [`switch_of_text`], of the tracepoint's data, which has been laid out like this since Linux 2.6.
+fn switch_of_raw(raw: RawData<'_>) -> Option<((i32, OffCpu), i32)> {
     const PREV_PID: usize = 24;
+    const PREV_STATE: usize = 32;
     const NEXT_PID: usize = 56;
+    /// Each of these bits is a reason to wait. Above them is one that says that the thread was pre-empted.
+    const WAITS: i32 = 0xff;
     let bytes = raw.as_slice();
     let word = |at: usize| Some(i32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
-    Some((word(PREV_PID)?, word(NEXT_PID)?))
+    Some(((word(PREV_PID)?, kind_of(word(PREV_STATE)? & WAITS == 0)), word(NEXT_PID)?))
 }
 
 fn malformed(path: &Path, offset: u64, reason: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -340,20 +357,30 @@ mod tests {
         let text = "# header\n\
             \x20          sleep 30898 [-01] 24577.817284184: PERF_RECORD_SWITCH OUT          \n\
             \x20          sleep 30898/30899 [001] 24578.017376930: PERF_RECORD_SWITCH IN         \n\
+            \x20          sleep 30898/30899 [001] 24578.5: PERF_RECORD_SWITCH OUT preempt\n\
             \x20           perf 30907 [000] 24579.011047703:       sched:sched_waking: comm=migration/0 pid=18 prio=0\n\
             \x20      my [1] x 30907 [000] 24579.011052100:       sched:sched_switch: prev_comm=perf prev_pid=30907 prev_prio=120 \
             prev_state=D ==> next_comm=migration/0 next_pid=18 next_prio=0\n\
-            \x20           perf 30907 [000] 24579.5: sched:sched_switch: a [x]:7 [120] S ==> swapper/0:0 [120]\n";
-        let switch = |nanos, tid, is_in| PerfSwitch { nanos, tid, is_in };
+            \x20           perf 30907 [000] 24579.5: sched:sched_switch: a [x]:7 [120] S ==> swapper/0:0 [120]\n\
+            \x20           perf 30907 [000] 24579.6: sched:sched_switch: b:8 [120] R ==> a [x]:7 [120]\n\
+            \x20           perf 30907 [000] 24579.7: sched:sched_switch: prev_comm=R prev_pid=9 prev_prio=120 prev_state=R+ ==> \
+            next_comm=b next_pid=8 next_prio=120\n";
+        let switch = |nanos, tid, off_cpu| PerfSwitch { nanos, tid, off_cpu };
+        let (waits, preempted) = (Some(OffCpu::Waiting), Some(OffCpu::Preempted));
         assert_eq!(
             all(text).unwrap(),
             [
-                switch(24_577_817_284_184, 30898, false),
-                switch(24_578_017_376_930, 30899, true),
-                switch(24_579_011_052_100, 30907, false),
-                switch(24_579_011_052_100, 18, true),
-                switch(24_579_500_000_000, 7, false),
-                switch(24_579_500_000_000, 0, true),
+                switch(24_577_817_284_184, 30898, waits),
+                switch(24_578_017_376_930, 30899, None),
+                switch(24_578_500_000_000, 30899, preempted),
+                switch(24_579_011_052_100, 30907, waits),
+                switch(24_579_011_052_100, 18, None),
+                switch(24_579_500_000_000, 7, waits),
+                switch(24_579_500_000_000, 0, None),
+                switch(24_579_600_000_000, 8, preempted),
+                switch(24_579_600_000_000, 7, None),
+                switch(24_579_700_000_000, 9, preempted),
+                switch(24_579_700_000_000, 8, None),
             ]
         );
         for bad in
@@ -363,19 +390,19 @@ mod tests {
         }
     }
 
-    fn open(bytes: &[u8]) -> Result<usize> {
+    fn open(bytes: &[u8]) -> Result<Vec<PerfSwitch>> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("perf.data");
         std::fs::write(&path, bytes).unwrap();
         let mut switches = SwitchFile::open(&path, true)?;
-        let mut count = 0;
-        while switches.next()?.is_some() {
-            count += 1;
+        let mut found = Vec::new();
+        while let Some(switch) = switches.next()? {
+            found.push(switch);
         }
-        Ok(count)
+        Ok(found)
     }
 
-    /// A `perf.data` of one event with context switches: two of thread 7.
+    /// A `perf.data` of one event with context switches: three of thread 7.
     fn perf_data(clock: u32) -> Vec<u8> {
         const ATTR_BYTES: usize = 128;
         let mut attr = vec![0_u8; ATTR_BYTES];
@@ -387,7 +414,7 @@ mod tests {
         put(40, &(1_u64 << 18 | 1 << 25 | 1 << 26).to_le_bytes()); // SAMPLE_ID_ALL, USE_CLOCKID, CONTEXT_SWITCH
         put(92, &clock.to_le_bytes());
         let mut data = Vec::new();
-        for (misc, time) in [(1_u16 << 13, 1000_u64), (0, 2000)] {
+        for (misc, time) in [(1_u16 << 13, 1000_u64), (0, 2000), (3 << 13, 3000)] {
             data.extend([14_u32.to_le_bytes().as_slice(), &misc.to_le_bytes(), &24_u16.to_le_bytes()].concat());
             data.extend([7_u32.to_le_bytes().as_slice(), &7_u32.to_le_bytes(), &time.to_le_bytes()].concat());
         }
@@ -402,7 +429,8 @@ mod tests {
 
     #[test]
     fn a_perf_data_and_what_is_wrong_with_others() {
-        assert_eq!(open(&perf_data(1)).unwrap(), 2);
+        let kinds: Vec<_> = open(&perf_data(1)).unwrap().iter().map(|switch| switch.off_cpu).collect();
+        assert_eq!(kinds, [Some(OffCpu::Waiting), None, Some(OffCpu::Preempted)]);
         let error = open(&perf_data(0)).unwrap_err().to_string();
         assert!(error.contains("-k CLOCK_MONOTONIC"), "{error}");
         let whole = perf_data(1);
@@ -426,7 +454,7 @@ mod tests {
         #[test]
         fn no_line_makes_it_panic(line in "[a-z ]{0,6}[0-9/]{0,5} ?\\[?[0-9-]{0,3}\\]? ?[0-9.]{0,5}:? ?(sched:sched_switch:|PERF_RECORD_SWITCH)?[ =>:\\[\\]0-9a-zé]{0,20}") {
             time_and_rest(&line);
-            pids_of_text(&line);
+            switch_of_text(&line);
             let leaked: &'static str = Box::leak(line.into_boxed_str());
             let _ = all(leaked);
         }

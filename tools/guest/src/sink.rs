@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use rftrace_export::{Sink, Track};
-use rftrace_read::{Result, SCHEDULE, Summary};
+use rftrace_read::{OffCpu, Result, Summary};
 
 use super::scan::KvmThread;
 use super::stage::{Function, Lane, Output, Recorded};
@@ -35,11 +35,11 @@ impl Output for SinkOutput<'_> {
         }
     }
 
-    fn wait(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
-        self.sink.enter(self.tracks[lane], time_ns, SCHEDULE)
+    fn switch_out(&mut self, lane: Lane, time_ns: u64, kind: OffCpu) -> Result<()> {
+        self.sink.enter(self.tracks[lane], time_ns, kind.name())
     }
 
-    fn resume(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
+    fn switch_in(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
         self.sink.exit(self.tracks[lane], time_ns)
     }
 

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use rftrace_read::{Record, Result, Task, Trace};
+use rftrace_read::{OffCpu, Record, Result, Task, Trace};
 
 /// Number of a lane: a thread, or a virtual CPU.
 pub(super) type Lane = usize;
@@ -24,8 +24,8 @@ pub(super) trait Output {
     fn enter(&mut self, lane: Lane, time_ns: u64, function: Function<'_>) -> Result<()>;
     fn exit(&mut self, lane: Lane, time_ns: u64, addr: u64, recorded: Option<Recorded<'_>>) -> Result<()>;
     /// The lane has no processor from now on.
-    fn wait(&mut self, lane: Lane, time_ns: u64) -> Result<()>;
-    fn resume(&mut self, lane: Lane, time_ns: u64) -> Result<()>;
+    fn switch_out(&mut self, lane: Lane, time_ns: u64, kind: OffCpu) -> Result<()>;
+    fn switch_in(&mut self, lane: Lane, time_ns: u64) -> Result<()>;
     fn instant(&mut self, lane: Lane, time_ns: u64, name: &str) -> Result<()>;
     fn counter(&mut self, time_ns: u64, name: &str, value: f64) -> Result<()>;
 }
@@ -73,7 +73,7 @@ struct Frame<'m> {
 struct LaneState<'m> {
     frames: Vec<Frame<'m>>,
     n_hidden: usize,
-    is_waiting: bool,
+    is_off_cpu: bool,
     last_ns: u64,
     /// Entered functions that are not passed on: they came after the range, and so do their exits.
     n_late: usize,
@@ -107,7 +107,7 @@ impl<'m, O: Output> Stage<'m, O> {
             }
             return Ok(());
         };
-        self.resume(lane, time_ns)?;
+        self.switch_in(lane, time_ns)?;
         self.n_events += 1;
         let function = function();
         self.lanes[lane].frames.push(Frame { addr: function.addr, hidden: None });
@@ -131,7 +131,7 @@ impl<'m, O: Output> Stage<'m, O> {
             // It was open when the range ended.
             None => (self.show_hidden(lane, self.range.to)?, None),
         };
-        self.resume(lane, time_ns)?;
+        self.switch_in(lane, time_ns)?;
         let Some(frame) = self.lanes[lane].frames.pop() else { return Ok(()) };
         self.n_events += 1;
         self.out.exit(lane, time_ns, frame.addr, recorded)
@@ -144,15 +144,13 @@ impl<'m, O: Output> Stage<'m, O> {
         self.out.instant(lane, time_ns, name)
     }
 
-    /// The lane got a processor or lost it. What fits nothing is not passed on.
-    pub(super) fn switch(&mut self, lane: Lane, time_ns: u64, is_in: bool) -> Result<()> {
+    /// The lane lost its processor, for a reason, or got one. What fits nothing is not passed on.
+    pub(super) fn switch(&mut self, lane: Lane, time_ns: u64, off_cpu: Option<OffCpu>) -> Result<()> {
         let Some(time_ns) = self.arrive(lane, time_ns)? else { return Ok(()) };
-        if is_in {
-            return self.resume(lane, time_ns);
-        }
-        if !std::mem::replace(&mut self.lanes[lane].is_waiting, true) {
+        let Some(kind) = off_cpu else { return self.switch_in(lane, time_ns) };
+        if !std::mem::replace(&mut self.lanes[lane].is_off_cpu, true) {
             self.n_events += 1;
-            self.out.wait(lane, time_ns)?;
+            self.out.switch_out(lane, time_ns, kind)?;
         }
         Ok(())
     }
@@ -175,7 +173,7 @@ impl<'m, O: Output> Stage<'m, O> {
             return Ok(());
         }
         let time_ns = self.show_hidden(lane, self.lanes[lane].last_ns.min(self.range.to))?;
-        self.resume(lane, time_ns)?;
+        self.switch_in(lane, time_ns)?;
         while let Some(frame) = self.lanes[lane].frames.pop() {
             self.n_events += 1;
             self.out.exit(lane, time_ns, frame.addr, None)?;
@@ -222,10 +220,10 @@ impl<'m, O: Output> Stage<'m, O> {
         Ok(time_ns)
     }
 
-    fn resume(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
-        if std::mem::take(&mut self.lanes[lane].is_waiting) {
+    fn switch_in(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
+        if std::mem::take(&mut self.lanes[lane].is_off_cpu) {
             self.n_events += 1;
-            self.out.resume(lane, time_ns)?;
+            self.out.switch_in(lane, time_ns)?;
         }
         Ok(())
     }
@@ -241,7 +239,7 @@ pub(super) fn in_order(last_ns: &mut u64, time_ns: u64) -> &u64 {
 pub(super) mod testing {
     //! An output that keeps what it gets, a line each.
 
-    use rftrace_read::Result;
+    use rftrace_read::{OffCpu, Result};
 
     use super::{Function, Lane, Output, Recorded};
 
@@ -267,12 +265,12 @@ pub(super) mod testing {
             self.add(lane, time_ns, "<")
         }
 
-        fn wait(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
-            self.add(lane, time_ns, "wait")
+        fn switch_out(&mut self, lane: Lane, time_ns: u64, kind: OffCpu) -> Result<()> {
+            self.add(lane, time_ns, &format!("out ({kind:?})"))
         }
 
-        fn resume(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
-            self.add(lane, time_ns, "resume")
+        fn switch_in(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
+            self.add(lane, time_ns, "in")
         }
 
         fn instant(&mut self, lane: Lane, time_ns: u64, name: &str) -> Result<()> {
@@ -324,12 +322,12 @@ mod tests {
     fn times_never_go_back_and_waits_end() {
         let mut stage = Stage::new(Lines::default(), Range::ALL, 2);
         enter(&mut stage, 5, "a");
-        stage.switch(0, 3, false).unwrap();
-        stage.switch(0, 6, false).unwrap();
+        stage.switch(0, 3, Some(OffCpu::Waiting)).unwrap();
+        stage.switch(0, 6, Some(OffCpu::Preempted)).unwrap();
         stage.exit(0, 4, None).unwrap();
         stage.instant(1, 2, "other lane").unwrap();
-        stage.switch(0, 9, true).unwrap();
+        stage.switch(0, 9, None).unwrap();
         stage.exit(0, 9, None).unwrap();
-        assert_eq!(stage.out.0, ["0 5 > a", "0 5 wait", "0 6 resume", "0 6 <", "1 2 other lane"]);
+        assert_eq!(stage.out.0, ["0 5 > a", "0 5 out (Waiting)", "0 6 in", "0 6 <", "1 2 other lane"]);
     }
 }

@@ -1,7 +1,7 @@
 //! A task's records as a feed.
 
 use rftrace_format::events::DID_NOT_RETURN_NAME;
-use rftrace_read::{Record, Records, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Task, Warnings};
+use rftrace_read::{OffCpu, Record, Records, Result, SCHED_IN, Task, Warnings};
 use rftrace_views::{AssumedFunctions, CallStack, Step};
 
 use super::source::Source;
@@ -72,9 +72,11 @@ impl<'m> TaskFeed<'m> {
                         None => Function::without_record("<unknown>"),
                     })?;
                 }
-                Step::Event { id: SCHED_OUT | SCHED_OUT_PREEMPTED, .. } => stage.switch(lane, time_ns, false)?,
-                Step::Event { id: SCHED_IN, .. } => stage.switch(lane, time_ns, true)?,
-                Step::Event { id, .. } => stage.instant(lane, time_ns, &trace.events().name(id))?,
+                Step::Event { id, .. } => match OffCpu::of_event(id) {
+                    None if id == SCHED_IN => stage.switch(lane, time_ns, None)?,
+                    None => stage.instant(lane, time_ns, &trace.events().name(id))?,
+                    kind => stage.switch(lane, time_ns, kind)?,
+                },
                 Step::Lost { count } => stage.instant(lane, time_ns, &format!("rftrace:lost_{count}_records"))?,
                 Step::StrayExit { .. } => {}
             }
@@ -96,7 +98,7 @@ mod tests {
     use std::fs;
 
     use rftrace_format::clock::TscClock;
-    use rftrace_read::{Kind, Trace};
+    use rftrace_read::{Kind, SCHED_OUT, SCHED_OUT_PREEMPTED, Trace};
 
     use super::super::ids::Ids;
     use super::super::offsets::Offsets;
@@ -140,9 +142,12 @@ mod tests {
             (Kind::Event, 24, 1, SCHED_OUT),
             (Kind::Event, 28, 1, SCHED_IN),
             (Kind::Lost, 30, 1, 3),
+            (Kind::Event, 32, 1, SCHED_OUT_PREEMPTED),
             (Kind::Exit, 40, 0, 0x100),
         ]);
-        assert_eq!(lines, ["0 10 > <100>", "0 12 wait", "0 14 resume", "0 15 rftrace:lost_3_records", "0 20 <"]);
+        let switches =
+            ["0 12 out (Waiting)", "0 14 in", "0 15 rftrace:lost_3_records", "0 16 out (Preempted)", "0 20 in"];
+        assert_eq!(lines, [&["0 10 > <100>"], &switches[..], &["0 20 <"]].concat());
         assert_eq!(warnings.iter().map(|(_, count)| count).sum::<u64>(), 3, "those that are lost: {warnings}");
     }
 

@@ -92,7 +92,7 @@ class Flame {
       context.fillStyle = matched ? (matched[fn] ? colours.found : colours.muted) : isAbove ? colours.muted : colours.fill(fn);
       context.fillRect(x, y, Math.max(0.5, width - 0.6), ROW - 1);
       if (width > 24) {
-        context.fillStyle = matched && !matched[fn] || isAbove || this.app.trace.pseudo[fn] ? colours.soft : colours.text;
+        context.fillStyle = matched ? (matched[fn] ? colours.text : colours.soft) : isAbove ? colours.soft : colours.ink(fn);
         label(context, this.app.nodeName(fn), x, y + ROW / 2, width, char);
       }
       if (node === this.focus) {

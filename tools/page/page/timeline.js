@@ -26,10 +26,14 @@ class Colours {
     const style = getComputedStyle(document.documentElement);
     for (const name of ['back', 'panel', 'text', 'soft', 'line', 'accent', 'select', 'hit']) this[name] = style.getPropertyValue(`--${name}`).trim();
     this.muted = isDark ? '#343a42' : '#dfe2e6';
+    // Stronger than any function's: others had the processor.
+    this.preempted = isDark ? '#8f5200' : '#f08c00';
     this.found = isDark ? '#b0357c' : '#ffa6d5';
     const [saturation, light, step] = isDark ? [34, 25, 2.5] : [58, 76, 3];
-    this.of = this.hues.map(([hue, shade], fn) =>
-      this.trace.pseudo[fn] ? this.muted : Colours.hex(hue, saturation / 100, (light + shade * step) / 100));
+    this.of = this.hues.map(([hue, shade], fn) => {
+      if (fn === this.trace.preempted) return this.preempted;
+      return this.trace.pseudo[fn] ? this.muted : Colours.hex(hue, saturation / 100, (light + shade * step) / 100);
+    });
     this.pixels = Uint32Array.from(this.of, Colours.pixel);
   }
 
@@ -52,6 +56,11 @@ class Colours {
   /// That of a function; of tasks, which come after the functions, the muted one.
   fill(fn) {
     return this.of[fn] ?? this.muted;
+  }
+
+  /// That of a name on the function's own colour.
+  ink(fn) {
+    return this.trace.pseudo[fn] && fn !== this.trace.preempted ? this.soft : this.text;
   }
 }
 
@@ -265,7 +274,7 @@ class Timeline {
       context.fillStyle = isHit ? colours.found : isSearch ? colours.muted : colours.fill(fn);
       context.fillRect(left, y, right - left - 0.6, ROW - 1);
       if (right - left > 24) {
-        context.fillStyle = !isHit && (isSearch || trace.pseudo[fn]) ? colours.soft : colours.text;
+        context.fillStyle = isHit ? colours.text : isSearch ? colours.soft : colours.ink(fn);
         label(context, trace.functions[fn], Math.max(0, left), y + ROW / 2, right - Math.max(0, left), this.char);
       }
     }

@@ -117,7 +117,7 @@ async function unpackValues(bytes, pos, end, lanes) {
   return pos === end;
 }
 
-/// Of each function whether it is none: waiting, and what has no name.
+/// Of each function whether it is none: time without a processor, and what has no name.
 function pseudoFunctions(names) {
   return names.map(name => /^[a-z]+:[^:]|^\((unknown|other functions)\)$/.test(name));
 }

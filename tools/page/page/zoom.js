@@ -83,7 +83,7 @@ class ZoomTrace {
   constructor(head) {
     Object.assign(this, head);
     this.nCalls = this.calls.reduce((sum, n) => sum + n, 0);
-    // What is no function: waiting, and what has no name.
+    // What is no function: time without a processor, and what has no name.
     this.pseudo = pseudoFunctions(this.functions);
     /// Called when there is more to be drawn, and where the server does not answer.
     this.changed = () => {};

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use rftrace_read::{Functions, Record, SCHEDULE, Task, Trace};
+use rftrace_read::{Functions, Record, Task, Trace};
 use rftrace_views::{AssumedFunctions, Step, Walked, walk_with_records};
 
 use crate::dictionary::Dictionary;
@@ -104,8 +104,8 @@ impl<S: Sink> Reader<'_, S> {
                 self.exit(ended.end_ns)?;
             }
             // Told when it is over, as it counts only then. Nothing else can have come in it.
-            Step::Event { waited_ns: Some(waited_ns), .. } => {
-                self.enter(now_ns.saturating_sub(waited_ns), self.dictionary.function(SCHEDULE))?;
+            Step::Event { off_cpu: Some((kind, ns)), .. } => {
+                self.enter(now_ns.saturating_sub(ns), self.dictionary.function(kind.name()))?;
                 self.exit(now_ns)?;
             }
             Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}

@@ -17,7 +17,7 @@
 //! each of those three numbers: how many calls of this depth are between it and the one before; its arguments and its result, each as an
 //! index of `Head::values` plus 1, or 0 for none.
 
-use rftrace_read::{SCHEDULE, Summary, Task, Trace};
+use rftrace_read::{OffCpu, Summary, Task, Trace};
 use rftrace_views::TaskStats;
 use serde::{Serialize, Serializer};
 
@@ -63,8 +63,8 @@ pub(crate) struct Head {
     pub(crate) functions: Vec<String>,
     /// Arguments and results of calls; each text once.
     pub(crate) values: Vec<String>,
-    /// Of the functions, time without a processor.
-    pub(crate) schedule: Option<usize>,
+    /// Of the functions, the one that stands for the time in which tasks were pre-empted.
+    pub(crate) preempted: Option<usize>,
     pub(crate) tasks: Vec<TaskHead>,
     /// Notes on the trace: lines.
     pub(crate) notes: Vec<String>,
@@ -88,6 +88,11 @@ pub(crate) struct TaskHead {
     pub(crate) values: usize,
     /// How many calls it has at each depth.
     pub(crate) depths: Vec<u64>,
+}
+
+/// The number of the function that stands for the time in which tasks were pre-empted, if there is such time.
+pub(crate) fn preempted(functions: &[String]) -> Option<usize> {
+    functions.iter().position(|name| name == OffCpu::Preempted.name())
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -118,8 +123,8 @@ impl Head {
 impl Page {
     /// Packs the chosen part of `trace`. It takes at most `max_calls` calls, and at most [`MAX_CALLS`].
     ///
-    /// Calls and times are those of [`Report`](rftrace_views::Report). Time without a processor is a call of
-    /// `linux:schedule`; open calls end with the last record. A function that no record identifies, which has no row in
+    /// Calls and times are those of [`Report`](rftrace_views::Report). Time without a processor is a call with the name of
+    /// its [kind](OffCpu); open calls end with the last record. A function that no record identifies, which has no row in
     /// a report, is `(unknown)`.
     ///
     /// # Errors
@@ -152,7 +157,7 @@ impl Page {
             return Err(Error::TooLong);
         }
         let (functions, texts) = packer.dictionary.into_parts();
-        let schedule = functions.iter().position(|name| name == SCHEDULE);
+        let preempted = preempted(&functions);
         let head = Head {
             title: title.to_owned(),
             version: env!("CARGO_PKG_VERSION"),
@@ -161,7 +166,7 @@ impl Page {
             end,
             functions,
             values: texts.texts,
-            schedule,
+            preempted,
             tasks,
             notes: Vec::new(),
             counters: Counters::default(),
@@ -182,7 +187,7 @@ impl Page {
             end: times().max().unwrap_or(0).saturating_sub(base_ns),
             functions: Vec::new(),
             values: Vec::new(),
-            schedule: None,
+            preempted: None,
             tasks: Vec::new(),
             notes: Vec::new(),
             counters: Counters::default(),

@@ -13,12 +13,12 @@ mod tests;
 use std::fs::File;
 use std::mem;
 
-use rftrace_read::{Kept, SCHEDULE, Summary, Trace};
+use rftrace_read::{Kept, Summary, Trace};
 use serde::Deserialize;
 
 use crate::counters::{Counter, Counters};
 use crate::error::{Error, Result};
-use crate::pack::{Head, TaskHead};
+use crate::pack::{Head, TaskHead, preempted};
 use crate::values::lost_note;
 use answers::Answers;
 use store::Directory;
@@ -62,7 +62,7 @@ impl Zoom {
 
     fn new(file: File, mut directory: Directory, title: &str) -> Self {
         let functions = mem::take(&mut directory.functions);
-        let schedule = functions.iter().position(|name| name == SCHEDULE);
+        let preempted = preempted(&functions);
         let mut calls = vec![0; functions.len()];
         let mut tasks = Vec::new();
         for task in &directory.tasks {
@@ -85,7 +85,7 @@ impl Zoom {
             end: directory.end,
             functions,
             values: mem::take(&mut directory.values),
-            schedule,
+            preempted,
             tasks,
             notes: Vec::new(),
             counters: Counters::default(),

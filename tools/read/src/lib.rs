@@ -66,6 +66,7 @@ mod kept;
 mod kernel;
 pub mod lines;
 pub mod maps;
+mod off_cpu;
 mod parallel;
 mod reading;
 mod records;
@@ -89,14 +90,13 @@ pub use facts::{Module, read_clock};
 pub use functions::Functions;
 pub use kept::{Kept, KeptFile, checksum};
 pub use kernel::FIRST_ADDRESS as FIRST_KERNEL_ADDRESS;
+pub use off_cpu::OffCpu;
 pub use parallel::some_at_a_time;
 pub use reading::Reading;
 pub use records::{Mark, OVERWRITTEN, Records};
 pub use rftrace_format::clock::ClockFile;
 pub use rftrace_format::cost::CallCost;
-pub use rftrace_format::events::{
-    DID_NOT_RETURN, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, SCHEDULE_PREEMPTED,
-};
+pub use rftrace_format::events::{DID_NOT_RETURN, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
 pub use rftrace_format::gaps::Gaps;
 pub use rftrace_format::info::Info;
 pub use rftrace_format::record::{Kind, RECORD_BYTES, Record};

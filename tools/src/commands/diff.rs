@@ -98,7 +98,7 @@ pub(crate) fn run(args: DiffArgs) -> Result<()> {
         if !args.paths {
             let report = Report::read_with(trace, &options)?;
             difference.add_report(side, &report);
-            return Ok((Some(report.correction()), report.summary().clone()));
+            return Ok((Some(report.conditions()), report.summary().clone()));
         }
         let graph = Graph::read(trace, None)?;
         if graph.left_out() > 0 {

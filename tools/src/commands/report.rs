@@ -119,7 +119,7 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
         let mut comparison = Comparison::read(traces, &columns, |difference, side, trace| {
             let report = read(trace)?;
             difference.add_report(side, &report);
-            Ok((Some(report.correction()), report.summary().clone()))
+            Ok((Some(report.conditions()), report.summary().clone()))
         })?;
         comparison.difference.sort(&sort);
         print(|out| {
@@ -137,6 +137,9 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
         #[cfg(feature = "full")]
         Format::Json => write_json(&report, &fields, limit, out).map_err(Error::Write),
     })?;
+    if let Some(busy) = report.busy_machine() {
+        say!("rftrace: {busy}");
+    }
     print_warnings(&trace, report.summary())
 }
 

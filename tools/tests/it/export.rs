@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rftrace_export::{
     Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export, write_directory,
 };
-use rftrace_read::{Result, Trace};
+use rftrace_read::{OffCpu, Result, Trace};
 use rftrace_views::{Call, CallTree};
 use serde_json::Value;
 
@@ -127,7 +127,7 @@ fn tree(events: &[Event]) -> Vec<Node> {
 }
 
 fn assert_same_calls(nodes: &[Node], calls: &[Call]) {
-    let nodes: Vec<_> = nodes.iter().filter(|node| node.name != "linux:schedule").collect();
+    let nodes: Vec<_> = nodes.iter().filter(|node| OffCpu::of_name(&node.name).is_none()).collect();
     assert_eq!(nodes.len(), calls.len(), "{nodes:#?} {calls:#?}");
     for (node, call) in nodes.iter().zip(calls) {
         assert_eq!((&node.name, node.start_ns), (&call.name, call.start_ns));
@@ -372,7 +372,7 @@ fn parse_firefox(bytes: &[u8]) -> BTreeMap<Vec<String>, u64> {
                 next = column("stackTable", "prefix")[stack].as_u64();
             }
             names.reverse();
-            let runs = names.last().is_some_and(|name| name != "linux:schedule");
+            let runs = names.last().is_some_and(|name| OffCpu::of_name(name).is_none());
             if let Some(used) = cpu.get(idx + 1) {
                 assert_eq!(used.as_u64(), Some(if runs { weight } else { 0 }), "{names:?}");
             }

@@ -5,7 +5,7 @@ use std::path::Path;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rftrace_export::{Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, WallClock, export, write_directory};
-use rftrace_read::{Error, SCHED_IN, SCHED_OUT, Summary, Task, Trace};
+use rftrace_read::{Error, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Summary, Task, Trace};
 use rftrace_views::{CallTree, Field, ReplayField, ReplayOptions, Report, TaskLines};
 
 use crate::dir::{A, B, Files, MAIN, MARK, entry, event, exit, lost, with_payload};
@@ -110,7 +110,7 @@ pub(crate) fn records() -> impl Strategy<Value = Vec<[u8; 16]>> {
             0 => entry(time, depth, addr),
             1 => exit(time, depth, addr),
             2 => lost(time, addr % 100),
-            3 => event(time, depth, [SCHED_IN, SCHED_OUT, MARK][addr as usize % 3]),
+            3 => event(time, depth, [SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, MARK][addr as usize % 4]),
             _ => event(time, depth, addr),
         };
         if payload && depth == 0 { with_payload(record) } else { record }

@@ -8,7 +8,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use rftrace_tests::CProgram;
+use rftrace_read::Trace;
+use rftrace_tests::{CProgram, golden};
 use rftrace_views::Report;
 use serde_json::{Value, json};
 
@@ -392,14 +393,18 @@ fn sorted(mut rows: Vec<(&str, u64, u64, u64)>) -> Value {
 
 #[test]
 fn data_are_what_the_report_has() {
-    let data = |dir: &Dir| {
-        let view = View::start(dir.path(), &[]);
+    let data = |dir: &Path| {
+        let view = View::start(dir, &[]);
         let (host, path) = view.parts();
         view.body(&format!("{path}data"), host)
     };
-    let rows = rows_of(&data(&sample()));
+    let rows = rows_of(&data(sample().path()));
     assert_eq!(rows, report(&sample().open()));
     assert!(rows.as_array().is_some_and(|rows| rows.contains(&json!(["linux:schedule", 2_000, 2_000, 1]))), "{rows}");
+    let preempted = golden::copy("preempted");
+    let rows = rows_of(&data(preempted.path()));
+    assert_eq!(rows, report(&Trace::open(preempted.path()).expect("a trace")));
+    assert_eq!(rows.as_array().map(Vec::len), Some(4), "{rows}");
     // Exits that are missing, exits of nothing, calls without time, functions without names.
     let mut random = 1_u64;
     for round in 0..12 {
@@ -423,7 +428,7 @@ fn data_are_what_the_report_has() {
         }
         // Some begin within calls.
         let dir = crate::dir::trace(&records[round * 5..]);
-        assert_eq!(rows_of(&data(&dir)), report(&dir.open()), "round {round}");
+        assert_eq!(rows_of(&data(dir.path())), report(&dir.open()), "round {round}");
     }
 }
 
@@ -442,7 +447,7 @@ pub(crate) const ROWS: &str = "(() => { const { app } = window.rftrace; return a
                     [row.name, row.total, row.self, row.calls]).sort(); })()";
 
 /// The same of a report.
-pub(crate) fn report(trace: &rftrace_read::Trace) -> Value {
+pub(crate) fn report(trace: &Trace) -> Value {
     let report = Report::read(trace).expect("a report");
     sorted(report.rows().iter().map(|row| (row.name.as_str(), row.total_ns, row.self_ns, row.calls)).collect())
 }
@@ -504,6 +509,31 @@ fn the_page_shows_what_the_report_does() {
             .as_str()
             .is_some_and(|text| text.contains(HOSTILE))
     );
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+/// The colours of a function, of waiting and of pre-empted time: of the page's light form and of the dark one.
+#[test]
+fn waiting_and_preempted_time_differ_in_colour() {
+    const NAMES: [&str; 3] = ["main", "linux:schedule", "linux:schedule (pre-empted)"];
+    if !rftrace_tests::require(&["chromium"]) {
+        return;
+    }
+    let dir = golden::copy("preempted");
+    let view = View::start(dir.path(), &[]);
+    let mut browser = Browser::start();
+    browser.open(&view.url);
+    for (is_dark, theme) in [(false, "light"), (true, "dark")] {
+        browser.dark(is_dark);
+        browser.wait(&format!("document.documentElement.dataset.theme === '{theme}'"));
+        let colours = browser.value(&format!(
+            "{}.map(name => rftrace.app.colours.fill(rftrace.app.trace.functions.indexOf(name)))",
+            json!(NAMES)
+        ));
+        let [main, waiting, preempted] = [0, 1, 2].map(|place| colours[place].as_str().expect("a colour").to_owned());
+        assert!(main != waiting && waiting != preempted && preempted != main, "{theme}: {colours}");
+        assert_eq!(browser.value("rftrace.app.colours.muted"), json!(waiting), "{theme}");
+    }
     assert_eq!(browser.complaints, [""; 0]);
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use rftrace_read::{Pattern, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, Task, Trace};
+use rftrace_read::{Pattern, Result, Task, Trace};
 use rftrace_views::{Line, TaskLines, What};
 
 use crate::list::{Cursor, Move};
@@ -428,10 +428,10 @@ impl<'t> Follow<'t> {
         let Some(((name, around), reader)) = self.path.split_last().zip(self.reader.as_ref()) else { return false };
         let task = &self.trace.tasks()[self.task];
         let is_entry = matches!(line.what, What::Enter { .. });
-        let is_wait = matches!(line.what, What::Event { id: SCHED_OUT | SCHED_OUT_PREEMPTED | SCHED_IN, .. });
         let is_named = match line.what {
             What::Enter { .. } | What::Call { .. } => line.name(self.trace, task) == name.as_str(),
-            _ => is_wait && name == SCHEDULE,
+            What::Event { off_cpu: Some(kind), .. } => kind.name() == name.as_str(),
+            _ => false,
         };
         if !is_named || self.is_anywhere {
             return is_named;

@@ -265,7 +265,7 @@ fn report_rows(view: &ReportView, area: Rect) -> impl Iterator<Item = Row<'stati
 fn report_detail(view: &ReportView) -> String {
     let wall = Duration(view.report.wall_ns()).to_string();
     let cpu = match view.report.cpu_ns() {
-        Some(cpu_ns) => format!("CPU {}", Duration(cpu_ns).to_string().trim_start()),
+        Some(cpu_ns) => format!("CPU {}{}", Duration(cpu_ns).text(), view.report.off_cpu()),
         None => "waiting counts as self time".into(),
     };
     let place = format!("{} of {}", view.cursor.selected + 1, view.report.rows().len());

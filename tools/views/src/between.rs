@@ -71,7 +71,7 @@ fn sum_up_between<'t>(
                 let mut rows = Rows::new(&blocks.directory.keys, own);
                 let open = add(collector, calls, &mut rows, sums, apart, &whole);
                 reader.go_to(edge, &whole);
-                reader.stack = CallStack::restored(open, edge.waiting_since, edge.mark.last_ns);
+                reader.stack = CallStack::restored(open, edge.off_cpu_since, edge.mark.last_ns);
             }
         }
         let Some(record) = reader.records.next().transpose()? else { break };
@@ -108,7 +108,7 @@ impl Reader<'_> {
     /// the outermost one on as there are any. `None` where other things differ, too.
     fn apart(&self, own: &TaskBlocks, edge: usize, functions: &Functions<'_>) -> Option<Vec<Apart>> {
         let (whole, here) = (own.open_at(edge), self.stack.frames());
-        if own.edges[edge].waiting_since != self.stack.waiting_since() || whole.len() != here.len() {
+        if own.edges[edge].off_cpu_since != self.stack.off_cpu_since() || whole.len() != here.len() {
             return None;
         }
         let mut all = Vec::new();
@@ -200,7 +200,7 @@ fn add<'t>(
     whole: &[Frame],
 ) -> Vec<Frame> {
     let cost = collector.trace().cost();
-    collector.add_uncounted(sums.nameless_calls, sums.waited_ns);
+    collector.add_uncounted(sums.nameless_calls, sums.off_cpu);
     let mut times = sums.times.into_iter();
     for row in sums.rows {
         let idx = rows.row(collector, row.key);
@@ -256,7 +256,7 @@ mod tests {
 
     /// Two tasks whose records fit, with recursion, two addresses of one function, functions that have a name only since a library was loaded,
     /// functions without one, a task that is open all the time and one that is not; context switches, also amid calls, in a file of their own and
-    /// among the records. And a task with a flaw.
+    /// among the records, every other one pre-empted. And a task with a flaw.
     fn trace(seed: u64) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
@@ -296,7 +296,8 @@ mod tests {
                 let is_out = number % 40 == 7;
                 if (is_out || number % 40 == 9 + random.below(20)) && tid != 9 {
                     // perf's, which may be amid other records; or those of records, one behind the other.
-                    let flags: u16 = if is_out { 1 << 13 } else { 0 };
+                    let preempted = u16::from(number % 80 == 7) << 14;
+                    let flags: u16 = if is_out { 1 << 13 | preempted } else { 0 };
                     switches.extend(14_u32.to_le_bytes());
                     switches.extend([flags, 24].map(u16::to_le_bytes).concat());
                     switches.extend([tid << 32 | 7, time_ns + random.below(30)].map(u64::to_le_bytes).concat());
@@ -304,7 +305,7 @@ mod tests {
                 // The second task has one function open from the beginning to the end, and more of them for a long while.
                 let least = if tid == 8 { 1 + (number / 1500) as usize } else { 0 };
                 if number % 50 == 8 {
-                    record(Kind::Event, 0, 200_002);
+                    record(Kind::Event, 0, if number % 100 == 8 { 200_007 } else { 200_002 });
                 } else if number % 50 == 9 {
                     record(Kind::Event, 0, 200_001);
                 } else if open.len() < 12 && (open.len() <= least || random.below(100) < 51) {
@@ -353,7 +354,8 @@ mod tests {
     #[test]
     fn parts_are_those_of_all_records() {
         let (mut n_reports, mut n_graphs, mut n_ways) = (0, 0, 0);
-        let functions = [None, Some("f0"), Some("[fl][12]"), Some("<*"), Some("linux:schedule")];
+        let functions =
+            [None, Some("f0"), Some("[fl][12]"), Some("<*"), Some("linux:schedule"), Some("linux:schedule (*")];
         let functions = functions.map(|function| function.map(|text| Pattern::new(text).unwrap()));
         for (seed, is_corrected, max_bytes) in [(3, false, 1 << 30), (99, true, 1 << 30), (1_234_567, true, 130_000)] {
             let dir = trace(seed);
@@ -364,6 +366,8 @@ mod tests {
                 trace
             };
             let (whole, mut trace) = (open(), open());
+            let off_cpu = read_with(&whole, &ReportOptions::default(), None).unwrap().off_cpu;
+            assert!(off_cpu.is_some_and(|times| times.waiting_ns > 0 && times.preempted_ns > 0));
             let [of_reports, other_of_reports] = blocks::<Table<'_>>(&whole, true, max_bytes);
             let [of_graphs, other_of_graphs] = blocks::<Ways<'_>>(&whole, false, max_bytes);
             let mut random = Random(seed + 5);

@@ -216,7 +216,7 @@ impl<'t> Maker<'t> {
                 self.made.first_ns = stats.first_ns;
             }
             (block.n_records, block.n_calls) = (stats.records, stats.calls);
-            (block.nameless_calls, block.waited_ns) = collector.uncounted();
+            (block.nameless_calls, block.off_cpu) = collector.uncounted();
             self.add_rows(&mut block, collector, n_open_rows);
             if self.made.keys.len() > C::MAX_KEPT {
                 return Ok(None);
@@ -241,7 +241,7 @@ impl<'t> Maker<'t> {
         let frames = now[n_shared..].to_vec();
         self.open.truncate(n_shared);
         self.open.extend(&frames);
-        self.made.edges.push(Edge { mark, waiting_since: stack.waiting_since(), n_shared, frames });
+        self.made.edges.push(Edge { mark, off_cpu_since: stack.off_cpu_since(), n_shared, frames });
     }
 
     /// Adds what was found in a block, but for rows of what was only open at its beginning.
@@ -379,6 +379,11 @@ mod tests {
         let mut damaged = made.clone();
         damaged[100] ^= 1;
         fs::write(&kept, &damaged).unwrap();
+        assert!(check(&open()) == made);
+        // Those of another version, too.
+        let mut older = made.clone();
+        older[15] -= 1;
+        fs::write(&kept, &older).unwrap();
         assert!(check(&open()) == made);
         // Of a block that is damaged records are read.
         damaged.clone_from(&made);

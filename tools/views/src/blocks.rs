@@ -12,10 +12,10 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use rftrace_read::{CallCost, Kept, KeptFile, Mark, Task, Trace, checksum};
+use rftrace_read::{CallCost, Kept, KeptFile, Mark, OffCpu, Task, Trace, checksum};
 use serde::{Deserialize, Serialize};
 
-use crate::collector::CallSums;
+use crate::collector::{CallSums, OffCpuTimes};
 use crate::keys::Keys;
 use crate::rows::CallTimes;
 use crate::stack::{EndedCall, Frame};
@@ -87,8 +87,8 @@ pub(crate) struct TaskBlocks {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Edge {
     pub(crate) mark: Mark,
-    /// Since when the task has no processor, if it has none.
-    pub(crate) waiting_since: Option<u64>,
+    /// Why and since when the task has no processor, if it has none.
+    pub(crate) off_cpu_since: Option<(OffCpu, u64)>,
     /// How many of the functions that are open at the edge before are so here, and are as they were.
     pub(crate) n_shared: usize,
     /// The others that are open.
@@ -102,7 +102,7 @@ pub(crate) struct Block {
     pub(crate) n_calls: u64,
     pub(crate) nameless_calls: u64,
     /// How long the task had no processor, if it got one again.
-    pub(crate) waited_ns: Option<u64>,
+    pub(crate) off_cpu: Option<OffCpuTimes>,
     /// Of the calls that begin and end here; and of functions that are entered alone. In the order in which they are found.
     pub(crate) rows: Vec<BlockRow>,
     /// The calls that began before and end here, in that order.
@@ -349,8 +349,8 @@ impl Sum {
         sum.n_records += next.n_records;
         sum.n_calls += next.n_calls;
         sum.nameless_calls += next.nameless_calls;
-        if let Some(waited_ns) = next.waited_ns {
-            sum.waited_ns = Some(sum.waited_ns.unwrap_or(0).saturating_add(waited_ns));
+        if let Some(times) = next.off_cpu {
+            sum.off_cpu.get_or_insert_default().add(times);
         }
         let mut times = next.times.into_iter();
         for row in next.rows {

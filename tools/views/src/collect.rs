@@ -5,10 +5,10 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use rftrace_read::{Kept, Record, Result, SCHEDULE, Task, Trace};
+use rftrace_read::{Kept, Record, Result, Task, Trace};
 
 use crate::by_value::ByValue;
-use crate::collector::{CallSums, Collector, TaskCalls};
+use crate::collector::{CallSums, Collector, OffCpuTimes, TaskCalls};
 use crate::correction::{Costs, Share};
 use crate::keys::Last;
 use crate::lines::Values;
@@ -50,7 +50,7 @@ pub(crate) struct Table<'t> {
     /// How often each row's function is open in the task that is being read; all are 0 at its end.
     n_open: Vec<u32>,
     pub(crate) nameless_calls: u64,
-    pub(crate) waited_ns: Option<u64>,
+    pub(crate) off_cpu: Option<OffCpuTimes>,
 }
 
 impl<'t> Table<'t> {
@@ -68,13 +68,13 @@ impl<'t> Table<'t> {
             task: 0,
             n_open: Vec::new(),
             nameless_calls: 0,
-            waited_ns: None,
+            off_cpu: None,
         }
     }
 
     /// Adds what was read of other tasks.
     pub(crate) fn merge(&mut self, other: Table<'_>) {
-        self.add_uncounted(other.nameless_calls, other.waited_ns);
+        self.add_uncounted(other.nameless_calls, other.off_cpu);
         let costs = other.costs.into_iter().map(Some).chain(std::iter::repeat(None));
         for ((row, found), costs) in other.rows.into_iter().zip(other.found).zip(costs) {
             let idx = match self.idx_of_label.get(&*row.label()) {
@@ -217,10 +217,10 @@ impl<'t> Collector<'t> for Table<'t> {
             }
             // Of those that an exit further out has ended nothing is known.
             Step::Leave(ended) => self.leave(calls, &ended, record.filter(|_| ended.has_exit))?,
-            Step::Event { waited_ns: Some(waited_ns), .. } => {
-                self.add_uncounted(0, Some(waited_ns));
-                let idx = self.row(SCHEDULE);
-                self.add(idx, CallSums::of_wait(waited_ns), true);
+            Step::Event { off_cpu: Some((kind, ns)), .. } => {
+                self.add_uncounted(0, Some(OffCpuTimes::of(kind, ns)));
+                let idx = self.row(kind.name());
+                self.add(idx, CallSums::of_off_cpu(ns), true);
             }
             Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
         }
@@ -277,15 +277,15 @@ impl<'t> Collector<'t> for Table<'t> {
         }
     }
 
-    fn add_uncounted(&mut self, nameless_calls: u64, waited_ns: Option<u64>) {
+    fn add_uncounted(&mut self, nameless_calls: u64, off_cpu: Option<OffCpuTimes>) {
         self.nameless_calls += nameless_calls;
-        if let Some(waited_ns) = waited_ns {
-            self.waited_ns = Some(self.waited_ns.unwrap_or(0).saturating_add(waited_ns));
+        if let Some(times) = off_cpu {
+            self.off_cpu.get_or_insert_default().add(times);
         }
     }
 
     fn row_of(&mut self, _around: Option<usize>, last: Last<&str>) -> usize {
-        self.row(if let Last::Called { name, .. } = last { name } else { SCHEDULE })
+        self.row(last.name().unwrap_or(OTHERS))
     }
 
     fn n_rows(&self) -> usize {
@@ -302,7 +302,7 @@ impl<'t> Collector<'t> for Table<'t> {
         (CallSums { total_ns, self_ns, calls, did_not_return, costs }, times)
     }
 
-    fn uncounted(&self) -> (u64, Option<u64>) {
-        (self.nameless_calls, self.waited_ns)
+    fn uncounted(&self) -> (u64, Option<OffCpuTimes>) {
+        (self.nameless_calls, self.off_cpu)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Not here: these rows (`collect`, `ways`), and where calls come from (`between`, `blocking`).
 
-use rftrace_read::{CallCost, Functions, Kept, Record, Result, Task, Trace};
+use rftrace_read::{CallCost, Functions, Kept, OffCpu, Record, Result, Task, Trace};
 use serde::{Deserialize, Serialize};
 
 use crate::assumed::AssumedFunctions;
@@ -33,8 +33,8 @@ impl CallSums {
     }
 
     /// Those of a time without a processor.
-    pub(crate) fn of_wait(waited_ns: u64) -> Self {
-        Self { total_ns: waited_ns, self_ns: waited_ns, calls: 1, ..Self::default() }
+    pub(crate) fn of_off_cpu(ns: u64) -> Self {
+        Self { total_ns: ns, self_ns: ns, calls: 1, ..Self::default() }
     }
 
     /// The same, if it is within another call of the row.
@@ -48,6 +48,28 @@ impl CallSums {
         self.calls += other.calls;
         self.did_not_return += other.did_not_return;
         self.costs.add(other.costs);
+    }
+}
+
+/// How long tasks had no processor, in nanoseconds, by the kind of these times.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OffCpuTimes {
+    pub(crate) waiting_ns: u64,
+    pub(crate) preempted_ns: u64,
+}
+
+impl OffCpuTimes {
+    /// One such time.
+    pub(crate) fn of(kind: OffCpu, ns: u64) -> Self {
+        match kind {
+            OffCpu::Waiting => Self { waiting_ns: ns, ..Self::default() },
+            OffCpu::Preempted => Self { preempted_ns: ns, ..Self::default() },
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.waiting_ns = self.waiting_ns.saturating_add(other.waiting_ns);
+        self.preempted_ns = self.preempted_ns.saturating_add(other.preempted_ns);
     }
 }
 
@@ -97,7 +119,7 @@ pub(crate) trait Collector<'t> {
     /// Adds the sums of other calls.
     fn add_sums(&mut self, row: usize, sums: CallSums, times: Option<Box<CallTimes>>);
     /// Adds what is in no row: calls without names, and how long the task had no processor.
-    fn add_uncounted(&mut self, nameless_calls: u64, waited_ns: Option<u64>);
+    fn add_uncounted(&mut self, nameless_calls: u64, off_cpu: Option<OffCpuTimes>);
 
     /// The row of a key, at the end of the way of another row.
     fn row_of(&mut self, around: Option<usize>, last: Last<&str>) -> usize;
@@ -108,5 +130,5 @@ pub(crate) trait Collector<'t> {
     /// Takes what was added to a row.
     fn take(&mut self, row: usize) -> (CallSums, Option<Box<CallTimes>>);
     /// The sums that are in no row.
-    fn uncounted(&self) -> (u64, Option<u64>);
+    fn uncounted(&self) -> (u64, Option<OffCpuTimes>);
 }

@@ -245,7 +245,8 @@ impl<'d> Compared<'d> {
     fn name_of(self, key: &Key) -> &'d str {
         match self.difference.keys.last(key) {
             Last::Called { name, .. } => name,
-            Last::Assumed | Last::Waited => "",
+            Last::OffCpu(kind) => kind.name(),
+            Last::Assumed => "",
         }
     }
 

@@ -18,6 +18,11 @@ pub(crate) enum Unit {
 }
 
 impl Duration {
+    /// Returns the text without the blanks that make columns.
+    pub fn text(self) -> String {
+        self.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
     pub(crate) fn unit(self) -> Unit {
         match self.0 {
             0..1_000_000 => Unit::Micros,
@@ -58,5 +63,6 @@ mod tests {
         ] {
             assert_eq!(Duration(nanos).to_string(), text);
         }
+        assert_eq!([1, 75_250_999_999].map(|nanos| Duration(nanos).text()), ["0.001 us", "75.250 s"]);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::{self, Write};
 
-use rftrace_read::{CallCost, Error, Pattern, Result, SCHEDULE, Summary, Task, Trace};
+use rftrace_read::{CallCost, Error, Pattern, Result, Summary, Task, Trace};
 
 use crate::collector::CallSums;
 use crate::correction::{Cost, Costs, Share, correction};
@@ -448,7 +448,7 @@ impl Reader<'_> {
             };
             let called = match path.last {
                 Last::Called { addr, .. } => Some(addr),
-                Last::Assumed | Last::Waited => None,
+                Last::Assumed | Last::OffCpu(_) => None,
             };
             let is_asked_for =
                 around.is_none() && called.is_some() && self.function.is_some_and(|function| function.matches(name));
@@ -514,10 +514,10 @@ impl Reader<'_> {
                     backtrace.cost.add(call.costs.total);
                 }
             }
-            Step::Event { waited_ns: Some(waited_ns), .. } => {
-                let name = self.names.number(SCHEDULE);
+            Step::Event { off_cpu: Some((kind, ns)), .. } => {
+                let name = self.names.number(kind.name());
                 if let Some(node) = around.and_then(|around| self.child(around, name)) {
-                    self.add(node, CallSums::of_wait(waited_ns));
+                    self.add(node, CallSums::of_off_cpu(ns));
                 }
             }
             Step::Event { .. } | Step::StrayExit { .. } | Step::Lost { .. } => {}

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
+use rftrace_read::OffCpu;
 use serde::{Deserialize, Serialize};
 
 /// Numbered functions, or ways.
@@ -36,7 +37,7 @@ pub(crate) enum Last<Name> {
     /// A function, by its name and the address that was recorded.
     Called { name: Name, addr: u64 },
     /// Time without a processor.
-    Waited,
+    OffCpu(OffCpu),
 }
 
 impl Hash for Key {
@@ -45,7 +46,7 @@ impl Hash for Key {
         let (name, addr) = match self.last {
             Last::Called { name, addr } => (name, addr),
             Last::Assumed => (0, 1),
-            Last::Waited => (0, 2),
+            Last::OffCpu(kind) => (0, kind.event()),
         };
         state.write_u64(u64::from(self.around.unwrap_or(u32::MAX)) << 32 | u64::from(name));
         state.write_u64(addr);
@@ -58,7 +59,18 @@ impl<Name> Last<Name> {
         match self {
             Self::Assumed => Last::Assumed,
             Self::Called { name, addr } => Last::Called { name: name_of(name), addr },
-            Self::Waited => Last::Waited,
+            Self::OffCpu(kind) => Last::OffCpu(kind),
+        }
+    }
+}
+
+impl<'n> Last<&'n str> {
+    /// The name that views show; none for a function whose entry is not among the records.
+    pub(crate) fn name(self) -> Option<&'n str> {
+        match self {
+            Self::Assumed => None,
+            Self::Called { name, .. } => Some(name),
+            Self::OffCpu(kind) => Some(kind.name()),
         }
     }
 }
@@ -83,7 +95,7 @@ impl Keys {
         self.keys.iter().enumerate().all(|(number, key)| {
             let has_name = match key.last {
                 Last::Called { name, .. } => (name as usize) < self.names.len(),
-                Last::Assumed | Last::Waited => true,
+                Last::Assumed | Last::OffCpu(_) => true,
             };
             has_name && key.around.is_none_or(|around| (around as usize) < number)
         })

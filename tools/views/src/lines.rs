@@ -5,10 +5,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use rftrace_read::{
-    Kind, Record, Records, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, SCHEDULE_PREEMPTED, Task, Trace,
-    Warnings,
-};
+use rftrace_read::{Kind, OffCpu, Record, Records, Result, SCHED_IN, Task, Trace, Warnings};
 
 use crate::stack::{CallStack, Step};
 
@@ -87,7 +84,9 @@ pub enum What {
     Event {
         /// The event's number.
         id: u64,
-        /// True if the line stands for both halves of a context switch.
+        /// The kind of the time without a processor that the event begins or ends, if it does one of these.
+        off_cpu: Option<OffCpu>,
+        /// True if the line stands for both ends of that time.
         is_whole: bool,
     },
     /// Records were lost.
@@ -111,8 +110,7 @@ impl Line {
     /// Returns the name of the function or event; empty for an event without a name.
     pub fn name<'t>(&self, trace: &'t Trace, task: &Task) -> Cow<'t, str> {
         match self.what {
-            What::Event { id: SCHED_OUT, is_whole: true } => SCHEDULE.into(),
-            What::Event { id: SCHED_OUT_PREEMPTED, is_whole: true } => SCHEDULE_PREEMPTED.into(),
+            What::Event { off_cpu: Some(kind), is_whole: true, .. } => kind.name().into(),
             What::Event { id, .. } => trace.events().name(id),
             What::Lost { .. } => "".into(),
             _ => self.function().map_or("".into(), |addr| trace.function_name(task, self.time_ns, addr)),
@@ -224,16 +222,18 @@ impl LineMaker {
                 }
                 Step::StrayExit { addr, .. } => line.what = What::StrayExit { addr },
                 Step::Lost { count } => line.what = What::Lost { count },
-                Step::Event { id, waited_ns } => {
-                    line.duration_ns = waited_ns;
+                Step::Event { id, off_cpu } => {
+                    line.duration_ns = off_cpu.map(|(_, ns)| ns);
+                    let begun = OffCpu::of_event(id);
                     let is_in = |next: &&Record| next.kind == Kind::Event && next.addr == SCHED_IN;
-                    let whole = next.filter(|_| matches!(id, SCHED_OUT | SCHED_OUT_PREEMPTED)).filter(is_in);
+                    let whole = next.filter(|_| begun.is_some()).filter(is_in);
                     if let Some(next) = whole {
                         takes_next = true;
                         line.duration_ns = Some(next.time_ns.saturating_sub(record.time_ns));
                         self.calls.apply(next, |a, b| a == b, &mut Vec::new());
                     }
-                    line.what = What::Event { id, is_whole: whole.is_some() };
+                    let off_cpu = begun.or(off_cpu.map(|(kind, _)| kind));
+                    line.what = What::Event { id, off_cpu, is_whole: whole.is_some() };
                 }
             }
             show(line);

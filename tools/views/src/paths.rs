@@ -2,14 +2,14 @@
 //!
 //! Not here: the graph (`graph`), the search for paths (`ways`), and the storage (`rftrace-read`).
 
-use rftrace_read::{Error, Kept, Result, SCHEDULE, Summary, Trace, some_at_a_time};
+use rftrace_read::{Error, Kept, Result, Summary, Trace, some_at_a_time};
 use serde::{Deserialize, Serialize};
 
 use crate::between::sum_up;
 use crate::blocking::Limits;
 use crate::blocks::Blocks;
 use crate::collector::{CallSums, Collector};
-use crate::keys::{Key, Keys, Last};
+use crate::keys::{Key, Keys};
 use crate::ways::{MAX_WAYS, Ways};
 
 /// All ways of a trace, in the order in which they were first gone.
@@ -101,11 +101,7 @@ impl Paths {
 
     /// The name of a way's last function; none for one whose entry is not among the records.
     pub(crate) fn last_name(&self, way: &Key) -> Option<&str> {
-        match self.keys.last(way) {
-            Last::Assumed => None,
-            Last::Called { name, .. } => Some(name),
-            Last::Waited => Some(SCHEDULE),
-        }
+        self.keys.last(way).name()
     }
 }
 
@@ -152,7 +148,7 @@ mod tests {
                 if number % 701 == 700 {
                     record(Kind::Lost, 0, 3);
                 } else if number % 50 == 7 {
-                    record(Kind::Event, 0, 200_002);
+                    record(Kind::Event, 0, [200_002, 200_007][number as usize / 50 % 2]);
                 } else if number % 50 == 8 {
                     record(Kind::Event, 0, 200_001);
                 } else if open.len() < 6 && (open.is_empty() || random(100) < 52) {
@@ -181,9 +177,8 @@ mod tests {
             assert_eq!(trace.cost().is_some(), is_corrected);
             let paths = || Paths::parse(&postcard::to_stdvec(&Paths::read(&trace, None).unwrap()).unwrap());
             assert_eq!(paths(), Some(Paths::read(&trace, None).unwrap()));
-            for function in
-                [None, Some("f0"), Some("f[12]"), Some("f*"), Some("<*"), Some("linux:schedule"), Some("no")]
-            {
+            let functions = ["f0", "f[12]", "f*", "<*", "linux:schedule", "linux:schedule (*", "no"];
+            for function in std::iter::once(None).chain(functions.map(Some)) {
                 let function = function.map(|text| Pattern::new(text).unwrap());
                 let text = |paths| {
                     let graph = Graph::of(&trace, function.as_ref(), paths).unwrap();

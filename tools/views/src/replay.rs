@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::mem;
 
 use rftrace_format::ending;
-use rftrace_read::{AllRecords, Error, Record, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Summary, Task, Trace};
+use rftrace_read::{AllRecords, Error, OffCpu, Record, Result, SCHED_IN, Summary, Task, Trace};
 
 use crate::columns::ReplayField;
 use crate::duration::{Duration, Unit};
@@ -389,7 +389,7 @@ impl Printer<'_> {
 /// The number of the event, if it is a context switch: uftrace shows that as an address.
 fn context_switch(line: &Line) -> Option<u64> {
     match line.what {
-        What::Event { id: id @ (SCHED_IN | SCHED_OUT | SCHED_OUT_PREEMPTED), .. } => Some(id),
+        What::Event { id, .. } if id == SCHED_IN || OffCpu::of_event(id).is_some() => Some(id),
         _ => None,
     }
 }

@@ -6,7 +6,9 @@ use std::cmp::Ordering;
 
 use rftrace_read::{CallCost, Result, Summary, Trace};
 
+use crate::collector::OffCpuTimes;
 use crate::correction::{Share, correction};
+use crate::duration::Duration;
 use crate::rows::{ReportOptions, Row};
 use crate::stats::TaskStats;
 use crate::sums::{self, Sums};
@@ -14,14 +16,15 @@ use crate::sums::{self, Sums};
 /// The functions of a trace with their times.
 ///
 /// A call without a recorded entry or exit counts for the time between the first and the last record that it spans.
-/// Recorded time without a processor is a row of its own, `linux:schedule`, and not part of any function's own time.
+/// Recorded time without a processor is no part of any function's own time: each of its [kinds](rftrace_read::OffCpu) is
+/// a row of its own.
 #[derive(Debug)]
 pub struct Report {
     rows: Vec<Row>,
     tasks: Vec<TaskStats>,
     summary: Summary,
-    /// How long tasks were without a processor, in all, if that was recorded.
-    waited_ns: Option<u64>,
+    /// How long tasks had no processor, in all, if that was recorded.
+    off_cpu: Option<OffCpuTimes>,
     has_sources: bool,
     cost: Option<CallCost>,
     share: Share,
@@ -53,10 +56,10 @@ impl Report {
     ///
     /// Those of [`Report::read`].
     pub fn read_with(trace: &Trace, options: &ReportOptions) -> Result<Self> {
-        let Sums { rows, share, nameless_calls, waited_ns, mut summary, tasks } = sums::kept(trace, options)?;
+        let Sums { rows, share, nameless_calls, off_cpu, mut summary, tasks } = sums::kept(trace, options)?;
         summary.nameless_calls = nameless_calls;
-        let waited_ns = waited_ns.or(trace.has_schedule()?.then_some(0));
-        Ok(Self { rows, tasks, summary, waited_ns, has_sources: trace.has_sources(), cost: trace.cost(), share })
+        let off_cpu = off_cpu.or(trace.has_schedule()?.then(OffCpuTimes::default));
+        Ok(Self { rows, tasks, summary, off_cpu, has_sources: trace.has_sources(), cost: trace.cost(), share })
     }
 
     /// Returns the time from the first record to the last one, in nanoseconds.
@@ -72,7 +75,48 @@ impl Report {
     pub fn cpu_ns(&self) -> Option<u64> {
         let spans = self.tasks.iter().map(|task| task.last_ns.saturating_sub(task.first_ns));
         let span_ns = spans.fold(0, u64::saturating_add);
-        self.waited_ns.map(|waited_ns| span_ns.saturating_sub(waited_ns))
+        self.off_cpu.map(|times| span_ns.saturating_sub(times.waiting_ns).saturating_sub(times.preempted_ns))
+    }
+
+    /// Returns the time for which tasks waited, without a processor because they gave it up, in nanoseconds: the sum over
+    /// all tasks. `None` if context switches were not recorded.
+    pub fn waiting_ns(&self) -> Option<u64> {
+        self.off_cpu.map(|times| times.waiting_ns)
+    }
+
+    /// Returns the time for which tasks were pre-empted, without a processor because another task had it, in nanoseconds:
+    /// the sum over all tasks. `None` if context switches were not recorded.
+    pub fn preempted_ns(&self) -> Option<u64> {
+        self.off_cpu.map(|times| times.preempted_ns)
+    }
+
+    /// Returns the times without a processor as text, each behind a comma, such as `, waiting 3.500 us, pre-empted 1.000 us`.
+    /// Times of 0 are left out.
+    pub fn off_cpu(&self) -> String {
+        let times = [("waiting", self.waiting_ns()), ("pre-empted", self.preempted_ns())];
+        let text = |(word, ns): (&str, Option<u64>)| {
+            let ns = ns.filter(|&ns| ns > 0)?;
+            Some(format!(", {word} {}", Duration(ns).text()))
+        };
+        times.into_iter().filter_map(text).collect()
+    }
+
+    /// Returns a text about a busy machine, such as `the machine was busy: 3.500 s pre-empted`, if other tasks had the
+    /// processor for at least a tenth of the time in which this trace's tasks wanted one.
+    pub fn busy_machine(&self) -> Option<String> {
+        /// One in so many.
+        const LARGE_PART: u64 = 10;
+
+        let (busy_ns, preempted_ns) = (self.cpu_ns()?, self.preempted_ns()?);
+        let is_large = preempted_ns > 0 && preempted_ns >= busy_ns.saturating_add(preempted_ns) / LARGE_PART;
+        is_large.then(|| format!("the machine was busy: {} pre-empted", Duration(preempted_ns).text()))
+    }
+
+    /// Returns what has to be known to compare the times with those of another trace: [`Report::correction`], and
+    /// [`Report::busy_machine`].
+    pub fn conditions(&self) -> String {
+        let busy = self.busy_machine().map_or_else(String::new, |busy| format!("; {busy}"));
+        self.correction() + &busy
     }
 
     /// Returns the rows in the order of the functions' first returns. All functions after a million rows share one.
@@ -109,5 +153,59 @@ impl Report {
     /// Puts the rows into an order.
     pub(crate) fn order(&mut self, compare: impl FnMut(&Row, &Row) -> Ordering) {
         self.rows.sort_by(compare);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rftrace_read::Warnings;
+
+    use super::*;
+
+    /// The report of a task that lasted 10 us, of which so long it waited and was pre-empted.
+    fn report(off_cpu: Option<[u64; 2]>) -> Report {
+        let task = TaskStats {
+            tid: 7,
+            pid: 7,
+            records: 2,
+            calls: 1,
+            lost_calls: 0,
+            deep_calls: 0,
+            overwritten: false,
+            first_ns: 1_000,
+            last_ns: 11_000,
+            warnings: Warnings::default(),
+        };
+        Report {
+            rows: Vec::new(),
+            tasks: vec![task],
+            summary: Summary::default(),
+            off_cpu: off_cpu.map(|[waiting_ns, preempted_ns]| OffCpuTimes { waiting_ns, preempted_ns }),
+            has_sources: false,
+            cost: None,
+            share: Share::default(),
+        }
+    }
+
+    #[test]
+    fn times_with_and_without_a_processor() {
+        let times = |report: &Report| [report.cpu_ns(), report.waiting_ns(), report.preempted_ns()];
+        let both = report(Some([3_500, 1_000]));
+        assert_eq!(times(&both), [Some(5_500), Some(3_500), Some(1_000)]);
+        assert_eq!(both.off_cpu(), ", waiting 3.500 us, pre-empted 1.000 us");
+        let neither = report(Some([0, 0]));
+        assert_eq!((times(&neither), neither.off_cpu()), ([Some(10_000), Some(0), Some(0)], String::new()));
+        let unknown = report(None);
+        assert_eq!((times(&unknown), unknown.off_cpu()), ([None; 3], String::new()));
+    }
+
+    #[test]
+    fn a_machine_is_busy_where_a_tenth_of_the_wanted_time_is_pre_empted() {
+        let told = |off_cpu| report(off_cpu).busy_machine();
+        // 5 us of the 10 are no time in which it wanted a processor.
+        assert_eq!(told(Some([5_000, 500])).as_deref(), Some("the machine was busy: 0.500 us pre-empted"));
+        for quiet in [Some([5_000, 499]), Some([10_000, 0]), None] {
+            assert_eq!(told(quiet), None, "{quiet:?}");
+        }
     }
 }

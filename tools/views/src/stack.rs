@@ -1,9 +1,6 @@
 //! A task's call stack, rebuilt from its records.
 
-use rftrace_read::{
-    DID_NOT_RETURN, FIRST_KERNEL_ADDRESS, Kind, Record, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Warning, Warnings,
-    inlined,
-};
+use rftrace_read::{DID_NOT_RETURN, FIRST_KERNEL_ADDRESS, Kind, OffCpu, Record, SCHED_IN, Warning, Warnings, inlined};
 use serde::{Deserialize, Serialize};
 
 /// How far down the stack the function of an exit is searched for: uftrace's deepest stack.
@@ -36,12 +33,12 @@ pub enum Step {
         /// The time in nanoseconds.
         time_ns: u64,
     },
-    /// An event. If it ends a time without a processor, it has the duration of that time.
+    /// An event.
     Event {
         /// The event's number; [`Trace::events`](rftrace_read::Trace::events) has the name.
         id: u64,
-        /// The duration without a processor in nanoseconds.
-        waited_ns: Option<u64>,
+        /// The time without a processor that the event ends, if it ends one: its kind, and its nanoseconds.
+        off_cpu: Option<(OffCpu, u64)>,
     },
     /// Records were lost.
     Lost {
@@ -130,7 +127,7 @@ pub struct CallStack {
     n_too_deep: u64,
     /// True if the next entry's or exit's depth says how many functions are open.
     trusts_depth: bool,
-    waiting_since: Option<u64>,
+    off_cpu_since: Option<(OffCpu, u64)>,
     last_ns: u64,
     warnings: Warnings,
 }
@@ -148,16 +145,16 @@ impl CallStack {
             frames: Vec::new(),
             n_too_deep: 0,
             trusts_depth: true,
-            waiting_since: None,
+            off_cpu_since: None,
             last_ns: 0,
             warnings: Warnings::default(),
         }
     }
 
     /// As it was behind a record at this time, of records that all fit.
-    pub(crate) fn restored(mut frames: Vec<Frame>, waiting_since: Option<u64>, last_ns: u64) -> Self {
+    pub(crate) fn restored(mut frames: Vec<Frame>, off_cpu_since: Option<(OffCpu, u64)>, last_ns: u64) -> Self {
         frames.iter_mut().for_each(|frame| frame.first_addr = frame.addr);
-        Self { frames, waiting_since, last_ns, trusts_depth: false, ..Self::new() }
+        Self { frames, off_cpu_since, last_ns, trusts_depth: false, ..Self::new() }
     }
 
     /// The open functions, outermost first.
@@ -165,9 +162,9 @@ impl CallStack {
         &self.frames
     }
 
-    /// Since when the task has no processor, if it has none.
-    pub(crate) fn waiting_since(&self) -> Option<u64> {
-        self.waiting_since
+    /// Why and since when the task has no processor, if it has none.
+    pub(crate) fn off_cpu_since(&self) -> Option<(OffCpu, u64)> {
+        self.off_cpu_since
     }
 
     /// Returns the flaws found so far.
@@ -221,8 +218,8 @@ impl CallStack {
                 self.frames.last_mut().into_iter().for_each(|frame| frame.did_not_return = true);
             }
             Kind::Event => {
-                let waited_ns = self.schedule(addr, time_ns);
-                steps.push(Step::Event { id: addr, waited_ns });
+                let off_cpu = self.schedule(addr, time_ns);
+                steps.push(Step::Event { id: addr, off_cpu });
             }
             Kind::Lost => {
                 self.trusts_depth = true;
@@ -285,22 +282,17 @@ impl CallStack {
         Some(ended)
     }
 
-    /// Takes a context switch into account. Returns how long the task had no processor, if it got one again.
-    fn schedule(&mut self, event: u64, time_ns: u64) -> Option<u64> {
-        match event {
-            SCHED_OUT | SCHED_OUT_PREEMPTED => {
-                self.waiting_since = Some(time_ns);
-                None
-            }
-            SCHED_IN => {
-                let waited_ns = time_ns.saturating_sub(self.waiting_since.take()?);
-                if let Some(frame) = self.frames.last_mut() {
-                    frame.children_ns = frame.children_ns.saturating_add(waited_ns);
-                }
-                Some(waited_ns)
-            }
-            _ => None,
+    /// Takes a context switch into account. Returns why and how long the task had no processor, if it got one again.
+    fn schedule(&mut self, event: u64, time_ns: u64) -> Option<(OffCpu, u64)> {
+        if let Some(kind) = OffCpu::of_event(event) {
+            self.off_cpu_since = Some((kind, time_ns));
         }
+        let (kind, since_ns) = self.off_cpu_since.take_if(|_| event == SCHED_IN)?;
+        let off_cpu_ns = time_ns.saturating_sub(since_ns);
+        if let Some(frame) = self.frames.last_mut() {
+            frame.children_ns = frame.children_ns.saturating_add(off_cpu_ns);
+        }
+        Some((kind, off_cpu_ns))
     }
 }
 
@@ -311,6 +303,8 @@ pub(crate) fn is_hooked(addr: Option<u64>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rftrace_read::{SCHED_OUT, SCHED_OUT_PREEMPTED};
+
     use super::*;
 
     fn record(kind: Kind, time_ns: u64, depth: u16, addr: u64) -> Record {
@@ -434,17 +428,22 @@ mod tests {
     }
 
     #[test]
-    fn waiting_is_not_a_functions_own_time() {
+    fn time_without_a_processor_is_not_a_functions_own_time() {
         let (found, mut stack) = steps(&[
             record(Kind::Event, 1, 0, SCHED_IN),
             record(Kind::Entry, 10, 0, 100),
             record(Kind::Event, 12, 1, SCHED_OUT),
             record(Kind::Event, 17, 1, SCHED_IN),
+            record(Kind::Event, 19, 1, SCHED_OUT_PREEMPTED),
+            record(Kind::Event, 20, 1, 1_000_000),
+            record(Kind::Event, 22, 1, SCHED_IN),
         ]);
-        assert_eq!(found[0], Step::Event { id: SCHED_IN, waited_ns: None });
-        assert_eq!(found[3], Step::Event { id: SCHED_IN, waited_ns: Some(5) });
+        assert_eq!(found[0], Step::Event { id: SCHED_IN, off_cpu: None });
+        assert_eq!(found[3], Step::Event { id: SCHED_IN, off_cpu: Some((OffCpu::Waiting, 5)) });
+        assert_eq!(found[5], Step::Event { id: 1_000_000, off_cpu: None });
+        assert_eq!(found[6], Step::Event { id: SCHED_IN, off_cpu: Some((OffCpu::Preempted, 3)) });
         let mut rest = Vec::new();
         stack.finish(stack.last_ns(), &mut rest);
-        assert_eq!(rest, [Step::Leave(EndedCall { has_exit: false, ..ended(100, 17, 7, 2) })]);
+        assert_eq!(rest, [Step::Leave(EndedCall { has_exit: false, ..ended(100, 22, 12, 4) })]);
     }
 }

@@ -12,6 +12,7 @@ use crate::between::sum_up;
 use crate::blocking::{LONG_BYTES, Limits};
 use crate::blocks::Blocks;
 use crate::collect::Table;
+use crate::collector::OffCpuTimes;
 use crate::correction::Share;
 use crate::rows::{ReportOptions, Row};
 use crate::stats::TaskStats;
@@ -31,7 +32,7 @@ pub(crate) struct Sums {
     /// But for calls without names.
     pub(crate) summary: Summary,
     pub(crate) nameless_calls: u64,
-    pub(crate) waited_ns: Option<u64>,
+    pub(crate) off_cpu: Option<OffCpuTimes>,
 }
 
 /// The kept sums of a trace, or those read from its records.
@@ -131,7 +132,7 @@ pub(crate) fn read_with(trace: &Trace, options: &ReportOptions, blocks: Option<&
     // Functions found by other threads were found in an earlier task than this.
     table.task = usize::MAX;
     tables.for_each(|other| table.merge(other));
-    (sums.nameless_calls, sums.waited_ns) = (table.nameless_calls, table.waited_ns);
+    (sums.nameless_calls, sums.off_cpu) = (table.nameless_calls, table.off_cpu);
     (sums.rows, sums.share) = table.into_rows();
     Ok(sums)
 }

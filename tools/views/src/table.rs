@@ -195,13 +195,11 @@ impl Report {
     fn write_table(&self, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
         let n_tasks = self.tasks().iter().filter(|task| task.records > 0).count();
         let threads = if n_tasks == 1 { "thread" } else { "threads" };
-        // Without what makes columns.
-        let text = |ns| Duration(ns).to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         let cpu = match self.cpu_ns() {
-            Some(cpu_ns) => format!("CPU {} of {n_tasks} {threads}", text(cpu_ns)),
+            Some(cpu_ns) => format!("CPU {} of {n_tasks} {threads}{}", Duration(cpu_ns).text(), self.off_cpu()),
             None => format!("{n_tasks} {threads}; waiting counts as self time, as context switches were not recorded"),
         };
-        writeln!(out, "  Wall {}, {cpu}; {}", text(self.wall_ns()), self.correction())?;
+        writeln!(out, "  Wall {}, {cpu}; {}", Duration(self.wall_ns()).text(), self.correction())?;
         for field in fields {
             write!(out, "  {:>10}", field.title())?;
         }

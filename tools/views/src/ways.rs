@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use rftrace_read::{Error, Kept, Record, Result, Trace};
 
-use crate::collector::{CallSums, Collector, TaskCalls};
+use crate::collector::{CallSums, Collector, OffCpuTimes, TaskCalls};
 use crate::keys::{Key, Keys, Last};
 use crate::rows::CallTimes;
 use crate::stack::{EndedCall, Step};
@@ -103,9 +103,9 @@ impl<'t> Collector<'t> for Ways<'t> {
                 let Some((way, _)) = self.close(calls, &ended) else { return Ok(()) };
                 self.add(way, CallSums::of(self.trace.cost(), &ended), true);
             }
-            Step::Event { waited_ns: Some(waited_ns), .. } => {
-                let way = self.way(around, Last::Waited);
-                self.add(way, CallSums::of_wait(waited_ns), true);
+            Step::Event { off_cpu: Some((kind, ns)), .. } => {
+                let way = self.way(around, Last::OffCpu(kind));
+                self.add(way, CallSums::of_off_cpu(ns), true);
             }
             Step::Event { .. } | Step::StrayExit { .. } | Step::Lost { .. } => {}
         }
@@ -137,7 +137,7 @@ impl<'t> Collector<'t> for Ways<'t> {
         }
     }
 
-    fn add_uncounted(&mut self, nameless_calls: u64, _waited_ns: Option<u64>) {
+    fn add_uncounted(&mut self, nameless_calls: u64, _off_cpu: Option<OffCpuTimes>) {
         self.nameless_calls += nameless_calls;
     }
 
@@ -159,7 +159,7 @@ impl<'t> Collector<'t> for Ways<'t> {
         (std::mem::take(&mut self.sums[row]), None)
     }
 
-    fn uncounted(&self) -> (u64, Option<u64>) {
+    fn uncounted(&self) -> (u64, Option<OffCpuTimes>) {
         (self.nameless_calls, None)
     }
 }

@@ -8,7 +8,7 @@ use super::Zoom;
 use super::blocks::{Block, Decoder, Kind as Packed, Merger};
 use super::store::{Cursor, Lane, read_directory};
 use crate::numbers::take_number;
-use crate::pack::Page;
+use crate::pack::{Page, preempted};
 
 /// Two threads with calls of all lengths, recursion, waiting, and exits and entries that are missing. Of few functions, if that is asked for,
 /// so that there are few ways; then the outermost call lasts until the end.
@@ -42,7 +42,7 @@ fn trace(dir: &tempfile::TempDir, has_few: bool) -> Trace {
                 bytes.extend(record.encode());
             };
             if number % 50 == 7 {
-                record(Kind::Event, 0, 200_002);
+                record(Kind::Event, 0, [200_002, 200_007][number as usize / 50 % 2]);
             } else if number % 50 == 8 {
                 record(Kind::Event, 0, 200_001);
             } else if open.len() < 5 && (open.len() <= usize::from(has_few) || random(100) < 52) {
@@ -125,6 +125,8 @@ fn made_of(has_few: bool) -> Made {
     let (page, zoom) = (Page::read(&trace, "", u64::MAX).unwrap(), Zoom::make(&trace, "").unwrap());
     assert_eq!(page.summary(), zoom.summary());
     assert_eq!(page.n_calls(), zoom.n_calls());
+    assert_eq!(zoom.head.preempted, preempted(&zoom.head.functions));
+    assert!(zoom.head.preempted.is_some());
     assert!(zoom.n_calls() > 80_000);
     Made { zoom, calls: calls(&page), _dir: dir }
 }
@@ -377,7 +379,7 @@ fn check_sums(made: &Made, ranges: &[(u64, u64)]) {
 #[test]
 fn hits_are_found_one_by_one_in_order() {
     let made = made();
-    for name in ["f299", "f5", "linux:schedule"] {
+    for name in ["f299", "f5", "linux:schedule", "linux:schedule (pre-empted)"] {
         let mut expected = Vec::new();
         for (task, lanes) in made.calls.iter().enumerate() {
             for (depth, calls) in lanes.iter().enumerate() {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use rftrace_format::files::INFO;
 use rftrace_format::opener::{self, MOST_TEXT};
-use rftrace_read::{Gaps, Trace};
+use rftrace_read::{Gaps, OffCpu, Trace};
 use rftrace_views::{Duration, Report, Row, TaskStats};
 
 use super::names::shortened;
@@ -25,8 +25,6 @@ use crate::commands::unfinished;
 const DEFAULT_COLUMNS: usize = 120;
 /// Those before a function's name.
 const COLUMNS_OF_NUMBERS: usize = 50;
-/// A time without a processor is no function.
-const NO_FUNCTION: &str = "linux:schedule";
 
 /// Content of one trace.
 struct Recorded {
@@ -85,10 +83,11 @@ fn read(dir: &Path) -> Result<(Report, Gaps)> {
 fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
     let tasks = recorded.report.tasks();
     let sum = |value: fn(&TaskStats) -> u64| tasks.iter().map(value).fold(0, u64::saturating_add);
-    let n_functions = recorded.report.rows().iter().filter(|row| row.name != NO_FUNCTION).count();
+    let n_functions = functions(&recorded.report).count();
     let n_tasks = tasks.iter().filter(|task| task.records > 0).count();
     let losses = losses(recorded.report.summary(), &recorded.gaps);
-    let cpu = recorded.report.cpu_ns().map(|ns| format!(" (CPU {})", Duration(ns).to_string().trim()));
+    let off_cpu = recorded.report.off_cpu();
+    let cpu = recorded.report.cpu_ns().map(|ns| format!(" (CPU {}{off_cpu})", Duration(ns).text()));
     let of = if is_one_of_many { format!("{}: ", recorded.program) } else { String::new() };
     let none_lost = if losses.is_empty() { ", none lost" } else { "" };
     status(
@@ -101,7 +100,7 @@ fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
             plural(n_functions as u64, "function"),
             n_tasks,
             plural(n_tasks as u64, "thread"),
-            Duration(recorded.report.wall_ns()).to_string().trim(),
+            Duration(recorded.report.wall_ns()).text(),
             cpu.unwrap_or_default(),
         ),
     );
@@ -112,6 +111,9 @@ fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
         let text =
             format!("{of}{} {} not recorded, and why: {}", HumanCount(n), plural(n, "function"), shell_word(&list));
         status("Left out", &text);
+    }
+    if let Some(busy) = recorded.report.busy_machine() {
+        warning(&format!("{of}{busy}"));
     }
     for loss in &losses {
         warning(&format!("{of}{loss}"));
@@ -125,11 +127,16 @@ fn plural(count: u64, word: &str) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }
 }
 
+/// The rows of functions: time without a processor is none.
+fn functions(report: &Report) -> impl Iterator<Item = &Row> {
+    report.rows().iter().filter(|row| OffCpu::of_name(&row.name).is_none())
+}
+
 /// The functions of all traces.
 fn merged(recorded: &[Recorded]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     let mut idx_of_name = HashMap::new();
-    for row in recorded.iter().flat_map(|one| one.report.rows()).filter(|row| row.name != NO_FUNCTION) {
+    for row in recorded.iter().flat_map(|one| functions(&one.report)) {
         match idx_of_name.get(&row.name) {
             Some(&idx) => {
                 let sum: &mut Row = &mut rows[idx];
@@ -222,7 +229,16 @@ fn largest(recorded: &[Recorded]) -> Option<&Recorded> {
 
 #[cfg(test)]
 mod tests {
+    use rftrace_tests::golden;
+
     use super::*;
+
+    #[test]
+    fn time_without_a_processor_is_no_function() {
+        let report = Report::read(&Trace::open(golden::copy("preempted").path()).unwrap()).unwrap();
+        assert_eq!(report.rows().len(), 4);
+        assert_eq!(functions(&report).map(|row| &row.name).collect::<Vec<_>>(), ["main", "c"]);
+    }
 
     #[test]
     fn equal_short_names_are_told_apart() {
