@@ -116,10 +116,11 @@ fn context_switches_are_recorded_unless_that_is_switched_off() {
         return;
     }
     // Both threads wait for most of the time.
-    let waited = of(&with, "linux:schedule").1;
+    let [waited, preempted] = ["linux:schedule", "linux:schedule (pre-empted)"].map(|name| of(&with, name).1);
     assert!(waited >= 20_000_000, "{waited}");
+    assert_eq!((with.waiting_ns(), with.preempted_ns()), (Some(waited), Some(preempted)));
     let spans = with.tasks().iter().map(|task| task.last_ns - task.first_ns).sum::<u64>();
-    assert_eq!(with.cpu_ns(), Some(spans - waited));
+    assert_eq!(with.cpu_ns(), Some(spans - waited - preempted));
     // The names that uftrace shows are there as before.
     const COMM: u32 = 3;
     let is_named = |path: &std::path::Path| {
@@ -130,4 +131,50 @@ fn context_switches_are_recorded_unless_that_is_switched_off() {
     let named =
         files.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("perf-cpu")));
     assert_eq!(named.filter(|path| is_named(path)).count(), 1);
+}
+
+#[test]
+fn a_refusal_is_told_with_its_remedy() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // What it runs gets no perf events, as in many containers.
+    let refuse = "#include <errno.h>\n#include <linux/filter.h>\n#include <linux/seccomp.h>\n#include <stddef.h>\n\
+                  #include <sys/prctl.h>\n#include <sys/syscall.h>\n#include <unistd.h>\n\
+                  int main(int n, char **words) {\n\
+                    struct sock_filter filter[] = {\n\
+                      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),\n\
+                      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_perf_event_open, 0, 1),\n\
+                      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),\n\
+                      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};\n\
+                    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};\n\
+                    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 99;\n\
+                    execv(words[1], words + 1); return 98; }\n";
+    let program = "__attribute__((noipa)) int work(int n) { return n + 1; }\nint main(void) { return work(4); }\n";
+    for (name, source) in [("refuse", refuse), ("prog", program)] {
+        let file = folder.path().join(format!("{name}.c"));
+        fs::write(&file, source).expect("a writable folder");
+        let mut gcc = Command::new("gcc");
+        gcc.current_dir(&folder).args(["-O1", if name == "prog" { "-pg" } else { "-w" }, "-o", name]).arg(&file);
+        if crate::import::text(&mut gcc).is_none() {
+            return;
+        }
+    }
+    let record = |options: &[&str]| {
+        let mut record = Command::new(folder.path().join("refuse"));
+        record.current_dir(&folder).args([env!("CARGO_BIN_EXE_rftrace"), "record", "-o", "trace"]);
+        let output = record.args(options).args(["--", "./prog"]).output().expect("the command starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    const REFUSED: &str = "rftrace: context switches cannot be recorded: the kernel ";
+    let (code, said) = record(&[]);
+    let lines: Vec<_> = said.lines().filter(|line| line.starts_with(REFUSED)).collect();
+    let [line] = lines[..] else { panic!("{said}") };
+    assert_eq!((code, said.starts_with(line)), (Some(5), true), "{said}");
+    let has_remedy = line.contains("seccomp profile") || line.contains("sysctl kernel.perf_event_paranoid=");
+    assert!(has_remedy && line.contains("--no-schedule"), "{line}");
+    for silent in ["--no-schedule", "--quiet"] {
+        let (code, said) = record(&[silent]);
+        assert_eq!((code, said.contains(REFUSED)), (Some(5), false), "{silent}: {said}");
+    }
+    let (code, said) = record(&["--schedule"]);
+    assert_eq!((code, said.starts_with(REFUSED)), (Some(1), true), "{said}");
 }

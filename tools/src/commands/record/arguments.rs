@@ -228,10 +228,11 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "SIGNAL", default_value = "RTMIN+7", value_parser = run::parse_signal, help_heading = SWITCHES)]
     pub(super) signal_control: i32,
 
-    /// Fail without context switches. They show waits as `linux:schedule`; by default they are recorded if the kernel permits it.
+    /// Fail without context switches. They show waits as `linux:schedule` and pre-emption as `linux:schedule (pre-empted)`; by default
+    /// they are recorded if the kernel permits it.
     #[arg(long, overrides_with = "no_schedule", help_heading = SYSTEM)]
     pub(super) schedule: bool,
-    /// Record no context switches: a wait counts as time of the waiting function.
+    /// Record no context switches: time without a processor counts as time of the function.
     #[arg(long, aliases = ["no-sched", "no-event"], overrides_with = "schedule", help_heading = SYSTEM)]
     pub(super) no_schedule: bool,
     /// Record system calls, and kernel functions where the kernel can trace them; or only functions of these names:

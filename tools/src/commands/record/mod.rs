@@ -95,8 +95,14 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let schedule = match (args.schedule, args.no_schedule) {
         (_, true) => None,
         (true, _) => Some(ScheduleEvents::open()?),
-        // The report says what follows from that.
-        _ => ScheduleEvents::open().ok(),
+        _ => {
+            let told = ScheduleEvents::open().inspect_err(|error| {
+                if !args.quiet {
+                    say!("rftrace: {error}; waiting counts as self time (--no-schedule: without this note)");
+                }
+            });
+            told.ok()
+        }
     };
     let kernel = open_kernel(&args)?;
     recover_older(&args)?;
