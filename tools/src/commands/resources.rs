@@ -407,7 +407,10 @@ fn warn_of_recording(recording: &Recording, changed: &[String]) {
         say!("rftrace: the recorder was interrupted: the last calls are missing");
     }
     for path in changed {
-        say!("rftrace: {path} is not here, or of another build than was recorded: its functions have no lines, and only names of the trace");
+        say!(
+            "rftrace: {path} is not here, or of another build than was recorded: its functions have no lines, and names \
+             only from the trace"
+        );
     }
 }
 
