@@ -309,7 +309,7 @@ impl<'d> Compared<'d> {
         values.sort_unstable();
         let middle = values.len() / 2;
         match values.get(middle.saturating_sub(1)..=middle) {
-            Some(&[below, above]) if values.len() % 2 == 0 => below.midpoint(above),
+            Some(&[below, above]) if values.len().is_multiple_of(2) => below.midpoint(above),
             _ => values.get(middle).copied().unwrap_or(0),
         }
     }
