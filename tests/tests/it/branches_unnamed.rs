@@ -56,7 +56,8 @@ impl Pair {
 
     /// The trace's names for the functions of the stripped one, by their real names.
     fn names(&self) -> BTreeMap<String, String> {
-        self.addresses().into_iter().map(|(name, address)| (name, format!("<{address:x}>"))).collect()
+        let module = self.stripped.file_name().unwrap().to_str().unwrap();
+        self.unnamed().into_iter().map(|(name, unnamed)| (name, format!("{unnamed}@{module}"))).collect()
     }
 
     /// Their names in patterns and in the list of left-out functions.

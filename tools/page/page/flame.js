@@ -93,7 +93,7 @@ class Flame {
       context.fillRect(x, y, Math.max(0.5, width - 0.6), ROW - 1);
       if (width > 24) {
         context.fillStyle = matched ? (matched[fn] ? colours.text : colours.soft) : isAbove ? colours.soft : colours.ink(fn);
-        label(context, this.app.nodeName(fn), x, y + ROW / 2, width, char);
+        label(context, this.app.labels(fn), x, y + ROW / 2, width, char);
       }
       if (node === this.focus) {
         context.strokeStyle = colours.text;

@@ -11,6 +11,14 @@ function cell(text, kind) {
   return made;
 }
 
+/// Shows the name of a function or task in a table, and the full one where that is short.
+function showName(app, element, fn) {
+  const [label] = app.labels(fn);
+  const name = app.nodeName(fn);
+  element.textContent = label;
+  if (label !== name) element.title = name;
+}
+
 /// A row with a button that does something.
 function moreRow(text, indent, act) {
   const row = document.createElement('tr');
@@ -80,10 +88,11 @@ class FunctionTable {
       const line = document.createElement('tr');
       line.tabIndex = 0;
       line.title = 'Enter or double click: find its calls';
+      const name = cell('', this.app.trace.pseudo[row.fn] ? 'name muted' : 'name');
+      showName(this.app, name, row.fn);
       line.append(
         cell(duration(row.total), 'number'), cell(duration(row.self), 'number'), cell(`${row.percent.toFixed(2)}%`, ''),
-        cell(count(row.calls), 'number'), cell(duration(Math.floor(row.average)), 'number'),
-        cell(row.name, this.app.trace.pseudo[row.fn] ? 'name muted' : 'name'),
+        cell(count(row.calls), 'number'), cell(duration(Math.floor(row.average)), 'number'), name,
       );
       line.addEventListener('dblclick', () => this.app.find(row.name));
       line.addEventListener('keydown', event => { if (event.key === 'Enter') this.app.find(row.name); });
@@ -181,7 +190,7 @@ class TreeList {
     bar.style.width = `${Math.round(sums.total[node] / Math.max(1, sums.total[0]) * 80)}px`;
     const text = document.createElement('span');
     text.className = 'text';
-    text.textContent = app.nodeName(fn);
+    showName(app, text, fn);
     name.append(fold, bar, text);
     const isTask = fn >= app.trace.functions.length;
     line.append(

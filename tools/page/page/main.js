@@ -48,6 +48,11 @@ class App {
     return functions[fn] ?? this.taskName(tasks[fn - functions.length]);
   }
 
+  /// Its labels, the widest first.
+  labels(fn) {
+    return this.trace.labels[fn] ?? [this.nodeName(fn)];
+  }
+
   /// Chooses a range; null is all of the trace. The sums follow.
   select(range) {
     const { trace, timeline } = this;

@@ -82,9 +82,9 @@ function sized(canvas, width, height) {
 }
 
 /// Writes as much of a name as fits.
-function label(context, name, x, y, width, char) {
+function label(context, labels, x, y, width, char) {
   const fits = Math.floor((width - 6) / char);
-  if (fits >= 3) context.fillText(name.length <= fits ? name : `${name.slice(0, fits - 1)}…`, x + 3, y);
+  if (fits >= 3) context.fillText(labels.find(label => label.length <= fits) ?? `${labels.at(-1).slice(0, fits - 1)}…`, x + 3, y);
 }
 
 class Timeline {
@@ -275,7 +275,7 @@ class Timeline {
       context.fillRect(left, y, right - left - 0.6, ROW - 1);
       if (right - left > 24) {
         context.fillStyle = isHit ? colours.text : isSearch ? colours.soft : colours.ink(fn);
-        label(context, trace.functions[fn], Math.max(0, left), y + ROW / 2, right - Math.max(0, left), this.char);
+        label(context, trace.labels[fn], Math.max(0, left), y + ROW / 2, right - Math.max(0, left), this.char);
       }
     }
   }

@@ -132,6 +132,7 @@ class Trace {
     const headEnd = 12 + view.getUint32(8, true);
     const head = JSON.parse(text.decode(bytes.subarray(12, headEnd)));
     head.counters = (head.counters ?? []).map(counter => new Counter(counter));
+    head.labels = head.labels.map((labels, fn) => (labels.length > 0 ? labels : [head.functions[fn]]));
     if (head.calls) return new ZoomTrace(head);
     const trace = Object.assign(new Trace(), head);
     trace.calls = new Float64Array(trace.functions.length);

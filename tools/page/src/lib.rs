@@ -45,6 +45,7 @@ mod counters;
 mod dictionary;
 mod error;
 mod html;
+mod labels;
 mod numbers;
 mod pack;
 mod server;

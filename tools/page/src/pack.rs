@@ -25,6 +25,7 @@ use crate::calls::{Sink, read_calls};
 use crate::counters::{Counter, Counters};
 use crate::dictionary::Dictionary;
 use crate::error::{Error, Result};
+use crate::labels::Labels;
 use crate::numbers::number;
 use crate::values::{CallValues, lost_note};
 
@@ -61,6 +62,8 @@ pub(crate) struct Head {
     pub(crate) end: u64,
     /// Their names.
     pub(crate) functions: Vec<String>,
+    /// Their labels in tables and boxes.
+    pub(crate) labels: Labels,
     /// Arguments and results of calls; each text once.
     pub(crate) values: Vec<String>,
     /// Of the functions, the one that stands for the time in which tasks were pre-empted.
@@ -115,7 +118,7 @@ impl Head {
     /// All that is before the events.
     pub(crate) fn start(&self) -> Vec<u8> {
         let json = serde_json::to_vec(self).expect("maps with keys of text, numbers and texts");
-        let length = u32::try_from(json.len()).expect("320 MiB of names and values, each byte six at the most");
+        let length = u32::try_from(json.len()).expect("names, labels and values of 704 MiB, each byte six at the most");
         [MAGIC.as_slice(), &length.to_le_bytes(), &json].concat()
     }
 }
@@ -158,6 +161,7 @@ impl Page {
         }
         let (functions, texts) = packer.dictionary.into_parts();
         let preempted = preempted(&functions);
+        let labels = Labels::new(&functions, trace.shown_names());
         let head = Head {
             title: title.to_owned(),
             version: env!("CARGO_PKG_VERSION"),
@@ -165,6 +169,7 @@ impl Page {
             begin: begin.min(end),
             end,
             functions,
+            labels,
             values: texts.texts,
             preempted,
             tasks,
@@ -186,6 +191,7 @@ impl Page {
             begin: 0,
             end: times().max().unwrap_or(0).saturating_sub(base_ns),
             functions: Vec::new(),
+            labels: Labels::default(),
             values: Vec::new(),
             preempted: None,
             tasks: Vec::new(),

@@ -13,11 +13,12 @@ mod tests;
 use std::fs::File;
 use std::mem;
 
-use rftrace_read::{Kept, Summary, Trace};
+use rftrace_read::{Kept, ShownNames, Summary, Trace};
 use serde::Deserialize;
 
 use crate::counters::{Counter, Counters};
 use crate::error::{Error, Result};
+use crate::labels::Labels;
 use crate::pack::{Head, TaskHead, preempted};
 use crate::values::lost_note;
 use answers::Answers;
@@ -38,7 +39,7 @@ impl Zoom {
     pub fn kept(trace: &Trace, title: &str) -> Option<Self> {
         let file = trace.kept_file(Kept::Page)?;
         let directory = store::read_directory(&file)?;
-        Some(Self::new(file, directory, title))
+        Some(Self::new(file, directory, title, trace.shown_names()))
     }
 
     /// Makes the index of the chosen part of `trace`. It is kept for a whole trace after [`Trace::use_index`];
@@ -53,16 +54,17 @@ impl Zoom {
         if let Some(kept) = trace.keep_file(Kept::Page) {
             let directory = making::make(trace, kept.file())?;
             let file = kept.finish().map_err(Error::Index)?;
-            return Ok(Self::new(file, directory, title));
+            return Ok(Self::new(file, directory, title, trace.shown_names()));
         }
         let file = tempfile::tempfile().map_err(Error::Index)?;
         let directory = making::make(trace, &file)?;
-        Ok(Self::new(file, directory, title))
+        Ok(Self::new(file, directory, title, trace.shown_names()))
     }
 
-    fn new(file: File, mut directory: Directory, title: &str) -> Self {
+    fn new(file: File, mut directory: Directory, title: &str, names: ShownNames) -> Self {
         let functions = mem::take(&mut directory.functions);
         let preempted = preempted(&functions);
+        let labels = Labels::new(&functions, names);
         let mut calls = vec![0; functions.len()];
         let mut tasks = Vec::new();
         for task in &directory.tasks {
@@ -84,6 +86,7 @@ impl Zoom {
             begin: directory.begin,
             end: directory.end,
             functions,
+            labels,
             values: mem::take(&mut directory.values),
             preempted,
             tasks,

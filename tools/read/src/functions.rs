@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::symbols::Symbol;
 use crate::task::Task;
-use crate::trace::{Trace, shown_name};
+use crate::trace::Trace;
 
 /// How many are remembered: what a program calls again and again. And at the least, of each of very many tasks.
 const COUNTS: std::ops::RangeInclusive<usize> = 1 << 5..=1 << 10;
@@ -55,7 +55,7 @@ impl<'t> Functions<'t> {
 
     /// Returns the same as [`Trace::function_name`].
     pub fn name(&self, time_ns: u64, addr: u64) -> Cow<'t, str> {
-        shown_name(self.symbol(time_ns, addr), addr)
+        self.trace.name_of(self.symbol(time_ns, addr), (self.task, time_ns, addr))
     }
 
     /// Returns the same as [`Trace::same_function`].

@@ -17,6 +17,7 @@ use crate::demangle::Demangle;
 use crate::error::Result;
 use crate::files;
 use crate::lines::Lines;
+use crate::made_names::made_name;
 use crate::maps::{self, Mapping};
 use crate::sources::{SourcePlace, SourceTable};
 use crate::symbols::{Symbol, SymbolTable};
@@ -166,6 +167,11 @@ impl Session {
         self.module(time_ns, addr).map(|module| &*module.name)
     }
 
+    /// The name of a function around `addr` at `time_ns` that has none.
+    pub(crate) fn made_name(&self, time_ns: u64, addr: u64) -> Option<String> {
+        self.module(time_ns, addr).map(|module| made_name(&module.name, module.start, addr))
+    }
+
     /// Returns the number of known functions of the module that begins at `start`.
     pub fn symbols_at(&self, start: u64) -> usize {
         self.modules.iter().find(|module| module.start == start).map_or(0, |module| module.symbols.len())
@@ -243,23 +249,24 @@ impl SymbolLoader {
             return Ok(Arc::clone(table));
         }
         let module = ModuleId { path: &mapping.path, build_id: mapping.build_id.as_deref() };
-        let mut table = self.read(dir, module.plain_name())?;
+        let mut table = self.read(dir, module.plain_name(), &mapping.path)?;
         if !table.head.is_of(module) {
             // Two modules of one name.
-            table = self.read(dir, module.marked_name())?;
+            table = self.read(dir, module.marked_name(), &mapping.path)?;
         }
         self.loaded.insert(key, Arc::clone(&table));
         Ok(table)
     }
 
-    fn read(&mut self, dir: &Path, name: String) -> Result<Arc<SymbolTable>> {
+    fn read(&mut self, dir: &Path, name: String, path: &str) -> Result<Arc<SymbolTable>> {
         if let Some(table) = self.files.get(&name) {
             return Ok(Arc::clone(table));
         }
-        let table = match files::if_present(Lines::open(&dir.join(&name)))? {
+        let mut table = match files::if_present(Lines::open(&dir.join(&name)))? {
             Some(lines) => SymbolTable::read(lines, self.n_symbols, self.demangle, &mut self.warnings)?,
             None => SymbolTable::default(),
         };
+        table.add_module_to_made_names(base_name(path));
         self.n_symbols += table.len();
         let table = Arc::new(table);
         self.files.insert(name, Arc::clone(&table));

@@ -5,6 +5,7 @@ use rftrace_format::symbols::{Head, SymbolLine};
 use crate::demangle::Demangle;
 use crate::error::Result;
 use crate::lines::Lines;
+use crate::made_names::is_made;
 use crate::warning::{Warning, Warnings};
 
 /// The most symbols of all modules of a trace.
@@ -79,6 +80,13 @@ impl SymbolTable {
         table.symbols.sort_by_key(|symbol| symbol.addr);
         table.symbols.shrink_to_fit();
         Ok(table)
+    }
+
+    /// Adds the module's name to names made of addresses: `sub_64da0@redis-server`.
+    pub(crate) fn add_module_to_made_names(&mut self, module: &str) {
+        for symbol in self.symbols.iter_mut().filter(|symbol| is_made(&symbol.name)) {
+            symbol.name = format!("{}@{module}", symbol.name).into();
+        }
     }
 
     /// The symbol around `addr`, which is relative to the module.
@@ -174,6 +182,13 @@ mod tests {
         assert_eq!(names(Demangle::Full), full);
         let mangled = ["_Z4drawi", "_Z4drawPKc.isra.0", "_ZN3app2id17h0123456789abcdefE", "start", "plain", "_Z4dr"];
         assert_eq!(names(Demangle::No), mangled);
+    }
+
+    #[test]
+    fn made_names_have_a_module() {
+        let mut table = parse("1000 T sub_1000\n1010 T main\n1020 ? __func_end\n");
+        table.add_module_to_made_names("redis-server");
+        assert_eq!([0x1000, 0x1010].map(|addr| name(&table, addr)), ["sub_1000@redis-server", "main"]);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::lines::Lines;
 use crate::maps::Mapping;
 use crate::reading::Reading;
 use crate::session::{Session, SourceLoader, SymbolLoader};
+use crate::shown_names::ShownNames;
 use crate::sources::SourcePlace;
 use crate::switches::{Switch, Switches};
 use crate::symbols::Symbol;
@@ -46,6 +47,7 @@ pub struct Trace {
     kernel_symbols: KernelSymbols,
     folds_inlined: bool,
     shows_inlined: bool,
+    shows_full_names: bool,
     has_sources: bool,
     /// Subtracted from sums of times.
     cost: Option<CallCost>,
@@ -167,6 +169,7 @@ impl Trace {
             kernel_symbols,
             folds_inlined: false,
             shows_inlined: false,
+            shows_full_names: false,
             has_sources: false,
             cost: None,
             choice: None,
@@ -189,6 +192,17 @@ impl Trace {
     /// Sets whether [`Trace::read_sources`] also reads the names of inlined functions. Off by default.
     pub fn show_inlined(&mut self, shows: bool) {
         self.shows_inlined = shows;
+    }
+
+    /// Sets whether views show the full names of functions. Off by default: they show [short names](crate::short_name),
+    /// except in another form than [`Demangle::Simple`].
+    pub fn show_full_names(&mut self, shows: bool) {
+        self.shows_full_names = shows;
+    }
+
+    /// Returns the names of a new view, without any name in it yet.
+    pub fn shown_names(&self) -> ShownNames {
+        ShownNames::new(self.shows_full_names || self.demangle != Demangle::Simple)
     }
 
     /// Sets whether sums of times exclude the measured overhead of recording. Records keep their times. Off by default,
@@ -337,10 +351,24 @@ impl Trace {
         &self.warnings
     }
 
-    /// Returns the name of the function that contains `addr` in the task's address space at `time_ns`; for an unknown
-    /// function the address in angle brackets.
+    /// Returns the name of the function that contains `addr` in the task's address space at `time_ns`. A function without
+    /// a name has a [made one](crate::made_name); outside of modules it is the address in angle brackets.
     pub fn function_name(&self, task: &Task, time_ns: u64, addr: u64) -> Cow<'_, str> {
-        shown_name(self.symbol(task, time_ns, addr), addr)
+        self.name_of(self.symbol(task, time_ns, addr), (task, time_ns, addr))
+    }
+
+    /// The same, where the symbol is known.
+    pub(crate) fn name_of<'t>(
+        &self,
+        symbol: Option<&'t Symbol>,
+        (task, time_ns, addr): (&Task, u64, u64),
+    ) -> Cow<'t, str> {
+        if let Some(symbol) = symbol {
+            return Cow::Borrowed(&symbol.name);
+        }
+        let session = self.session_at(task, time_ns).and_then(|idx| self.sessions.get(idx));
+        let made = session.and_then(|session| session.made_name(time_ns, addr));
+        Cow::Owned(made.unwrap_or_else(|| format!("<{addr:x}>")))
     }
 
     /// Returns the file name of the module that contains `addr` in the task's address space at `time_ns`.
@@ -481,14 +509,6 @@ impl Trace {
     pub(crate) fn symbol(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&Symbol> {
         let session = self.session_at(task, time_ns).and_then(|idx| self.sessions.get(idx));
         session.and_then(|session| session.symbol(time_ns, addr)).or_else(|| self.kernel_symbols.find(addr))
-    }
-}
-
-/// How a function is called that was looked up by an address in it.
-pub(crate) fn shown_name(symbol: Option<&Symbol>, addr: u64) -> Cow<'_, str> {
-    match symbol {
-        Some(symbol) => Cow::Borrowed(&symbol.name),
-        None => Cow::Owned(format!("<{addr:x}>")),
     }
 }
 

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use rftrace_format::resources::Resource;
-use rftrace_read::{Error, Result};
+use rftrace_read::{Error, Result, ShownNames};
 use serde_json::{Value, json};
 
 use crate::account::{Account, Sums};
-use crate::names::Name;
+use crate::names::{Name, names_of_stacks};
 use crate::report::{Report, Sort};
 use crate::words::{Size, one_of, several_of};
 
@@ -22,6 +22,8 @@ pub struct Difference {
     peak: i128,
     /// Stacks that are different, the greatest difference first.
     stacks: Vec<(Change, Vec<Name>)>,
+    /// The names of a new text.
+    names: ShownNames,
 }
 
 /// A difference of sums.
@@ -106,7 +108,8 @@ impl Difference {
             let (first, second) = key(change);
             (Reverse((first.abs(), second.abs())), function(names))
         });
-        Self { resource: new.resource, total, peak: i128::from(new.peak) - i128::from(old.peak), stacks }
+        let (peak, names) = (i128::from(new.peak) - i128::from(old.peak), new_report.names.clone());
+        Self { resource: new.resource, total, peak, stacks, names }
     }
 
     /// Writes the totals, and the first `limit` stacks with `depth` functions each.
@@ -132,10 +135,12 @@ impl Difference {
             if failures != 0 {
                 writeln!(out, "{indent} {failures:+} closes of what was not open")?;
             }
-            for (change, names) in self.stacks.iter().take(limit) {
+            let stacks = || self.stacks.iter().take(limit);
+            let shown = names_of_stacks(&self.names, stacks().map(|(_, names)| names.as_slice()), depth);
+            for (change, names) in stacks() {
                 let (is, all) = (there(change.bytes, change.blocks), there(change.allocated, change.allocations));
                 writeln!(out, "\n{is} still there; {all} taken, {:+} temporary:", change.temporary)?;
-                Report::write_names(names, depth, out)?;
+                Report::write_names(names, depth, &shown, out)?;
             }
             if self.stacks.len() > limit {
                 writeln!(out, "\n{} more stacks are different; --limit shows more", self.stacks.len() - limit)?;
@@ -193,7 +198,8 @@ mod tests {
         let total = Sums { allocations: lines.len() as u64, allocated: bytes, bytes, ..Sums::default() };
         let account = Account { total, peak: bytes, ..Account::empty(Resource::Memory) };
         let resource = Resource::Memory;
-        (account, Report { resource, lines, suppressed: Sums::default(), changed: Vec::new() })
+        let (suppressed, names) = (Sums::default(), ShownNames::default());
+        (account, Report { resource, lines, suppressed, changed: Vec::new(), names })
     }
 
     #[test]

@@ -14,7 +14,7 @@ use object::read::ReadCache;
 use rftrace_format::opener;
 use rftrace_format::symbols::ModuleId;
 use rftrace_format::text::{Shown, base_name, is_unseen};
-use rftrace_read::SymbolFiles;
+use rftrace_read::{ShownNames, SymbolFiles};
 
 use crate::recording::{Frame, Module, Recording};
 
@@ -36,12 +36,35 @@ pub struct Name {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.function)?;
-        if let Some((file, line)) = &self.place {
-            write!(f, "  {file}:{line}")?;
-        }
-        if self.is_inlined { f.write_str("  (inlined)") } else { Ok(()) }
+        f.write_str(&self.line_of(&self.function))
     }
+}
+
+impl Name {
+    /// Returns the line of a stack for it, with the function's name among `names`.
+    #[must_use]
+    pub fn line(&self, names: &ShownNames) -> String {
+        self.line_of(names.get(&self.function))
+    }
+
+    fn line_of(&self, function: &str) -> String {
+        let place = self.place.as_ref().map_or_else(String::new, |(file, line)| format!("  {file}:{line}"));
+        let inlined = if self.is_inlined { "  (inlined)" } else { "" };
+        format!("{function}{place}{inlined}")
+    }
+}
+
+/// Returns `names` with those of the first `depth` functions of each stack.
+#[must_use]
+pub fn names_of_stacks<'s>(
+    names: &ShownNames,
+    stacks: impl IntoIterator<Item = &'s [Name]>,
+    depth: usize,
+) -> ShownNames {
+    let mut names = names.clone();
+    let functions = stacks.into_iter().flat_map(|stack| stack.iter().take(depth));
+    names.add_all(functions.map(|name| name.function.as_str()));
+    names
 }
 
 /// A cache of names.

@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use rftrace_format::resources::Resource;
-use rftrace_read::{Error, Pattern, Result, Shown};
+use rftrace_read::{Error, Pattern, Result, Shown, ShownNames};
 use serde_json::{Value, json};
 
 use crate::account::{Account, Held, STANDARD, Sums};
-use crate::names::{Name, Names};
+use crate::names::{Name, Names, names_of_stacks};
 use crate::recording::Recording;
 use crate::words::{Size, amount, number};
 
@@ -34,6 +34,8 @@ pub struct Choice {
     pub is_leaks: bool,
     /// The patterns of functions and modules whose stacks are suppressed.
     pub suppressed: Vec<Pattern>,
+    /// The names of a new text.
+    pub names: ShownNames,
 }
 
 /// Functions by which the C library, and Rust's, take memory for themselves that they keep until the end.
@@ -73,6 +75,8 @@ pub struct Report {
     pub suppressed: Sums,
     /// The programs and libraries without names, as their files have changed.
     pub changed: Vec<String>,
+    /// The names of a new text.
+    pub(crate) names: ShownNames,
 }
 
 impl Report {
@@ -85,7 +89,13 @@ impl Report {
             Sort::Temporary => (sums.temporary, sums.allocated),
         };
         let resource = account.resource;
-        let mut report = Self { resource, lines: Vec::new(), suppressed: Sums::default(), changed: Vec::new() };
+        let mut report = Self {
+            resource,
+            lines: Vec::new(),
+            suppressed: Sums::default(),
+            changed: Vec::new(),
+            names: choice.names.clone(),
+        };
         for (stack, &(mut sums)) in account.stacks.iter().enumerate() {
             let mut held = account.held.get(&(stack as u32)).cloned().unwrap_or_default();
             if choice.is_leaks
@@ -142,7 +152,9 @@ impl Report {
         }
         let write = |out: &mut dyn Write| -> io::Result<()> {
             let counted = |blocks| number(self.resource, blocks);
-            for Line { sums, held, names } in lines.iter().take(limit) {
+            let stacks = || lines.iter().take(limit);
+            let shown = names_of_stacks(&self.names, stacks().map(|line| line.names.as_slice()), depth);
+            for Line { sums, held, names } in stacks() {
                 let there = amount(self.resource, sums.bytes, sums.blocks);
                 let taken = counted(sums.allocations);
                 if is_leaks {
@@ -157,7 +169,7 @@ impl Report {
                 if !matches!(self.resource, Resource::Memory | Resource::Thread) {
                     self.write_held(held, sums.blocks, out)?;
                 }
-                Self::write_names(names, depth, out)?;
+                Self::write_names(names, depth, &shown, out)?;
             }
             if lines.len() > limit {
                 writeln!(out, "\n{} more stacks; --limit shows more", lines.len() - limit)?;
@@ -206,12 +218,12 @@ impl Report {
         }
     }
 
-    pub(crate) fn write_names(names: &[Name], depth: usize, out: &mut dyn Write) -> io::Result<()> {
+    pub(crate) fn write_names(names: &[Name], depth: usize, shown: &ShownNames, out: &mut dyn Write) -> io::Result<()> {
         if names.is_empty() {
             writeln!(out, "    nobody knows who has called")?;
         }
         for name in names.iter().take(depth) {
-            writeln!(out, "    {name}")?;
+            writeln!(out, "    {}", name.line(shown))?;
         }
         if names.len() > depth {
             writeln!(out, "    … {} more", names.len() - depth)?;

@@ -84,6 +84,21 @@ impl CorrectionArg {
     }
 }
 
+/// Option for full names; for commands that show names to people.
+#[derive(Args)]
+pub(crate) struct NamesArg {
+    /// Show full names of functions, as with --demangle full and no. Otherwise names of more than 60 columns are cut.
+    #[arg(long, help_heading = NAMES)]
+    full_names: bool,
+}
+
+impl NamesArg {
+    /// Has full names shown, if that is wanted.
+    pub(crate) fn apply(&self, trace: &mut Trace) {
+        trace.show_full_names(self.full_names);
+    }
+}
+
 /// Options for places in the source; for commands with room for them.
 #[derive(Args)]
 pub(crate) struct SourcesArg {

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use rftrace_read::{Error, Shown, Summary, Trace};
 use rftrace_views::{Compared, Difference, Field, Graph, Report, ReportOptions, Side};
 
-use super::choice::{CorrectionArg, ShownArgs};
+use super::choice::{CorrectionArg, NamesArg, ShownArgs};
 use super::common::{print, print_warnings};
 use super::markdown;
 
@@ -63,6 +63,8 @@ pub(crate) struct DiffArgs {
     #[command(flatten)]
     shown: ShownArgs,
     #[command(flatten)]
+    names: NamesArg,
+    #[command(flatten)]
     correction: CorrectionArg,
 }
 
@@ -91,6 +93,7 @@ pub(crate) fn run(args: DiffArgs) -> Result<()> {
     let traces = sides(args.dirs, args.with)?;
     let traces = opened(traces, |dir| {
         let mut trace = args.shown.open(dir)?;
+        args.names.apply(&mut trace);
         args.correction.apply(&mut trace);
         Ok(trace)
     })?;
@@ -172,10 +175,12 @@ impl Comparison {
     ) -> Result<Self> {
         let mut difference = Difference::new(columns);
         let mut runs = Vec::new();
+        let names = traces.first().map(|(_, trace)| trace.shown_names());
         for (side, trace) in traces {
             let (correction, summary) = add(&mut difference, side, &trace)?;
             runs.push(Run { side, trace, correction, summary });
         }
+        difference.show_names(names.unwrap_or_default());
         Ok(Self { difference, runs })
     }
 

@@ -14,7 +14,7 @@ use rftrace_page::Page;
 use rftrace_read::{Error, RECORD_BYTES, SourcePlace, Summary, Trace};
 
 use super::anonymous::{self, Copy};
-use super::choice::{ShownArgs, SourcesArg, Time};
+use super::choice::{NamesArg, ShownArgs, SourcesArg, Time};
 use super::common::{DirArg, PlainArgs, print_warnings};
 use super::counters::Counters;
 use super::page::{page_without_calls, read_page, title};
@@ -81,6 +81,8 @@ pub(crate) struct DumpArgs {
     #[command(flatten)]
     shown: ShownArgs,
     #[command(flatten)]
+    names: NamesArg,
+    #[command(flatten)]
     sources: SourcesArg,
     #[command(flatten)]
     _plain: PlainArgs,
@@ -110,6 +112,7 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
     options.check(&trace)?;
     if args.html {
         args.shown.choose_range(&mut trace)?;
+        args.names.apply(&mut trace);
         let summary = write_page(&read_page(&trace, args.shown.range.tids())?, &dir, args.output)?;
         return print_warnings(&trace, &summary);
     }

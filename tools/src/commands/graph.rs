@@ -10,7 +10,7 @@ use rftrace_views::{Graph, GraphField};
 #[cfg(feature = "full")]
 use serde_json::{Value, json};
 
-use super::choice::{CorrectionArg, ShownArgs, SourcesArg};
+use super::choice::{CorrectionArg, NamesArg, ShownArgs, SourcesArg};
 #[cfg(feature = "full")]
 use super::common::JSON_VERSION;
 use super::common::{MORE, PlainArgs, default_dir, print, print_warnings};
@@ -51,6 +51,8 @@ pub(crate) struct GraphArgs {
     #[command(flatten)]
     shown: ShownArgs,
     #[command(flatten)]
+    names: NamesArg,
+    #[command(flatten)]
     correction: CorrectionArg,
     #[command(flatten)]
     sources: SourcesArg,
@@ -76,6 +78,7 @@ pub(crate) fn run(args: GraphArgs) -> Result<()> {
     let mut trace = args.shown.open(&dir)?;
     args.sources.read(&mut trace)?;
     args.correction.apply(&mut trace);
+    args.names.apply(&mut trace);
     let fields: Vec<GraphField> = args
         .fields
         .iter()

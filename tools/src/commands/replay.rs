@@ -11,7 +11,7 @@ use rftrace_format::files::INFO;
 use rftrace_read::{Summary, Trace, info};
 use rftrace_views::{ReplayField, ReplayOptions, replay};
 
-use super::choice::{ShownArgs, SourcesArg};
+use super::choice::{NamesArg, ShownArgs, SourcesArg};
 use super::common::{DirArg, find_program, losses, print, print_missing, print_warnings, shell_word};
 use super::pager::Pager;
 
@@ -34,7 +34,7 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     dir: DirArg,
     /// Let uftrace show the trace; it has to be installed.
-    #[arg(long, conflicts_with_all = ["fields", "flat", "last", "column_view", "color", "fold_inlined", "demangle", "srcline", "inlined", "filter", "notrace", "depth", "time_filter", "from", "to", "time_range", "tid"], help_heading = COLUMNS)]
+    #[arg(long, conflicts_with_all = ["fields", "flat", "last", "column_view", "color", "fold_inlined", "demangle", "full_names", "srcline", "inlined", "filter", "notrace", "depth", "time_filter", "from", "to", "time_range", "tid"], help_heading = COLUMNS)]
     uftrace: bool,
     /// The default: rftrace shows the trace.
     #[arg(long, hide = true, conflicts_with = "uftrace")]
@@ -68,6 +68,8 @@ pub(crate) struct ReplayArgs {
     hints: bool,
     #[command(flatten)]
     shown: ShownArgs,
+    #[command(flatten)]
+    names: NamesArg,
     #[command(flatten)]
     sources: SourcesArg,
 }
@@ -127,6 +129,7 @@ pub(crate) fn run(args: ReplayArgs) -> Result<()> {
         options.task_indent = if args.column_view { args.column_offset } else { 0 };
         let mut trace = args.shown.open_whole_time(&dir)?;
         args.sources.read(&mut trace)?;
+        args.names.apply(&mut trace);
         if options.fields.contains(&ReplayField::Elapsed) {
             options.start_ns = trace.start_ns()?.unwrap_or(0);
         }

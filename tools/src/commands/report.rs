@@ -12,7 +12,7 @@ use rftrace_read::{Error, Shown, Trace};
 use rftrace_views::Row;
 use rftrace_views::{ByValue, Field, Report, ReportOptions, Side};
 
-use super::choice::{CorrectionArg, ShownArgs, SourcesArg};
+use super::choice::{CorrectionArg, NamesArg, ShownArgs, SourcesArg};
 use super::common::{DirArg, PlainArgs, print, print_warnings};
 use super::diff::{Comparison, opened};
 
@@ -67,6 +67,8 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     shown: ShownArgs,
     #[command(flatten)]
+    names: NamesArg,
+    #[command(flatten)]
     correction: CorrectionArg,
     #[command(flatten)]
     sources: SourcesArg,
@@ -104,6 +106,7 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
         let mut trace = args.shown.open(dir)?;
         args.sources.read(&mut trace)?;
         args.correction.apply(&mut trace);
+        args.names.apply(&mut trace);
         Ok(trace)
     };
     let read = |trace: &Trace| -> Result<Report> {

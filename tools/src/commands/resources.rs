@@ -10,7 +10,7 @@ use rftrace_format::files::RESOURCES;
 use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::quantity::duration_ns;
 use rftrace_format::resources::{MAX_FRAMES, Resource};
-use rftrace_read::Pattern;
+use rftrace_read::{Pattern, ShownNames};
 use rftrace_resources::{
     Account, Choice, Difference, FunctracerText, Names, Recording, Report, Section, Sort, Sums, Unit, Until, amount,
     functracer_header, several_of, write_heaptrack, write_sp_rtrace,
@@ -90,6 +90,9 @@ pub(crate) struct ResourcesArgs {
     /// Show the differences to another trace.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["flamegraph", "leaks", "pid", "heaptrack"])]
     diff: Option<PathBuf>,
+    /// Show full names of functions. Otherwise names of more than 60 columns are cut.
+    #[arg(long, help_heading = FORMATS)]
+    full_names: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -202,7 +205,8 @@ pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
     for path in &args.suppressions {
         suppressed.extend(suppressions(path)?);
     }
-    let choice = Choice { sort: args.sort.into(), is_leaks: args.leaks, suppressed };
+    let names = ShownNames::new(args.full_names);
+    let choice = Choice { sort: args.sort.into(), is_leaks: args.leaks, suppressed, names };
     if let Some(of) = args.flamegraph {
         return draw(&recording, &resources, of, &args, &choice);
     }

@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
-use rftrace_read::Error;
+use rftrace_format::map::MapLine;
+use rftrace_format::system;
+use rftrace_format::text::base_name;
+use rftrace_read::{Error, ShownNames, made_name};
 use rftrace_record::attach::{self, Reason};
 use rftrace_record::live::{self, Live, Moment, Names, Options, Take, Watch};
 use rftrace_record::preload::{self, Preload};
@@ -72,6 +75,9 @@ pub(crate) struct TopArgs {
     /// Highest number of rows.
     #[arg(long, value_name = "N", default_value = "20")]
     limit: usize,
+    /// Show full names of functions. Otherwise names of more than 60 columns are cut.
+    #[arg(long)]
+    full_names: bool,
     /// Record only these functions and their callees: a name, a glob, or a regex between slashes.
     #[arg(short = 'F', long, value_name = "PATTERN")]
     filter: Vec<String>,
@@ -291,7 +297,7 @@ impl Show {
         let count = if args.once { Some(1) } else { args.count };
         Self {
             watched: Watched { program, pid: args.pid },
-            table: Table::new(args.sort.into()),
+            table: Table::new(args.sort.into(), ShownNames::new(args.full_names)),
             screen: (!is_batch).then_some(give_back),
             n_ticks: count.map_or(usize::MAX, |count| count as usize),
             limit: args.limit,
@@ -316,6 +322,7 @@ impl Show {
 
 /// Names that were looked up before.
 struct NamesByAddress {
+    pid: u32,
     names: Names,
     known: HashMap<u64, Arc<str>>,
     looked: Instant,
@@ -323,7 +330,7 @@ struct NamesByAddress {
 
 impl NamesByAddress {
     fn new(pid: u32) -> Self {
-        Self { names: Names::of_process(pid), known: HashMap::new(), looked: Instant::now() }
+        Self { pid, names: Names::of_process(pid), known: HashMap::new(), looked: Instant::now() }
     }
 
     fn name(&mut self, address: u64) -> Arc<str> {
@@ -343,8 +350,17 @@ impl NamesByAddress {
         if name.is_none() && self.names.look() {
             name = self.names.name(address);
         }
-        let name: Arc<str> = name.unwrap_or_else(|| format!("<{address:x}>")).into();
+        let name: Arc<str> = name.unwrap_or_else(|| unnamed(self.pid, address)).into();
         self.known.insert(address, Arc::clone(&name));
         name
     }
+}
+
+/// The name of a function that has none.
+fn unnamed(pid: u32, address: u64) -> String {
+    let maps = system::read_text(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let files = || maps.lines().filter_map(|line| MapLine::parse(line).ok()).filter(MapLine::is_file);
+    let module = files().find(|line| (line.start..line.end).contains(&address));
+    let first = module.and_then(|module| files().find(|line| line.path == module.path));
+    first.map_or_else(|| format!("<{address:x}>"), |first| made_name(base_name(first.path), first.start, address))
 }

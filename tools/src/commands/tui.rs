@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 
-use super::choice::{CorrectionArg, ShownArgs};
+use super::choice::{CorrectionArg, NamesArg, ShownArgs};
 use super::common::{DirArg, PlainArgs, print_warnings};
 
 const EXAMPLES: &str = "\
@@ -20,6 +20,8 @@ pub(crate) struct TuiArgs {
     #[command(flatten)]
     shown: ShownArgs,
     #[command(flatten)]
+    names: NamesArg,
+    #[command(flatten)]
     correction: CorrectionArg,
     #[command(flatten)]
     _plain: PlainArgs,
@@ -29,6 +31,7 @@ pub(crate) struct TuiArgs {
 pub(crate) fn run(args: TuiArgs) -> Result<()> {
     let mut trace = args.shown.open(&args.dir.path())?;
     args.correction.apply(&mut trace);
+    args.names.apply(&mut trace);
     // The screen has a line of its own for that.
     trace.on_index(None);
     match rftrace_tui::run(&mut trace)? {

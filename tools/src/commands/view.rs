@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::browser;
-use super::choice::ShownArgs;
+use super::choice::{NamesArg, ShownArgs};
 use super::common::{DirArg, PlainArgs, print};
 use super::counters::Counters;
 use super::page;
@@ -60,6 +60,8 @@ pub(crate) struct ViewArgs {
     #[command(flatten)]
     shown: ShownArgs,
     #[command(flatten)]
+    names: NamesArg,
+    #[command(flatten)]
     _plain: PlainArgs,
 }
 
@@ -76,6 +78,7 @@ pub(crate) fn run(args: ViewArgs) -> Result<()> {
                 Some(counters) => Server::bind(page::page_without_calls(&counters)?, args.port)?,
                 None => {
                     let mut trace = args.shown.open(&args.dir.path())?;
+                    args.names.apply(&mut trace);
                     page::serve(&mut trace, args.shown.range.tids(), args.port, args.max_calls)?
                 }
             };

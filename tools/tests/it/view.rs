@@ -624,6 +624,45 @@ fn a_user_finds_and_measures_a_call() {
     assert_eq!(browser.complaints, [""; 0]);
 }
 
+/// Labels are short; tooltips and searches have the full names.
+#[test]
+fn long_names_are_short_but_for_tooltips() {
+    const FULL: &str = "<core::iter::adapters::map::Map<alloc::vec::into_iter::IntoIter<u8>, app::parse::{closure#0}> as \
+                        core::iter::traits::iterator::Iterator>::fold::<u64, app::sum>";
+
+    if !rftrace_tests::require(&["chromium"]) {
+        return;
+    }
+    let dir = rftrace_tests::golden::copy("long");
+    let mut browser = Browser::start();
+    let short = "<Map<IntoIter<u8>, parse::{closure#0}> as Iterator>::fold::<u64, sum>";
+    let narrow = ["<Map<…> as Iterato…::fold::<…>", "<Ma…::fold::<…>"];
+    for (more, widest) in [(&[][..], short), (&["--full-names"], FULL), (&["--max-calls", "1"], short)] {
+        let view = View::start(dir.path(), more);
+        browser.open(&view.url);
+        let function = format!("rftrace.app.trace.functions.indexOf('{FULL}')");
+        let labels = browser.value(&format!("rftrace.app.trace.labels[{function}]"));
+        assert_eq!(labels, json!([widest, narrow[0], narrow[1]]));
+        let place = browser.value(
+            "(() => { const { timeline } = rftrace.app; const box = timeline.canvas.getBoundingClientRect(); \
+             return [box.left + box.width / 2, box.top + timeline.tops[0] + HEAD + ROW * 1.5]; })()",
+        );
+        let place = [place[0].as_f64().expect("x"), place[1].as_f64().expect("y")];
+        browser.mouse("mouseMoved", place, 0, false);
+        let tip = "document.getElementById('tooltip').children[0]?.textContent";
+        browser.wait(&format!("{tip} === '{FULL}'"));
+        for list in ["functions", "tree"] {
+            let cells = format!("[...document.querySelectorAll('#{list} .name, #{list} .text')]");
+            browser.wait(&format!("{cells}.some(cell => cell.textContent === '{widest}')"));
+            let title = browser.value(&format!("{cells}.findLast(cell => cell.textContent === '{widest}').title"));
+            assert_eq!(title, if widest == FULL { "" } else { FULL }, "{list}");
+        }
+        browser.value("rftrace.app.search('core::iter::traits')");
+        assert_eq!(browser.value("document.getElementById('hits').textContent"), "2 calls of 2 functions");
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
 #[test]
 fn too_much_is_refused() {
     let dir = sample();

@@ -14,7 +14,7 @@ pub fn write(out: &mut impl Write, watched: &Watched, table: &Table, limit: usiz
     let ([first, second], _) = head::lines(watched, table);
     writeln!(out, "{first}\n{second}\n{}", table.title())?;
     for row in table.rows().iter().take(limit) {
-        writeln!(out, "{}{}", table.columns(row), Table::name(row))?;
+        writeln!(out, "{}{}", table.columns(row), row.shown)?;
     }
     if let Some(more) = table.rows().len().checked_sub(limit).filter(|&more| more > 0) {
         writeln!(out, "and {more} more {}", if more == 1 { "function" } else { "functions" })?;

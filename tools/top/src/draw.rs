@@ -10,7 +10,6 @@ use rftrace_tui::text::clean;
 
 use crate::app::{App, OTHER_LINES};
 use crate::head;
-use crate::table::Table;
 
 const HELP: [(&str, &str); 9] = [
     ("s  t  c  a  n", "sort by self time, total time, calls, average, name"),
@@ -44,7 +43,7 @@ pub(crate) fn draw(app: &App, frame: &mut Frame<'_>) {
     let last = area.height - 1;
     for (y, (place, row)) in (3..last).zip(app.table.rows().iter().enumerate().skip(app.cursor.top)) {
         let style = if place == app.cursor.selected { CHOSEN } else { Style::new() };
-        line(y, app.table.columns(row) + &Table::name(row), style);
+        line(y, app.table.columns(row) + &row.shown, style);
     }
     let (text, style) = status(app);
     line(last, text, style);

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rftrace_read::{Pattern, PatternError};
+use rftrace_read::{Pattern, PatternError, ShownNames};
 use rftrace_tui::text::{clean, count};
 use rftrace_views::Duration;
 
@@ -31,6 +31,8 @@ pub enum Column {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) name: Arc<str>,
+    /// As it may reach a terminal.
+    pub(crate) shown: String,
     pub(crate) sum: Sum,
 }
 
@@ -53,6 +55,7 @@ pub struct Table {
     /// All since the beginning, instead of the last interval.
     is_whole: bool,
     rows: Vec<Row>,
+    names: ShownNames,
 }
 
 #[derive(Debug)]
@@ -77,10 +80,10 @@ const TIME_WIDTH: usize = 11;
 const PERCENT_WIDTH: usize = 8;
 
 impl Table {
-    /// Creates an empty table, sorted by a column.
+    /// Creates an empty table, sorted by a column, which shows `names`.
     #[must_use]
-    pub fn new(sort: Column) -> Self {
-        Self { sort, ..Self::default() }
+    pub fn new(sort: Column, names: ShownNames) -> Self {
+        Self { sort, names, ..Self::default() }
     }
 
     /// Adds an interval. `name` returns the name of the function at an address. The rows stay the same until
@@ -102,11 +105,16 @@ impl Table {
 
     /// Updates the rows.
     pub fn update(&mut self) {
-        let Self { sort, is_whole, chosen, .. } = self;
+        let Self { sort, is_whole, chosen, names, .. } = self;
         let functions = if *is_whole { &self.whole.functions } else { &self.last.functions };
         let is_chosen = |name: &str| chosen.as_ref().is_none_or(|(_, choice)| choice.matches(name));
         let rows = functions.iter().filter(|(name, _)| is_chosen(name));
-        self.rows = rows.map(|(name, &sum)| Row { name: Arc::clone(name), sum }).collect();
+        let row = |(name, &sum): (&Arc<str>, &Sum)| Row {
+            name: Arc::clone(name),
+            shown: names.next(&clean(name)).to_owned(),
+            sum,
+        };
+        self.rows = rows.map(row).collect();
         let key = |row: &Row| match sort {
             Column::Calls => row.sum.calls,
             Column::Own => row.sum.own_time,
@@ -209,11 +217,6 @@ impl Table {
             Duration(total_time).to_string(),
             average(&row.sum).map_or("-".to_owned(), |nanos| Duration(nanos).to_string()),
         )
-    }
-
-    /// A name as it may reach a terminal.
-    pub(crate) fn name(row: &Row) -> String {
-        clean(&row.name).into_owned()
     }
 }
 

@@ -8,6 +8,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rftrace::abi::{ADDRESS_SHIFT, kind};
+use rftrace_read::ShownNames;
 
 use crate::app::App;
 use crate::draw::draw;
@@ -236,7 +237,7 @@ fn watched() -> Watched {
 
 #[test]
 fn a_table_as_text() {
-    let mut table = Table::new(Column::Own);
+    let mut table = Table::new(Column::Own, ShownNames::default());
     table.add(first(), name);
     table.update();
     let mut out = Vec::new();
@@ -260,7 +261,7 @@ struct Shown {
 
 impl Shown {
     fn new(height: u16) -> Self {
-        let app = App::new(watched(), Table::new(Column::Own));
+        let app = App::new(watched(), Table::new(Column::Own, ShownNames::default()));
         Self { app, terminal: Terminal::new(TestBackend::new(110, height)).unwrap() }
     }
 

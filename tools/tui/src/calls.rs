@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use rftrace_read::{Pattern, Result, Task, Trace};
+use rftrace_read::{Pattern, Result, ShownNames, Task, Trace};
 use rftrace_views::{Line, TaskLines, What};
 
 use crate::list::{Cursor, Move};
@@ -194,6 +194,9 @@ pub(crate) struct CallsView<'t> {
     pub(crate) cursor: Cursor,
     /// The visible lines, from the cursor's top on.
     pub(crate) seen: Vec<Line>,
+    /// Their names as they are shown.
+    pub(crate) seen_names: Vec<String>,
+    names: ShownNames,
     lines: Lines<'t>,
     job: Option<Job>,
 }
@@ -207,6 +210,8 @@ impl<'t> CallsView<'t> {
             start_ns,
             cursor: Cursor::default(),
             seen: Vec::new(),
+            seen_names: Vec::new(),
+            names: trace.shown_names(),
             lines: Lines::new(trace, &trace.tasks()[task]),
             job: Some(Job::GoTo { line, centers: true }),
         }
@@ -349,12 +354,17 @@ impl<'t> CallsView<'t> {
     fn look(&mut self, page: usize) -> Result<()> {
         self.cursor.fit(page);
         self.seen.clear();
+        self.seen_names.clear();
         while self.lines.n_known < self.cursor.top + page && !self.lines.is_complete {
             self.lines.read_on()?;
         }
         for number in self.cursor.top..self.cursor.top + page {
             self.seen.extend(self.lines.line(number)?);
         }
+        let task = &self.trace.tasks()[self.task];
+        let names = &mut self.names;
+        let shown = |line: &Line| line.shown_name(&line.name(self.trace, task), names).to_owned();
+        self.seen_names = self.seen.iter().map(shown).collect();
         Ok(())
     }
 }

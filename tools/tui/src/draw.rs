@@ -86,7 +86,8 @@ pub(crate) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
             }
         }
     }
-    frame.render_widget(Paragraph::new(Text::styled(clean(&detail).into_owned(), DIM)), line(last - 1));
+    let detail = Paragraph::new(Text::styled(clean(&detail).into_owned(), DIM)).scroll((0, side(app)));
+    frame.render_widget(detail, line(last - 1));
     frame.render_widget(Paragraph::new(status(app)), line(last));
     if app.shows_help {
         draw_help(frame, &HELP);
@@ -160,12 +161,16 @@ fn draw_rows<'a>(
         let left = Rect { y, height: 1, width, ..area };
         let right = Rect { x: area.x + width, width: area.width - width, ..left };
         frame.render_widget(Paragraph::new(Text::styled(row.columns, row.style)), left);
-        let side = u16::try_from(app.side).unwrap_or(u16::MAX);
-        frame.render_widget(Paragraph::new(Text::from(row.rest)).scroll((0, side)), right);
+        frame.render_widget(Paragraph::new(Text::from(row.rest)).scroll((0, side(app))), right);
         if place == selected {
             frame.buffer_mut().set_style(Rect { y, height: 1, ..area }, CHOSEN);
         }
     }
+}
+
+/// The columns of names that are left out at the left.
+fn side(app: &App<'_>) -> u16 {
+    u16::try_from(app.side).unwrap_or(u16::MAX)
 }
 
 /// The colour of a time, as in a replay.
@@ -195,7 +200,7 @@ fn graph_rows(view: &GraphView, area: Rect) -> impl Iterator<Item = Row<'static>
                     Duration(self_ns).to_string()
                 };
                 let columns = format!("{}  {own}  ", Duration(total_ns));
-                let text = format!("({}) {}{}", count(calls), view.name(node), open_calls(did_not_return));
+                let text = format!("({}) {}{}", count(calls), view.shown_name(node), open_calls(did_not_return));
                 (columns, time_style(total_ns), indent, text)
             }
             GraphLine::Ways => {
@@ -205,13 +210,14 @@ fn graph_rows(view: &GraphView, area: Rect) -> impl Iterator<Item = Row<'static>
             }
             GraphLine::Way { way } => {
                 let way = view.graph.way(way);
-                let caller = way.frames.iter().rev().nth(1).copied().flatten().unwrap_or("(outermost)");
+                let caller = way.frames.iter().rev().nth(1).copied().flatten();
+                let caller = caller.map_or("(outermost)", |name| view.graph.shown_name(name));
                 let text = format!("({}) from {caller}", count(way.calls));
                 (format!("{}{:14}", Duration(way.total_ns), ""), time_style(way.total_ns), 1, text)
             }
             GraphLine::Frame { way, level } => {
-                let name = view.graph.way(way).frames[level].unwrap_or("(entered before the trace begins)");
-                (blank, Style::new(), 2, name.to_owned())
+                let name = view.graph.way(way).frames[level].map(|name| view.graph.shown_name(name));
+                (blank, Style::new(), 2, name.unwrap_or("(entered before the trace begins)").to_owned())
             }
         };
         let indent = "  ".repeat(indent.min(MAX_INDENT));
@@ -225,7 +231,9 @@ fn open_calls(did_not_return: u64) -> String {
 }
 
 fn graph_detail(view: &GraphView) -> String {
-    let Some(GraphLine::Node { node, .. }) = view.selected() else { return String::new() };
+    let Some(GraphLine::Node { node, .. }) = view.selected() else {
+        return view.selected_function().unwrap_or_default().to_owned();
+    };
     let GraphNode { total_ns, calls, .. } = view.graph.node(node);
     let average = Duration(total_ns / calls.max(1)).to_string();
     let left_out = match view.graph.left_out() {
@@ -257,7 +265,7 @@ fn report_rows(view: &ReportView, area: Rect) -> impl Iterator<Item = Row<'stati
         Row {
             columns,
             style: time_style(ns),
-            rest: vec![Span::raw(clean(&row.name).into_owned() + &open_calls(row.did_not_return))],
+            rest: vec![Span::raw(clean(view.names.get(&row.name)).into_owned() + &open_calls(row.did_not_return))],
         }
     })
 }
@@ -282,14 +290,14 @@ fn thread_rows(app: &App<'_>, area: Rect) -> impl Iterator<Item = Row<'static>> 
 }
 
 fn calls_rows<'a>(app: &App<'a>, view: &CallsView<'a>) -> impl Iterator<Item = Row<'static>> {
-    view.seen.iter().map(|line| {
+    view.seen.iter().zip(&view.seen_names).map(|(line, name)| {
         let since_ns = line.time_ns.saturating_sub(view.start_ns);
         let time = format!("{:4}.{:09}", since_ns / 1_000_000_000, since_ns % 1_000_000_000);
         let duration = line.duration_ns.map_or(String::new(), |ns| Duration(ns).to_string());
         let task = &app.trace.tasks()[view.task];
         // Where the file is gone meanwhile, there are none.
         let values = line.values(app.trace, task).unwrap_or_default();
-        let (code, comment) = line.text(&line.name(app.trace, task), &values);
+        let (code, comment) = line.text(name, &values);
         let mut rest = vec![Span::raw(format!("{}{}", "  ".repeat(line.depth.min(MAX_INDENT)), clean(&code)))];
         if let Some(comment) = comment {
             let blank = if code.is_empty() { "" } else { " " };

@@ -121,6 +121,11 @@ impl GraphView {
         }
     }
 
+    /// The name of a node as it is shown.
+    pub(crate) fn shown_name(&self, node: usize) -> &str {
+        self.graph.shown_name(self.name(node))
+    }
+
     /// True if the inner lines of a line are shown; `None` if it has none.
     pub(crate) fn is_unfolded(&self, line: GraphLine) -> Option<bool> {
         match line {

@@ -1,5 +1,6 @@
 //! The report: its selected row, and its order.
 
+use rftrace_read::ShownNames;
 use rftrace_views::{Field, Report};
 
 use crate::list::{Cursor, Move};
@@ -11,6 +12,7 @@ const AVERAGES: [Field; 4] = [Field::TotalAvg, Field::TotalMax, Field::OwnAvg, F
 #[derive(Debug)]
 pub(crate) struct ReportView {
     pub(crate) report: Report,
+    pub(crate) names: ShownNames,
     /// The columns of each function.
     pub(crate) columns: [Field; 4],
     pub(crate) sort: Field,
@@ -20,7 +22,8 @@ pub(crate) struct ReportView {
 impl ReportView {
     /// The report has to have the times of single calls.
     pub(crate) fn new(report: Report) -> Self {
-        let mut view = Self { report, columns: SUMS, sort: SUMS[0], cursor: Cursor::default() };
+        let names = report.shown_names(report.rows());
+        let mut view = Self { report, names, columns: SUMS, sort: SUMS[0], cursor: Cursor::default() };
         view.sort_by(view.sort);
         view
     }

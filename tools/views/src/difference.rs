@@ -6,9 +6,10 @@
 //! Not here: the columns (`table`), and the test of differences (`confidence`).
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::io::{self, Write};
 
-use rftrace_read::{Error, Result};
+use rftrace_read::{Error, Result, ShownNames};
 
 use crate::confidence::MannWhitney;
 use crate::graph::Graph;
@@ -47,6 +48,10 @@ pub struct Difference {
     values: Vec<[Vec<u64>; 2]>,
     /// The keys in the order of the table.
     order: Vec<u32>,
+    /// Of the keys, calls with values.
+    with_values: HashSet<u32>,
+    /// The names of the table.
+    names: ShownNames,
     /// For these numbers of runs, if there are several.
     test: Option<MannWhitney>,
 }
@@ -64,7 +69,16 @@ impl Difference {
         let (keys, values, order) = (Keys::default(), Vec::new(), Vec::new());
         // Other numbers of calls are told in any case.
         let fields = [fields, &[Field::Calls]].concat();
-        Self { fields, n_runs: [0; 2], keys, values, order, test: None }
+        Self {
+            fields,
+            n_runs: [0; 2],
+            keys,
+            values,
+            order,
+            with_values: HashSet::new(),
+            names: ShownNames::new(true),
+            test: None,
+        }
     }
 
     /// Adds a run, with a row for each function. Rows with the same label belong together.
@@ -72,6 +86,9 @@ impl Difference {
         let all_self_ns = report.self_ns();
         for row in report.rows() {
             let key = self.keys.number(None, Last::Called { name: &row.label(), addr: 0 });
+            if row.values.is_some() {
+                self.with_values.insert(key);
+            }
             self.add(side, key, row, all_self_ns);
         }
         self.n_runs[side as usize] += 1;
@@ -100,6 +117,13 @@ impl Difference {
         let values = &mut self.values[key as usize][side as usize];
         values.resize(self.n_runs[side as usize] * self.fields.len(), 0);
         values.extend(self.fields.iter().map(|field| field.value(row, all_self_ns)));
+    }
+
+    /// Has the functions shown by these names. Calls with values have full ones.
+    pub fn show_names(&mut self, mut names: ShownNames) {
+        let functions = self.rows().filter(|row| !self.with_values.contains(&row.key));
+        names.add_all(functions.map(Compared::name));
+        self.names = names;
     }
 
     /// Sorts the rows: the largest differences in these columns first, in either direction. Of several runs the differences that
@@ -262,9 +286,10 @@ impl<'d> Compared<'d> {
         names
     }
 
-    /// Returns the function, or the end of the path, as text.
+    /// Returns the function, or the end of the path, as text with [shown](Difference::show_names) names.
     pub fn label(self) -> String {
-        let mut names: Vec<_> = self.keys().take(LABEL_DEPTH + 1).map(|key| self.name_of(key)).collect();
+        let shown = |key| self.difference.names.get(self.name_of(key));
+        let mut names: Vec<_> = self.keys().take(LABEL_DEPTH + 1).map(shown).collect();
         if let Some(first) = names.get_mut(LABEL_DEPTH) {
             *first = "…";
         }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::{self, Write};
 
-use rftrace_read::{CallCost, Error, Pattern, Result, Summary, Task, Trace};
+use rftrace_read::{CallCost, Error, Pattern, Result, ShownNames, Summary, Task, Trace};
 
 use crate::collector::CallSums;
 use crate::correction::{Cost, Costs, Share, correction};
@@ -98,6 +98,7 @@ impl GraphField {
 pub struct Graph {
     title: String,
     names: Vec<String>,
+    shown_names: ShownNames,
     /// Where these functions are in the source, as far as it is known; `None` if nobody has asked.
     sources: Option<HashMap<usize, String>>,
     /// The first one is the root.
@@ -160,8 +161,21 @@ impl Graph {
         }
         backtraces.sort_by_key(|backtrace| Reverse(backtrace.total_ns));
         let is_of_function = function.is_some();
-        let (names, cost) = (names.names, trace.cost());
-        Ok(Self { title, names, sources, nodes, backtraces, is_of_function, left_out, summary, cost, share })
+        let (names, cost, mut shown_names) = (names.names, trace.cost(), trace.shown_names());
+        shown_names.add_all(names.iter().map(String::as_str));
+        Ok(Self {
+            title,
+            names,
+            shown_names,
+            sources,
+            nodes,
+            backtraces,
+            is_of_function,
+            left_out,
+            summary,
+            cost,
+            share,
+        })
     }
 
     /// Returns the number of records read, and the flaws in them.
@@ -188,6 +202,11 @@ impl Graph {
     /// Returns true for the graph of a function, false for that of the program.
     pub fn is_of_function(&self) -> bool {
         self.is_of_function
+    }
+
+    /// Returns the name that is shown for a function of the graph.
+    pub fn shown_name<'g>(&'g self, name: &'g str) -> &'g str {
+        self.shown_names.get(name)
     }
 
     /// Returns the number of nodes. The root has the number 0.
@@ -263,7 +282,9 @@ impl Graph {
             writeln!(out, " backtrace #{number}: hit {calls}, time {}", Duration(*total_ns))?;
             for (level, frame) in frames.iter().enumerate() {
                 match frame {
-                    Some((name, addr)) => writeln!(out, "   [{level}] {} ({addr:#x})", self.names[*name])?,
+                    Some((name, addr)) => {
+                        writeln!(out, "   [{level}] {} ({addr:#x})", self.shown_name(&self.names[*name]))?
+                    }
                     None => writeln!(out, "   [{level}] (entered before the trace begins)")?,
                 }
             }
@@ -304,7 +325,9 @@ impl Graph {
             let node = &self.nodes[place];
             self.write_columns(node, place == 0 && !self.is_of_function, fields, out)?;
             let mark = if matches!(branch, Branch::No) { "" } else { " +-" };
-            write!(out, "{indent}{mark}({}) {}", node.calls, self.names[node.name])?;
+            // A pattern is no name.
+            let name = if place == 0 { &self.title } else { self.shown_name(&self.names[node.name]) };
+            write!(out, "{indent}{mark}({}) {name}", node.calls)?;
             if node.did_not_return > 0 {
                 write!(out, "; {} did not return", node.did_not_return)?;
             }

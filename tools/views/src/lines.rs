@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use rftrace_read::{Kind, OffCpu, Record, Records, Result, SCHED_IN, Task, Trace, Warnings};
+use rftrace_read::{Kind, OffCpu, Record, Records, Result, SCHED_IN, ShownNames, Task, Trace, Warnings};
 
 use crate::stack::{CallStack, Step};
 
@@ -117,6 +117,11 @@ impl Line {
         }
     }
 
+    /// Returns the [name](Self::name) as it is shown: that of a function is one of `names`.
+    pub fn shown_name<'n>(&self, name: &'n str, names: &'n mut ShownNames) -> &'n str {
+        if self.function().is_some() { names.next(name) } else { name }
+    }
+
     /// Returns the values of the call and of the return that belong to the line.
     ///
     /// # Errors
@@ -134,7 +139,7 @@ impl Line {
     }
 
     /// Returns the line's text without indentation: code, and a comment behind it or alone. `name` is the line's
-    /// [name](Self::name).
+    /// [name](Self::name), or the [shown](Self::shown_name) one.
     pub fn text(&self, name: &str, values: &Values) -> (String, Option<String>) {
         match self.what {
             What::Enter { .. } => (format!("{} {{", values.call(name)), None),

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::mem;
 
 use rftrace_format::ending;
-use rftrace_read::{AllRecords, Error, OffCpu, Record, Result, SCHED_IN, Summary, Task, Trace};
+use rftrace_read::{AllRecords, Error, OffCpu, Record, Result, SCHED_IN, ShownNames, Summary, Task, Trace};
 
 use crate::columns::ReplayField;
 use crate::duration::{Duration, Unit};
@@ -73,6 +73,7 @@ pub fn replay(trace: &Trace, options: &ReplayOptions, out: &mut dyn Write) -> Re
         places: vec![Place::default(); trace.tasks().len()],
         last: VecDeque::new(),
         n_left_out: 0,
+        names: trace.shown_names(),
         n_shown_tasks: 0,
         nameless_calls: 0,
     };
@@ -98,6 +99,7 @@ struct Replay<'t, 'o> {
     /// The lines that may be among the last ones.
     last: VecDeque<PlacedLine>,
     n_left_out: u64,
+    names: ShownNames,
     n_shown_tasks: usize,
     nameless_calls: u64,
 }
@@ -176,7 +178,8 @@ impl<'t> Replay<'t, '_> {
         self.open[idx].apply(line);
         if self.printer.options.is_flat {
             let name = self.named(task, line);
-            return self.printer.flat(task, record, line, &name).map_err(Error::Write);
+            let name = line.shown_name(&name, &mut self.names);
+            return self.printer.flat(task, record, line, name).map_err(Error::Write);
         }
         let place = &mut self.places[idx];
         let column = *place.column.get_or_insert_with(|| {
@@ -202,7 +205,8 @@ impl<'t> Replay<'t, '_> {
         let task = &self.trace.tasks()[placed.task];
         let name = self.named(task, &placed.line);
         let values = placed.line.values(self.trace, task)?;
-        self.printer.line(task, placed, (&name, &values)).map_err(Error::Write)
+        let name = placed.line.shown_name(&name, &mut self.names);
+        self.printer.line(task, placed, (name, &values)).map_err(Error::Write)
     }
 
     /// The name of a line's function or event. Calls without names are counted.
@@ -244,7 +248,8 @@ impl<'t> Replay<'t, '_> {
                     .map_err(Error::Write)?;
             }
             for (level, line) in open.for_ever.iter().rev().enumerate() {
-                let call = line.values(self.trace, task)?.call(&line.name(self.trace, task));
+                let name = line.name(self.trace, task);
+                let call = line.values(self.trace, task)?.call(line.shown_name(&name, &mut self.names));
                 let source = line.function().and_then(|addr| self.trace.source(task, line.time_ns, addr));
                 let source = source.map_or_else(String::new, |source| format!(" /* {source} */"));
                 let indent = "  ".repeat(level.min(MAX_INDENT));
@@ -258,8 +263,11 @@ impl<'t> Replay<'t, '_> {
         let mut is_first = true;
         for (task, maker) in self.trace.tasks().iter().zip(&self.makers) {
             let calls = maker.calls();
-            let names: Vec<_> =
-                calls.open().flatten().map(|addr| self.trace.function_name(task, calls.last_ns(), addr)).collect();
+            let name = |addr| {
+                let name = self.trace.function_name(task, calls.last_ns(), addr);
+                self.names.next(&name).to_owned()
+            };
+            let names: Vec<_> = calls.open().flatten().map(name).collect();
             if names.is_empty() {
                 continue;
             }

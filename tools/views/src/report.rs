@@ -4,7 +4,7 @@
 
 use std::cmp::Ordering;
 
-use rftrace_read::{CallCost, Result, Summary, Trace};
+use rftrace_read::{CallCost, Result, ShownNames, Summary, Trace};
 
 use crate::collector::OffCpuTimes;
 use crate::correction::{Share, correction};
@@ -28,6 +28,8 @@ pub struct Report {
     has_sources: bool,
     cost: Option<CallCost>,
     share: Share,
+    /// The names of a new table.
+    names: ShownNames,
 }
 
 impl Report {
@@ -59,7 +61,8 @@ impl Report {
         let Sums { rows, share, nameless_calls, off_cpu, mut summary, tasks } = sums::kept(trace, options)?;
         summary.nameless_calls = nameless_calls;
         let off_cpu = off_cpu.or(trace.has_schedule()?.then(OffCpuTimes::default));
-        Ok(Self { rows, tasks, summary, off_cpu, has_sources: trace.has_sources(), cost: trace.cost(), share })
+        let (has_sources, cost, names) = (trace.has_sources(), trace.cost(), trace.shown_names());
+        Ok(Self { rows, tasks, summary, off_cpu, has_sources, cost, share, names })
     }
 
     /// Returns the time from the first record to the last one, in nanoseconds.
@@ -148,6 +151,13 @@ impl Report {
     /// Returns the sum of all functions' own times in nanoseconds.
     pub fn self_ns(&self) -> u128 {
         self.rows.iter().map(|row| u128::from(row.self_ns)).sum()
+    }
+
+    /// Returns the names that a table of these rows shows.
+    pub fn shown_names<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> ShownNames {
+        let mut names = self.names.clone();
+        names.add_all(rows.into_iter().map(|row| row.name.as_str()));
+        names
     }
 
     /// Puts the rows into an order.

@@ -43,9 +43,14 @@ impl Row {
 
     /// Returns the label of the row: the function's name, or a call with the values.
     pub fn label(&self) -> Cow<'_, str> {
+        self.label_of(&self.name)
+    }
+
+    /// The same with the name that is shown.
+    pub(crate) fn label_of<'n>(&self, name: &'n str) -> Cow<'n, str> {
         match &self.values {
-            None => Cow::Borrowed(&self.name),
-            Some(values) => Cow::Owned(values.call(&self.name)),
+            None => Cow::Borrowed(name),
+            Some(values) => Cow::Owned(values.call(name)),
         }
     }
 }

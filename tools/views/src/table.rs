@@ -6,7 +6,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::str::FromStr;
 
-use rftrace_read::{Error, Result};
+use rftrace_read::{Error, Result, ShownNames};
 
 use crate::duration::Duration;
 use crate::report::Report;
@@ -206,30 +206,36 @@ impl Report {
         writeln!(out, "  Function{}", if self.has_sources() { " [Source]" } else { "" })?;
         writeln!(out, "{}  ====================", "  ==========".repeat(fields.len()))?;
         let all_self_ns = self.self_ns();
+        let names = self.shown_names(self.rows().iter().take(limit).chain(self.open_rows()));
         for row in self.rows().iter().take(limit) {
             for field in fields {
                 write!(out, "  {}", field.shown(field.value(row, all_self_ns)))?;
             }
-            write!(out, "  {}", row.label())?;
+            write!(out, "  {}", row.label_of(names.get(&row.name)))?;
             match &row.source {
                 Some(source) => writeln!(out, " [{source}]")?,
                 None => writeln!(out)?,
             }
         }
-        self.write_open(out)
+        self.write_open(&names, out)
+    }
+
+    /// The rows with calls that were open at the end.
+    fn open_rows(&self) -> impl Iterator<Item = &Row> {
+        self.rows().iter().filter(|row| row.did_not_return > 0)
     }
 
     /// The calls that were open at the end, if there are such.
-    fn write_open(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_open(&self, names: &ShownNames, out: &mut dyn Write) -> io::Result<()> {
         /// So many functions are named.
         const MOST: usize = 10;
 
-        let open = || self.rows().iter().filter(|row| row.did_not_return > 0);
-        let (n_calls, n_rows): (u64, _) = (open().map(|row| row.did_not_return).sum(), open().count());
+        let n_rows = self.open_rows().count();
+        let n_calls: u64 = self.open_rows().map(|row| row.did_not_return).sum();
         if n_calls == 0 {
             return Ok(());
         }
-        let names: Vec<_> = open().take(MOST).map(Row::label).collect();
+        let names: Vec<_> = self.open_rows().take(MOST).map(|row| row.label_of(names.get(&row.name))).collect();
         let more = if n_rows > MOST { format!(", and {} other functions", n_rows - MOST) } else { String::new() };
         let calls = if n_calls == 1 { "call" } else { "calls" };
         writeln!(out, "\n  {n_calls} {calls} did not return, and count until the end: {}{more}", names.join(", "))

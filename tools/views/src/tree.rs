@@ -35,7 +35,7 @@ pub struct CallTree {
 /// no function here recurses, dropping included.
 #[non_exhaustive]
 pub struct Call {
-    /// The function's name, or its address in angle brackets.
+    /// The function's name, or its address if it has none.
     pub name: String,
     /// The recorded address in the function.
     pub addr: u64,

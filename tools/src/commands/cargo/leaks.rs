@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use rftrace_format::files::RESOURCES;
 use rftrace_format::resources::Resource;
-use rftrace_read::Pattern;
-use rftrace_resources::{Name, Names, Recording, TestLeaks, Tests, amount};
+use rftrace_read::{Pattern, ShownNames};
+use rftrace_resources::{Name, Names, Recording, TestLeaks, Tests, amount, names_of_stacks};
 
 use super::session::ProgramRun;
 use super::status::{FAINT, error, status, styled, warning};
@@ -159,10 +159,12 @@ const DEPTH: usize = 16;
 fn print_test(program: &str, name: &str, leaks: &TestLeaks, limit: usize) {
     let kept: Vec<String> = leaks.kept.iter().map(|(&resource, &kept)| words(resource, kept)).collect();
     status("Leaked", &format!("{name} ({program}): {}", kept.join(", ")));
+    let stacks = leaks.stacks.iter().take(limit).map(|(.., stack)| of_program(stack));
+    let names = names_of_stacks(&ShownNames::default(), stacks, DEPTH);
     for (resource, blocks, bytes, stack) in leaks.stacks.iter().take(limit) {
         say_styled!("{:>13}{}", "", words(*resource, (*blocks, *bytes)));
         for name in of_program(stack).iter().take(DEPTH) {
-            say_styled!("{:>15}{name}", "");
+            say_styled!("{:>15}{}", "", name.line(&names));
         }
     }
     if leaks.stacks.len() > limit {

@@ -19,7 +19,6 @@ mod config;
 mod flags;
 mod hooks;
 mod leaks;
-mod names;
 mod options;
 mod plan;
 mod process;

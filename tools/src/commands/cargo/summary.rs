@@ -11,10 +11,9 @@ use anyhow::{Context, Result};
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use rftrace_format::files::INFO;
 use rftrace_format::opener::{self, MOST_TEXT};
-use rftrace_read::{Gaps, OffCpu, Trace};
+use rftrace_read::{Gaps, NAME_COLUMNS, OffCpu, ShownNames, Trace};
 use rftrace_views::{Duration, Report, Row, TaskStats};
 
-use super::names::shortened;
 use super::session::{ProgramRun, bytes_of};
 use super::status::{FAINT, GOOD, HEADING, WARNING, status, styled, warning};
 use crate::commands::common::{losses, shell_word};
@@ -159,12 +158,14 @@ fn print_table(title: &str, mut rows: Vec<Row>, key: impl Fn(&Row) -> u64, all_s
     }
     rows.sort_by(|a, b| (Reverse(key(a)), &a.name).cmp(&(Reverse(key(b)), &b.name)));
     let columns = terminal_size::terminal_size_of(io::stderr()).map_or(DEFAULT_COLUMNS, |(width, _)| width.0.into());
-    let width = columns.saturating_sub(COLUMNS_OF_NUMBERS).max(20);
+    let width = columns.saturating_sub(COLUMNS_OF_NUMBERS).clamp(20, NAME_COLUMNS);
     let heading = format!("{:>12} {:>6} {:>12} {:>14}  Function, {title}", "Self time", "", "Total time", "Calls");
     say_styled!("\n{}", styled(HEADING, heading));
     let n_more = rows.len().saturating_sub(limit);
     rows.truncate(limit);
-    for (row, name) in rows.iter().zip(names(&rows, width)) {
+    let mut names = ShownNames::of_columns(width);
+    names.add_all(rows.iter().map(|row| row.name.as_str()));
+    for row in &rows {
         let share = row.self_ns as f64 / all_self.max(1) as f64;
         let percent = format!("{:5.1}%", 100.0 * share);
         say_styled!(
@@ -173,20 +174,12 @@ fn print_table(title: &str, mut rows: Vec<Row>, key: impl Fn(&Row) -> u64, all_s
             styled(style_of(share), percent),
             Duration(row.total_ns).to_string(),
             HumanCount(row.calls).to_string(),
-            name
+            names.get(&row.name)
         );
     }
     if n_more > 0 {
         say_styled!("{}", styled(FAINT, format!("{:>49} {} more", "…", HumanCount(n_more as u64))));
     }
-}
-
-/// The names of the rows, cut to a width; in full where cut ones would be equal.
-fn names(rows: &[Row], width: usize) -> Vec<String> {
-    let short: Vec<String> = rows.iter().map(|row| shortened(&row.name, width)).collect();
-    let is_unique = |name: &String| short.iter().filter(|other| *other == name).count() == 1;
-    let chosen = rows.iter().zip(&short).map(|(row, name)| if is_unique(name) { name } else { &row.name });
-    chosen.cloned().collect()
 }
 
 /// Large shares of the time stand out.
@@ -238,18 +231,5 @@ mod tests {
         let report = Report::read(&Trace::open(golden::copy("preempted").path()).unwrap()).unwrap();
         assert_eq!(report.rows().len(), 4);
         assert_eq!(functions(&report).map(|row| &row.name).collect::<Vec<_>>(), ["main", "c"]);
-    }
-
-    #[test]
-    fn equal_short_names_are_told_apart() {
-        let row = |name: &str| {
-            let mut row = Row::default();
-            row.name = name.to_owned();
-            row
-        };
-        let rows =
-            [row("<a::Map<a::I> as a::Iterator>::next"), row("<b::Map<b::I> as b::Iterator>::next"), row("c::d")];
-        assert_eq!(names(&rows, 30), [&rows[0].name, &rows[1].name, "c::d"]);
-        assert_eq!(names(&rows[1..], 30), ["<Map<I> as Iterator>::next", "c::d"]);
     }
 }

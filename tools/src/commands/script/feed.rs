@@ -113,13 +113,13 @@ impl<'t> Feed<'t> {
             return None;
         }
         let functions = &self.wanted.functions;
-        let is_wanted = || functions.is_empty() || functions.iter().any(|function| function.matches(&name));
+        let is_wanted = |name: &str| functions.is_empty() || functions.iter().any(|function| function.matches(name));
         if is_nameless {
-            // There may be any number of them.
-            return is_wanted().then_some(Happening::NAMELESS);
+            // There may be any number of them. Scripts get uftrace's names.
+            return is_wanted(&format!("<{addr:x}>")).then_some(Happening::NAMELESS);
         }
         let place = (name.as_ptr() as usize, name.len());
-        *self.functions.entry(place).or_insert_with(|| is_wanted().then(|| self.python.name(&name)))
+        *self.functions.entry(place).or_insert_with(|| is_wanted(&name).then(|| self.python.name(&name)))
     }
 
     fn event(&mut self, id: u64) -> Option<u32> {
