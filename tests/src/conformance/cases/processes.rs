@@ -50,7 +50,7 @@ fn vfork(seen: &Seen) -> Result<(), Fault> {
 fn dlclose(seen: &Seen) -> Result<(), Fault> {
     let mut seen = seen.clone();
     for (depth, name) in seen.tasks.iter_mut().flat_map(|task| &mut task.calls) {
-        if name.starts_with('<') {
+        if name.starts_with('<') || name.starts_with("sub_") {
             *name = ["", "library_outer", "library_inner"].get(*depth).copied().unwrap_or_default().to_owned();
         }
     }
