@@ -41,7 +41,7 @@ pub(crate) struct DiffArgs {
     /// Compare call paths: a function called from elsewhere is another row.
     #[arg(long)]
     paths: bool,
-    /// Columns to sort by, largest difference first, with commas [default: the first column].
+    /// Columns to sort by, with commas [default: the first column]. What became more comes first, what became less last.
     #[arg(short, long, value_name = "FIELD", value_delimiter = ',')]
     sort: Vec<Field>,
     /// Columns, with commas; those of `rftrace report`.

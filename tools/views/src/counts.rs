@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn calls_are_those_of_the_report() {
-        for name in ["recursion", "threads", "rust", "signals"] {
+        for name in ["recursion/deep", "threads", "rust", "signals"] {
             let (counts, report) = counts(name);
             assert!(!counts.functions.is_empty(), "{name}");
             let calls = counts.functions.iter().map(|(name, count)| (name.clone(), count.calls));

@@ -271,7 +271,7 @@ impl Check {
         if changes.is_empty() {
             return writeln!(out, "{title}: {}, as in the baseline", amount(measured));
         }
-        writeln!(out, "{title}: {} numbers are not as in the baseline\n", changes.len())?;
+        writeln!(out, "{title}: not as in the baseline ({} of {} numbers)\n", changes.len(), measured.iter().count())?;
         let headings = ["Baseline", "Now", "of"].map(String::from);
         if is_markdown {
             markdown::write_head(&headings, "Function", out)?;
@@ -292,7 +292,7 @@ impl Check {
         }
         let n_more = changes.len().saturating_sub(self.options.limit);
         if n_more > 0 {
-            writeln!(out, "\n{n_more} more: --limit")?;
+            writeln!(out, "\n{n_more} more: cargo rftrace --limit N check")?;
         }
         writeln!(out)
     }
