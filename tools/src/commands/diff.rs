@@ -129,7 +129,7 @@ pub(crate) fn run(args: DiffArgs) -> Result<()> {
 /// The directories with their sides.
 fn sides(dirs: Vec<PathBuf>, with: Vec<PathBuf>) -> Result<Vec<(Side, PathBuf)>> {
     let is_by_turns = with.is_empty();
-    if is_by_turns && dirs.len() % 2 != 0 {
+    if is_by_turns && !dirs.len().is_multiple_of(2) {
         bail!(
             "{} is alone: traces come in pairs, BEFORE AFTER; or all of them: BEFORE… --with AFTER…",
             dirs[dirs.len() - 1].display()
