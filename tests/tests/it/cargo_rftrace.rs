@@ -118,8 +118,7 @@ fn a_program_runs_as_without_and_is_recorded() {
     }
     let names: Vec<&str> = trace.tasks().iter().map(rftrace_read::Task::name).collect();
     assert_eq!(names, ["app", "worker"]);
-    for text in ["Recorded ", " in 2 threads over ", ", none lost", "Function, by self time", "Function, by total time"]
-    {
+    for text in ["Recorded ", " in 2 threads over ", ", none lost", "\n  Wall ", "Function, by self time"] {
         assert!(run.stderr.contains(text), "{text:?} in {}", run.stderr);
     }
     assert!(run.stderr.contains(" 1  app::main\n"), "{}", run.stderr);
@@ -185,7 +184,9 @@ fn tests_have_the_same_results_and_a_trace_for_each_binary() {
     assert_eq!(calls(&workspace.trace("app"), "app::sum"), 1);
     assert!(!run.stderr.contains("warning"), "{}", run.stderr);
     // The table says that it is of all, and what is suggested is the trace with the most in it.
-    assert!(run.stderr.contains("Function, by self time, sums of all "), "{}", run.stderr);
+    for order in ["self", "total"] {
+        assert!(run.stderr.contains(&format!("Function, by {order} time, sums of all ")), "{}", run.stderr);
+    }
     let next = run.stderr.lines().find_map(|line| line.split_once(" rftrace replay ")).expect("a suggestion").1;
     let next = next.split_whitespace().next().unwrap_or_default();
     let records = |dir: &Path| -> u64 {

@@ -66,6 +66,7 @@ mod merge;
 mod misuse;
 mod names;
 mod namespaces;
+mod overview;
 mod own_dumps;
 mod own_streams;
 mod patched;

@@ -12,7 +12,7 @@ use crate::record::rftrace;
 
 /// Arguments of the commands, each with uftrace's name for it.
 const REPORTS: [&[&str]; 4] = [
-    &["report"],
+    &["report", "-s", "total"],
     &["report", "-s", "self"],
     &["report", "-s", "call"],
     &["report", "-f", "total-avg,total-min,total-max", "-s", "total-max"],

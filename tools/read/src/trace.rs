@@ -284,7 +284,8 @@ impl Trace {
         }
     }
 
-    pub(crate) fn demangle(&self) -> Demangle {
+    /// Returns how functions are named.
+    pub fn demangle(&self) -> Demangle {
         self.demangle
     }
 

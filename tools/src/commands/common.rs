@@ -58,7 +58,7 @@ pub(crate) fn default_dir() -> PathBuf {
 /// Options of uftrace's commands that ask for the default behaviour here.
 #[derive(Args)]
 pub(crate) struct PlainArgs {
-    /// Only `replay` goes through a pager.
+    /// Only `replay` and `report` go through a pager.
     #[arg(long = "no-pager", hide = true)]
     _no_pager: bool,
     /// Only `replay` has colours.

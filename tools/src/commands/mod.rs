@@ -41,6 +41,7 @@ mod markdown;
 #[cfg(feature = "full")]
 mod merge;
 mod open;
+mod overview;
 #[cfg(feature = "full")]
 mod page;
 mod pager;

@@ -9,10 +9,18 @@ use std::sync::{Arc, atomic::AtomicBool};
 use anyhow::{Context, Result};
 use rftrace_read::Error;
 
-use super::common::find_program;
+use super::common::{self, find_program};
+
+/// Writes to a pager if one is wanted and stdout is a terminal, otherwise to stdout.
+pub(crate) fn print<T>(is_paged: bool, write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<T>) -> Result<T> {
+    Ok(match Pager::start(is_paged)? {
+        Some(pager) => pager.print(write)?,
+        None => common::print(write)?,
+    })
+}
 
 /// A pager that runs.
-pub(crate) struct Pager {
+struct Pager {
     child: Child,
     /// While it runs, Ctrl-C is its own matter.
     #[cfg(all(feature = "full", target_os = "linux"))]
@@ -21,7 +29,7 @@ pub(crate) struct Pager {
 
 impl Pager {
     /// Starts `$PAGER`, or `less`; none where none is wanted, stdout is no terminal, or there is no such program.
-    pub(crate) fn start(is_wanted: bool) -> Result<Option<Self>> {
+    fn start(is_wanted: bool) -> Result<Option<Self>> {
         if !is_wanted || !io::stdout().is_terminal() {
             return Ok(None);
         }
@@ -51,10 +59,7 @@ impl Pager {
     }
 
     /// Has it show what is written, and waits until it ends.
-    pub(crate) fn print<T>(
-        mut self,
-        write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<T>,
-    ) -> rftrace_read::Result<T> {
+    fn print<T>(mut self, write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<T>) -> rftrace_read::Result<T> {
         let result = match self.child.stdin.take() {
             Some(stdin) => {
                 let mut out = BufWriter::new(stdin);

@@ -1,7 +1,7 @@
 //! `rftrace replay`.
 
 use std::ffi::OsStr;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
@@ -12,8 +12,8 @@ use rftrace_read::{Summary, Trace, info};
 use rftrace_views::{ReplayField, ReplayOptions, replay};
 
 use super::choice::{NamesArg, ShownArgs, SourcesArg};
-use super::common::{DirArg, find_program, losses, print, print_missing, print_warnings, shell_word};
-use super::pager::Pager;
+use super::common::{DirArg, find_program, losses, print_missing, print_warnings, shell_word};
+use super::pager;
 
 /// The group in `--help` of these options.
 const COLUMNS: &str = "Columns and terminal: --column-view --no-pager";
@@ -154,11 +154,7 @@ pub(crate) fn show(dir: &Path) -> Result<()> {
 }
 
 fn print_replay(trace: &Trace, options: &ReplayOptions, is_paged: bool) -> Result<()> {
-    let write = |out: &mut dyn Write| replay(trace, options, out);
-    let summary = match Pager::start(is_paged)? {
-        Some(pager) => pager.print(write)?,
-        None => print(write)?,
-    };
+    let summary = pager::print(is_paged, |out| replay(trace, options, out))?;
     print_warnings(trace, &summary)
 }
 

@@ -10,14 +10,17 @@ use clap::{Args, ValueEnum};
 use rftrace_read::{Error, Shown, Trace};
 #[cfg(feature = "full")]
 use rftrace_views::Row;
-use rftrace_views::{ByValue, Field, Report, ReportOptions, Side};
+use rftrace_views::{ByValue, Field, Report, ReportOptions, Side, TableBelow};
 
 use super::choice::{CorrectionArg, NamesArg, ShownArgs, SourcesArg};
-use super::common::{DirArg, PlainArgs, print, print_warnings};
+use super::common::{DirArg, print, print_warnings};
 use super::diff::{Comparison, opened};
+use super::overview;
+use super::pager;
 
 const EXAMPLES: &str = "\
 Examples:
+  rftrace report mytrace                         an overview, and the time of each function
   rftrace report --sort self --limit 10 mytrace  the ten functions with most self time
   rftrace report -f self,percent,call mytrace    other columns
   rftrace report --by-value 'open_file@arg1'     a row for each first argument
@@ -28,7 +31,10 @@ Examples:
 /// The group in `--help` of these options.
 const COLUMNS: &str = "Columns and format: --avg-total --format csv";
 
-/// Shows the time of each function.
+/// Shows an overview of a trace, and the time of each function.
+///
+/// The overview has the hot path, the functions with most self time, how processes ended, and what makes the trace large. With options
+/// for columns, order, rows or format there is only the table.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReportArgs {
@@ -72,8 +78,24 @@ pub(crate) struct ReportArgs {
     correction: CorrectionArg,
     #[command(flatten)]
     sources: SourcesArg,
-    #[command(flatten)]
-    _plain: PlainArgs,
+    /// Write straight to the terminal, without `$PAGER` or `less`.
+    #[arg(long, help_heading = COLUMNS)]
+    no_pager: bool,
+    /// The table has no colours.
+    #[arg(long = "color", hide = true, value_name = "WHEN", value_parser = ["auto", "no"])]
+    _color: Option<String>,
+}
+
+impl ReportArgs {
+    /// True if nobody has said what the table should be like.
+    fn is_plain(&self) -> bool {
+        let has_columns = !self.fields.is_empty() || self.avg_total || self.avg_self || !self.by_value.is_empty();
+        !has_columns
+            && self.sort.is_empty()
+            && self.limit.is_none()
+            && self.format == Format::Table
+            && self.diff.is_none()
+    }
 }
 
 /// How the report is written.
@@ -90,6 +112,7 @@ enum Format {
 
 /// Runs it.
 pub(crate) fn run(args: ReportArgs) -> Result<()> {
+    let is_plain = args.is_plain();
     let dir = args.dir.path();
     let fields = match (args.avg_total, args.avg_self) {
         (true, _) => vec![Field::TotalAvg, Field::TotalMin, Field::TotalMax],
@@ -134,6 +157,16 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
     let trace = open(&dir)?;
     let mut report = read(&trace)?;
     report.sort(&sort);
+    if is_plain {
+        let ends = trace.ends()?;
+        pager::print(!args.no_pager, |out| {
+            if overview::write(&trace, &report, &ends, TableBelow::ByTotal, out)? {
+                writeln!(out, "\n  Next: {}\n", overview::next_command(&dir)).map_err(Error::Write)?;
+            }
+            report.write_rows(&fields, limit, out)
+        })?;
+        return print_warnings(&trace, report.summary());
+    }
     print(|out| match args.format {
         Format::Table => report.write(&fields, limit, out),
         Format::Csv => write_csv(&report, &fields, limit, out).map_err(Error::Write),

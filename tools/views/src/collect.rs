@@ -19,7 +19,7 @@ use crate::stack::{EndedCall, Step};
 const MAX_ROWS: usize = 1 << 20;
 
 /// The row of all that came when there were as many.
-const OTHERS: &str = "(other functions)";
+pub(crate) const OTHERS: &str = "(other functions)";
 
 /// How many rows are found without a look at their names.
 const N_RECENT: usize = 1024;

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::{self, Write};
+use std::slice;
 
 use rftrace_read::{CallCost, Error, Pattern, Result, ShownNames, Summary, Task, Trace};
 
@@ -93,6 +94,15 @@ impl GraphField {
     }
 }
 
+/// The order of what each node called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GraphOrder {
+    /// By the first calls, as in uftrace's graph.
+    Calls,
+    /// By the total time, the longest first.
+    Time,
+}
+
 /// The calls of a trace as a graph, from the program or from a requested function on.
 #[derive(Debug)]
 pub struct Graph {
@@ -125,12 +135,31 @@ impl Graph {
         Self::of(trace, function, Paths::kept(trace)?)
     }
 
+    /// Makes the graph of the records of one task.
+    ///
+    /// # Errors
+    ///
+    /// The task's `.dat` file cannot be read.
+    pub fn read_task(trace: &Trace, task: &Task) -> Result<Self> {
+        Self::of_tasks(trace, (task.name(), slice::from_ref(task)), None, None)
+    }
+
     /// By all ways on which functions were called, or else by the records.
     pub(crate) fn of(trace: &Trace, function: Option<&Pattern>, paths: Option<Paths>) -> Result<Self> {
         let program = trace.tasks().first().map_or("", |task| task.process_name());
-        let title = function.map_or(program, Pattern::text).to_owned();
+        Self::of_tasks(trace, (program, trace.tasks()), function, paths)
+    }
+
+    fn of_tasks(
+        trace: &Trace,
+        (name, tasks): (&str, &[Task]),
+        function: Option<&Pattern>,
+        paths: Option<Paths>,
+    ) -> Result<Self> {
+        let title = function.map_or(name, Pattern::text).to_owned();
         let mut reader = Reader {
             trace,
+            tasks,
             function,
             names: Names::default(),
             sources: trace.has_sources().then(HashMap::new),
@@ -222,6 +251,18 @@ impl Graph {
     pub fn node(&self, number: usize) -> GraphNode<'_> {
         let &Node { name, total_ns, self_ns, calls, did_not_return, ref children } = &self.nodes[number];
         GraphNode { name: &self.names[name], total_ns, self_ns, calls, did_not_return, children }
+    }
+
+    /// Puts what each node called into an order. At first it is [`GraphOrder::Calls`].
+    pub fn sort(&mut self, order: GraphOrder) {
+        let totals: Vec<u64> = self.nodes.iter().map(|node| node.total_ns).collect();
+        for node in &mut self.nodes {
+            match order {
+                // Nodes have their numbers in the order of first calls.
+                GraphOrder::Calls => node.children.sort_unstable(),
+                GraphOrder::Time => node.children.sort_unstable_by_key(|&child| (Reverse(totals[child]), child)),
+            }
+        }
     }
 
     /// Returns the number of call paths to the requested function.
@@ -414,6 +455,7 @@ impl Names {
 
 struct Reader<'t> {
     trace: &'t Trace,
+    tasks: &'t [Task],
     function: Option<&'t Pattern>,
     names: Names,
     /// Where they are in the source, if it is asked for.
@@ -446,7 +488,7 @@ impl Reader<'_> {
     /// Reads all records.
     fn read(&mut self) -> Result<Summary> {
         let mut summary = Summary::default();
-        for task in self.trace.tasks() {
+        for task in self.tasks {
             let mut open = Vec::new();
             let walked = walk(self.trace, task, |step, _| {
                 self.apply(task, &mut open, step);

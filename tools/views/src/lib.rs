@@ -6,8 +6,8 @@
 //!   through one task, [`walk_all`] through all tasks in order of time.
 //! - [`CallTree`] is a tree of a task's calls, for tests and for tools that want all of it in memory.
 //! - [`TaskLines`] are the lines of one task's replay. A clone is a place from which to start again.
-//! - [`replay`], [`Report`] and [`Graph`] are the text outputs of the `rftrace` command. [`TaskStats`] counts the
-//!   records of a task.
+//! - [`replay`], [`Report`] and [`Graph`] are the text outputs of the `rftrace` command, [`Overview`] is the first
+//!   screen. [`TaskStats`] counts the records of a task.
 //!
 //! # Example
 //!
@@ -51,12 +51,16 @@ mod counts;
 mod difference;
 mod duration;
 mod graph;
+mod hot;
 mod keys;
 mod lines;
+mod overview;
 mod paths;
 mod replay;
 mod report;
 mod rows;
+#[cfg(test)]
+mod sample;
 mod spread;
 mod stack;
 mod stats;
@@ -65,6 +69,7 @@ mod table;
 mod tree;
 mod walk;
 mod ways;
+mod words;
 
 pub use assumed::AssumedFunctions;
 pub use by_value::ByValue;
@@ -72,8 +77,9 @@ pub use columns::ReplayField;
 pub use counts::{Count, Counts};
 pub use difference::{Compared, Difference, Side};
 pub use duration::Duration;
-pub use graph::{Graph, GraphField, GraphNode, Way};
+pub use graph::{Graph, GraphField, GraphNode, GraphOrder, Way};
 pub use lines::{Line, TaskLines, Values, What};
+pub use overview::{Overview, TableBelow};
 pub use replay::{ReplayOptions, replay};
 pub use report::Report;
 pub use rows::{CallTimes, ReportOptions, Row};
@@ -83,3 +89,4 @@ pub use stats::TaskStats;
 pub use table::Field;
 pub use tree::{Call, CallTree, Calls};
 pub use walk::{Walked, walk, walk_all, walk_until, walk_with_records};
+pub use words::{count, literal, percent};

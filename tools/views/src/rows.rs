@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 
+use rftrace_format::events::SCHEDULE;
 use serde::{Deserialize, Serialize};
 
 use crate::by_value::ByValue;
@@ -41,6 +42,11 @@ impl Row {
         [arguments, values.and_then(|values| values.result.as_deref())]
     }
 
+    /// Returns false for a time without a processor.
+    pub fn is_function(&self) -> bool {
+        is_function(&self.name)
+    }
+
     /// Returns the label of the row: the function's name, or a call with the values.
     pub fn label(&self) -> Cow<'_, str> {
         self.label_of(&self.name)
@@ -53,6 +59,11 @@ impl Row {
             Some(values) => Cow::Owned(values.call(name)),
         }
     }
+}
+
+/// False for the name of a time without a processor.
+pub(crate) fn is_function(name: &str) -> bool {
+    !name.starts_with(SCHEDULE)
 }
 
 /// The options of a report.

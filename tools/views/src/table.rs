@@ -189,17 +189,31 @@ impl Report {
     ///
     /// `out` cannot be written.
     pub fn write(&self, fields: &[Field], limit: usize, out: &mut dyn Write) -> Result<()> {
+        self.write_head(out).map_err(Error::Write)?;
+        self.write_rows(fields, limit, out)
+    }
+
+    /// Writes the table without the line on the total time.
+    ///
+    /// # Errors
+    ///
+    /// `out` cannot be written.
+    pub fn write_rows(&self, fields: &[Field], limit: usize, out: &mut dyn Write) -> Result<()> {
         self.write_table(fields, limit, out).map_err(Error::Write)
     }
 
-    fn write_table(&self, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
+    /// Writes a line on the total time.
+    pub(crate) fn write_head(&self, out: &mut dyn Write) -> io::Result<()> {
         let n_tasks = self.tasks().iter().filter(|task| task.records > 0).count();
         let threads = if n_tasks == 1 { "thread" } else { "threads" };
         let cpu = match self.cpu_ns() {
             Some(cpu_ns) => format!("CPU {} of {n_tasks} {threads}{}", Duration(cpu_ns).text(), self.off_cpu()),
             None => format!("{n_tasks} {threads}; waiting counts as self time, as context switches were not recorded"),
         };
-        writeln!(out, "  Wall {}, {cpu}; {}", Duration(self.wall_ns()).text(), self.correction())?;
+        writeln!(out, "  Wall {}, {cpu}; {}", Duration(self.wall_ns()).text(), self.correction())
+    }
+
+    fn write_table(&self, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
         for field in fields {
             write!(out, "  {:>10}", field.title())?;
         }

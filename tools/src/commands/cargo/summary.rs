@@ -11,12 +11,13 @@ use anyhow::{Context, Result};
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use rftrace_format::files::INFO;
 use rftrace_format::opener::{self, MOST_TEXT};
-use rftrace_read::{Gaps, NAME_COLUMNS, OffCpu, ShownNames, Trace};
-use rftrace_views::{Duration, Report, Row, TaskStats};
+use rftrace_read::{Gaps, NAME_COLUMNS, ShownNames, Trace};
+use rftrace_views::{Duration, Report, Row, TableBelow, TaskStats};
 
 use super::session::{ProgramRun, bytes_of};
 use super::status::{FAINT, GOOD, HEADING, WARNING, status, styled, warning};
 use crate::commands::common::{losses, shell_word};
+use crate::commands::overview;
 use crate::commands::record::summary::BRANCHES_FILE;
 use crate::commands::unfinished;
 
@@ -31,6 +32,8 @@ struct Recorded {
     program: String,
     report: Report,
     gaps: Gaps,
+    /// The overview of the only trace.
+    overview: Option<String>,
 }
 
 /// Reads the traces of what was run and prints what is in them.
@@ -40,8 +43,8 @@ pub(super) fn print(runs: &[ProgramRun], limit: usize, success: bool) -> Result<
         let Some(dir) = &run.trace else { continue };
         let name = if runs.len() > 1 { dir.file_name() } else { run.program.file_name() };
         let program = name.unwrap_or_default().to_string_lossy().into_owned();
-        match read(dir) {
-            Ok((report, gaps)) => recorded.push(Recorded { dir: dir.clone(), program, report, gaps }),
+        match read(dir, program.clone(), runs.len() == 1) {
+            Ok(found) => recorded.push(found),
             // `rftrace record` has said why.
             Err(_) if !dir.join(INFO).exists() => warning(&format!("{program} left no trace")),
             Err(error) => warning(&format!("{program} left no trace: {error:#}")),
@@ -60,19 +63,29 @@ pub(super) fn print(runs: &[ProgramRun], limit: usize, success: bool) -> Result<
     let all_self = rows.iter().map(|row| row.self_ns).fold(0, u64::saturating_add);
     let of = if recorded.len() > 1 { format!(", sums of all {} binaries", recorded.len()) } else { String::new() };
     print_table(&format!("by self time{of}"), rows.clone(), |row| row.self_ns, all_self, limit);
-    print_table(&format!("by total time{of}"), rows, |row| row.total_ns, all_self, limit);
+    // The hot path of the overview has these.
+    if recorded.iter().all(|one| one.overview.is_none()) {
+        print_table(&format!("by total time{of}"), rows, |row| row.total_ns, all_self, limit);
+    }
     print_next(&recorded);
     Ok(())
 }
 
-fn read(dir: &Path) -> Result<(Report, Gaps)> {
+fn read(dir: &Path, program: String, is_alone: bool) -> Result<Recorded> {
     let spinner = if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     spinner.set_message(format!("reading {}", shell_word(dir)));
     spinner.enable_steady_tick(StdDuration::from_millis(100));
     let read = || {
         let mut trace = Trace::open(&unfinished::shown(dir)?)?;
+        trace.use_index()?;
         trace.correct_times(true);
-        Ok::<_, anyhow::Error>((Report::read(&trace)?, trace.gaps()?))
+        let report = Report::read(&trace)?;
+        let mut overview = Vec::new();
+        if is_alone {
+            overview::write(&trace, &report, &trace.ends()?, TableBelow::BySelf, &mut overview)?;
+        }
+        let overview = is_alone.then(|| String::from_utf8_lossy(&overview).into_owned());
+        Ok::<_, anyhow::Error>(Recorded { dir: dir.to_owned(), program, report, gaps: trace.gaps()?, overview })
     };
     let read = read();
     spinner.finish_and_clear();
@@ -82,17 +95,15 @@ fn read(dir: &Path) -> Result<(Report, Gaps)> {
 fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
     let tasks = recorded.report.tasks();
     let sum = |value: fn(&TaskStats) -> u64| tasks.iter().map(value).fold(0, u64::saturating_add);
-    let n_functions = functions(&recorded.report).count();
+    let n_functions = recorded.report.rows().iter().filter(|row| row.is_function()).count();
     let n_tasks = tasks.iter().filter(|task| task.records > 0).count();
     let losses = losses(recorded.report.summary(), &recorded.gaps);
-    let off_cpu = recorded.report.off_cpu();
-    let cpu = recorded.report.cpu_ns().map(|ns| format!(" (CPU {}{off_cpu})", Duration(ns).text()));
     let of = if is_one_of_many { format!("{}: ", recorded.program) } else { String::new() };
     let none_lost = if losses.is_empty() { ", none lost" } else { "" };
     status(
         "Recorded",
         &format!(
-            "{of}{} {} of {} {} in {} {} over {}{}{none_lost}",
+            "{of}{} {} of {} {} in {} {} over {}{none_lost}",
             HumanCount(sum(|task| task.calls)),
             plural(sum(|task| task.calls), "call"),
             HumanCount(n_functions as u64),
@@ -100,10 +111,11 @@ fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
             n_tasks,
             plural(n_tasks as u64, "thread"),
             Duration(recorded.report.wall_ns()).text(),
-            cpu.unwrap_or_default(),
         ),
     );
-    status("Times", &format!("{of}{}", recorded.report.correction()));
+    if recorded.overview.is_none() {
+        status("Times", &format!("{of}{}", recorded.report.correction()));
+    }
     let list = recorded.dir.join(BRANCHES_FILE);
     if let Ok(text) = opener::read_text(&list, MOST_TEXT) {
         let n = text.lines().count() as u64;
@@ -120,6 +132,9 @@ fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
     for line in recorded.report.summary().warnings.to_string().lines() {
         warning(&format!("{of}{line}"));
     }
+    if let Some(overview) = &recorded.overview {
+        say_styled!("\n{}", overview.trim_end());
+    }
 }
 
 fn plural(count: u64, word: &str) -> String {
@@ -135,7 +150,7 @@ fn functions(report: &Report) -> impl Iterator<Item = &Row> {
 fn merged(recorded: &[Recorded]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     let mut idx_of_name = HashMap::new();
-    for row in recorded.iter().flat_map(|one| functions(&one.report)) {
+    for row in recorded.iter().flat_map(|one| one.report.rows()).filter(|row| row.is_function()) {
         match idx_of_name.get(&row.name) {
             Some(&idx) => {
                 let sum: &mut Row = &mut rows[idx];

@@ -12,6 +12,7 @@ use rftrace_record::output::Output;
 use rftrace_record::preload::{self, Preload};
 
 use super::progress::Progress;
+use super::summary::Place;
 use super::{cost, resources, summary, values};
 use crate::commands::anonymous;
 use crate::commands::common::shell_word;
@@ -27,6 +28,8 @@ pub(super) struct Request<'a> {
     pub(super) is_live: bool,
     /// Say where the trace lies: it is kept.
     pub(super) is_kept: bool,
+    /// It is sent to another machine.
+    pub(super) is_sent: bool,
     /// Write lines of the source.
     pub(super) has_lines: bool,
     /// Leave personal facts out.
@@ -164,7 +167,8 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     }
     if !request.is_quiet {
         let most_bytes = usize::try_from(options.most_bytes).unwrap_or(usize::MAX);
-        summary::print_recorded(&joined, options.buffer_bytes, most_bytes, request.is_kept.then(|| output.dir()));
+        let place = Place::of(output.dir(), request.is_kept, request.is_sent);
+        summary::print_recorded(&joined, options.buffer_bytes, most_bytes, place);
     }
     if request.is_kept && joined.has_resources && !request.is_quiet {
         resources::tell_of_place(output.dir());

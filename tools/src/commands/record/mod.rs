@@ -53,6 +53,7 @@ pub(crate) use arguments::RecordArgs;
 pub(crate) use arguments::{DEFAULT_BUFFER, OnFullArg};
 use progress::Progress;
 use sending::{Sending, begin_to_send, send_spools, send_to_receiver};
+use summary::Place;
 use values::Wanted;
 #[cfg(attaching)]
 pub(crate) use values::function_rules;
@@ -340,6 +341,7 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         output: args.output.clone(),
         is_live: args.live,
         is_kept: (!args.live || args.output.is_some()) && !args.no_local,
+        is_sent: args.to.is_some(),
         has_lines: args.srcline,
         is_anonymous: args.anonymous,
         is_quiet: args.quiet,
@@ -469,7 +471,8 @@ fn finish(
     }
     if !args.quiet {
         let is_kept = (!args.live || args.output.is_some()) && !args.no_local;
-        summary::print(&joined, (args.buffer, args.most_bytes()), (output.dir(), is_kept), ended);
+        let place = Place::of(output.dir(), is_kept, args.to.is_some());
+        summary::print(&joined, (args.buffer, args.most_bytes()), (output.dir(), place), ended);
         if is_kept && joined.has_resources {
             resources::tell_of_place(output.dir());
         }

@@ -5,6 +5,8 @@ use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::Arc;
+use std::thread;
 #[cfg(attaching)]
 use std::time::Duration;
 
@@ -16,17 +18,21 @@ use rftrace_format::files::GAPS;
 use rftrace_format::gaps;
 use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::store::{self, Owned};
-use rftrace_read::Trace;
 use rftrace_read::maps::Mapping;
+use rftrace_read::{Reading, Trace};
 use rftrace_record::dumps::NotThere;
 use rftrace_record::entries::Told;
 use rftrace_record::join::KeptStream;
 use rftrace_record::kernel::InKernel;
 use rftrace_record::parts::Joined;
 use rftrace_record::run::Ended;
+use rftrace_views::{Report, TableBelow};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::commands::choice::source_lines;
 use crate::commands::common::shell_word;
+use crate::commands::overview;
 
 /// The directory was moved while it was recorded to.
 pub(super) fn tell_of_move(moved: Option<&(PathBuf, PathBuf)>) {
@@ -35,16 +41,38 @@ pub(super) fn tell_of_move(moved: Option<&(PathBuf, PathBuf)>) {
     }
 }
 
+/// The words on a trace's directory.
+#[derive(Clone, Copy)]
+pub(crate) enum Place<'a> {
+    /// None.
+    Nowhere,
+    /// Its path.
+    Named(&'a Path),
+    /// Its path, and the overview of the trace.
+    Shown(&'a Path),
+}
+
+impl<'a> Place<'a> {
+    /// Returns the words on a directory. Another machine shows a sent trace.
+    pub(super) fn of(dir: &'a Path, is_kept: bool, is_sent: bool) -> Self {
+        match (is_kept, is_sent) {
+            (false, _) => Self::Nowhere,
+            (true, true) => Self::Named(dir),
+            (true, false) => Self::Shown(dir),
+        }
+    }
+}
+
 /// Says it on stderr. `buffer` is its size for each process, `most_bytes` what all together may write; the trace lies in `trace`.
 pub(crate) fn print(
     joined: &Joined,
     (buffer, most_bytes): (usize, usize),
-    (trace, is_kept): (&Path, bool),
+    (trace, place): (&Path, Place<'_>),
     ended: &Ended,
 ) {
     print_end(trace, ended);
     print_killed(trace, ended.pid, &joined.ends);
-    print_recorded(joined, buffer, most_bytes, is_kept.then_some(trace));
+    print_recorded(joined, buffer, most_bytes, place);
 }
 
 /// Says how the program ended, unless as programs do: by itself, with a status of 0, or with another one and no function open but
@@ -139,7 +167,7 @@ pub(crate) fn print_kept(kept: &KeptStream, dir: &str, ended: &Ended) {
 }
 
 /// As [`print`], of a program that was not started for it.
-pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, dir: Option<&Path>) {
+pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, place: Place<'_>) {
     print_counts(joined);
     if let Some(kernel) = &joined.kernel {
         print_kernel(kernel);
@@ -175,8 +203,13 @@ pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, 
         );
     }
     print_snapshots(joined);
-    if let Some(dir) = dir {
-        print_place(joined, dir);
+    match place {
+        Place::Nowhere => {}
+        Place::Named(dir) => print_place(joined, dir),
+        Place::Shown(dir) => match read_overview(joined, dir) {
+            Some(text) => print_overview(joined, dir, &text),
+            None => print_place(joined, dir),
+        },
     }
 }
 
@@ -309,6 +342,38 @@ fn print_kernel(kernel: &InKernel) {
     if n_wrong_pages > 0 {
         say!("rftrace: {} pages of the kernel's records could not be read to their end", HumanCount(n_wrong_pages));
     }
+}
+
+/// The overview of a trace; none if reading takes long, fails, or a signal stops it. Killed processes have their lines already.
+fn read_overview(joined: &Joined, dir: &Path) -> Option<String> {
+    /// More records take some seconds.
+    const MOST_RECORDS: u64 = 20_000_000;
+
+    if joined.events > MOST_RECORDS {
+        return None;
+    }
+    let mut trace = Trace::open(dir).ok()?;
+    trace.use_index().ok()?;
+    trace.correct_times(true);
+    let mut ends = trace.ends().ok()?;
+    ends.retain(|_, &mut end| ExitStatus::from_raw(end).signal().is_none());
+    let reading = Arc::new(Reading::default());
+    trace.watch(Arc::clone(&reading));
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).ok()?;
+    let handle = signals.handle();
+    let watch = move || signals.forever().for_each(|_| reading.stop());
+    let watcher = thread::Builder::new().spawn(watch).ok()?;
+    let mut text = Vec::new();
+    let written =
+        Report::read(&trace).and_then(|report| overview::write(&trace, &report, &ends, TableBelow::None, &mut text));
+    handle.close();
+    let _ = watcher.join();
+    written.ok().and_then(|_| String::from_utf8(text).ok())
+}
+
+fn print_overview(joined: &Joined, dir: &Path, text: &str) {
+    let (place, size) = (shell_word(dir), HumanBytes(joined.bytes));
+    say!("rftrace: the trace lies in {place} ({size})\n\n{text}\n  Next: {}", overview::next_command(dir));
 }
 
 fn print_place(joined: &Joined, dir: &Path) {

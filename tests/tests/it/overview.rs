@@ -1,0 +1,87 @@
+//! The first screen of `rftrace record` and `report`: what a person wants to know of a trace first, and what to do next.
+
+use std::process::Command;
+
+use rftrace_tests::{CProgram, Run, require};
+
+use crate::record::{calls, record, rftrace};
+
+fn program() -> CProgram {
+    CProgram::new(&["looked_at.c"]).without_library().with(&["-O1", "-fno-optimize-sibling-calls", "-pthread"])
+}
+
+/// The options that an overview suggests for a smaller trace, as words for a shell.
+fn suggested(text: &str) -> &str {
+    let (_, size) = text.split_once("\n  Size: ").unwrap_or_else(|| panic!("no suggestion in {text}"));
+    let line = size.lines().nth(1).unwrap_or_default();
+    line.split("   leaves").next().unwrap_or_default().trim()
+}
+
+fn report(run: &Run, options: &[&str]) -> String {
+    let output = Command::new(rftrace()).arg("report").args(options).arg(run.path("trace")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_answer_comes_first_and_makes_the_next_trace_smaller() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = program().build();
+    let run = record(&["--no-schedule"], &program.path, &["loops", "12000"]);
+    let said = &run.stderr;
+    for text in [
+        "rftrace: the trace lies in trace (",
+        "Hot path\n     100.0 %           1  main",
+        "      60,000    outer\n",
+        "Most self time\n",
+        "  Size: 59.9 % of 300,002 calls are of leaf\n    -N leaf   leaves them out when recording",
+        "\n  Next: rftrace tui trace\n",
+    ] {
+        assert!(said.contains(text), "{text:?} in {said}");
+    }
+    let shown = report(&run, &[]);
+    let table = shown.find("  Total time   Self time       Calls  Function\n").expect("the table");
+    for text in ["Hot path\n", "  Size: ", "  Next: rftrace tui "] {
+        assert!(shown.find(text).is_some_and(|place| place < table), "{text:?} in {shown}");
+    }
+    assert!(!report(&run, &["-s", "self"]).contains("Hot path"), "a table that is asked for is alone");
+
+    // A shell takes what is suggested; of a function that calls others only itself is left out.
+    let mut options = suggested(said).to_owned();
+    for (left_out, rest) in [("leaf", "inner"), ("outer", "inner")] {
+        let line =
+            format!("exec {} record --no-schedule -o trace {options} -- \"$0\" loops 12000", rftrace().display());
+        let next = Run::of_any(Command::new("sh").args(["-c", &line]).arg(&program.path));
+        let calls = calls(&next);
+        assert_eq!((calls.get(left_out), calls[rest]), (None, 60_000), "{options}: {}", next.stderr);
+        if left_out == "leaf" {
+            options = format!("{options} {}", suggested(&next.stderr));
+            assert!(options.contains("--rules exclude=outer"), "{options}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_said_where_nothing_is_asked() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = record(&["-q"], &program().build().path, &["fib", "5"]);
+    assert_eq!(run.stderr, "");
+    // No function has many calls, and the program has ended well.
+    let shown = report(&run, &[]);
+    assert!(!shown.contains("Size: ") && !shown.contains("exit status"), "{shown}");
+}
+
+#[test]
+fn a_status_other_than_0_is_told() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = record(&[], &program().build().path, &["fib"]);
+    assert_eq!(run.status.code(), Some(2));
+    assert!(run.stderr.contains("\n  The program: exit status 2\n"), "{}", run.stderr);
+    assert!(report(&run, &[]).contains("\n  The program: exit status 2\n"));
+}

@@ -1,0 +1,305 @@
+//! The overview of a trace: a person's first questions, on less than a screen.
+//!
+//! Not here: the sums (`report`, `graph`), the path (`hot`), and a next command (the tools).
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use rftrace_format::ending;
+use rftrace_format::info::feature;
+use rftrace_read::{Demangle, Error, Pattern, Result, Trace};
+
+use crate::collect::OTHERS;
+use crate::duration::Duration;
+use crate::graph::Graph;
+use crate::hot::{CALLS, HotPath};
+use crate::report::Report;
+use crate::rows::{Row, is_function};
+use crate::words::{count, literal, percent, tenths};
+
+/// So many functions are listed.
+const MAX_FUNCTIONS: usize = 5;
+
+/// A trace of fewer calls is small, whatever they are of.
+const MANY_CALLS: u64 = 100_000;
+
+/// A function with a smaller part of all calls makes no large difference, in tenths of a percent.
+const LARGE_PART: u64 = 100;
+
+/// So many ways of ending are told, and so many processes named for each.
+const MAX_ENDS: usize = 5;
+const MAX_PROCESSES: usize = 5;
+
+/// The table of all functions below an overview: its first functions need no list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TableBelow {
+    /// There is none.
+    None,
+    /// The functions with the largest total time come first.
+    ByTotal,
+    /// The functions with most self time come first.
+    BySelf,
+}
+
+/// The overview of a trace: times, how processes ended, the hot path, the functions with most self time, and the function with most calls.
+#[derive(Debug)]
+pub struct Overview<'a> {
+    report: &'a Report,
+    path: HotPath<'a>,
+    /// Processes with another end than status 0, by the status of `wait`; and the number of all processes.
+    ends: BTreeMap<i32, Vec<u32>>,
+    n_processes: usize,
+    frequent: Option<Frequent<'a>>,
+}
+
+/// The function with most calls in a large trace.
+#[derive(Debug)]
+struct Frequent<'a> {
+    row: &'a Row,
+    /// All calls, of any function.
+    n_calls: u64,
+    /// The option of `rftrace record` against it, and its value.
+    option: (&'static str, String),
+}
+
+impl<'a> Overview<'a> {
+    /// Makes the overview of a trace from its report and its whole graph. `ends`: the status of `wait` of processes, such as
+    /// [`Trace::ends`].
+    pub fn new(trace: &Trace, report: &'a Report, graph: &'a Graph, ends: &BTreeMap<u32, i32>) -> Self {
+        let mut pids: Vec<u32> = trace.tasks().iter().map(|task| task.pid()).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        let mut by_end: BTreeMap<i32, Vec<u32>> = BTreeMap::new();
+        for &pid in &pids {
+            if let Some(&end) = ends.get(&pid).filter(|&&end| end != 0) {
+                by_end.entry(end).or_default().push(pid);
+            }
+        }
+        let is_whole = !trace.is_chosen() && trace.demangle() == Demangle::Simple;
+        // The options are not those for functions of the kernel.
+        let is_of_program = trace.info().features() & feature::KERNEL == 0;
+        let frequent = if is_whole && is_of_program { Frequent::find(report, graph) } else { None };
+        Self { report, path: HotPath::of(graph), ends: by_end, n_processes: pids.len(), frequent }
+    }
+
+    /// Writes it. Returns true if that is more than times and ends of processes. `quoted` makes a text a word for a shell.
+    ///
+    /// # Errors
+    ///
+    /// `out` cannot be written.
+    pub fn write(&self, below: TableBelow, quoted: fn(&str) -> String, out: &mut dyn Write) -> Result<bool> {
+        self.write_all(below, quoted, out).map_err(Error::Write)
+    }
+
+    fn write_all(&self, below: TableBelow, quoted: fn(&str) -> String, out: &mut dyn Write) -> io::Result<bool> {
+        self.report.write_head(out)?;
+        self.write_ends(out)?;
+        let has_path = self.write_path(out)?;
+        let has_functions = self.write_functions(below, out)?;
+        Ok(self.write_frequent(quoted, out)? || has_path || has_functions)
+    }
+
+    fn write_ends(&self, out: &mut dyn Write) -> io::Result<()> {
+        for (&end, pids) in self.ends.iter().take(MAX_ENDS) {
+            let words = ending::in_words(end);
+            if self.n_processes == 1 {
+                writeln!(out, "  The program: {words}")?;
+                continue;
+            }
+            let named: Vec<_> = pids.iter().take(MAX_PROCESSES).map(u32::to_string).collect();
+            let more = if pids.len() > MAX_PROCESSES { ", …" } else { "" };
+            let n_processes = count(self.n_processes as u64);
+            writeln!(out, "  {} of {n_processes} processes: {words} ({}{more})", pids.len(), named.join(", "))?;
+        }
+        Ok(())
+    }
+
+    /// Returns true if there is one, as the next two do.
+    fn write_path(&self, out: &mut dyn Write) -> io::Result<bool> {
+        let HotPath { all_ns, lines } = &self.path;
+        let n_names: usize = lines.iter().map(|line| line.names.len()).sum();
+        if n_names < 2 {
+            return Ok(false);
+        }
+        writeln!(out, "\n  {:>10}  {:>10}  Hot path", "Total %", "Calls")?;
+        for (level, line) in lines.iter().enumerate() {
+            let share = percent(line.total_ns, *all_ns);
+            let names: Vec<_> = line.names.iter().map(|name| shown(name)).collect();
+            let (indent, names) = ("  ".repeat(level), names.join(CALLS));
+            write!(out, "  {share:>10}  {:>10}  {indent}{names}", count(line.calls))?;
+            match line.own_ns.max(line.waited_ns) {
+                largest if level + 1 < lines.len() || largest == 0 => writeln!(out)?,
+                own if own > line.waited_ns => writeln!(out, " ({} in itself)", percent(own, *all_ns))?,
+                waited => writeln!(out, " ({} waiting)", percent(waited, *all_ns))?,
+            }
+        }
+        Ok(true)
+    }
+
+    fn write_functions(&self, below: TableBelow, out: &mut dyn Write) -> io::Result<bool> {
+        let mut rows: Vec<&Row> = self.report.rows().iter().filter(|row| row.is_function()).collect();
+        let is_needed = match below {
+            TableBelow::None => rows.len() > 1,
+            TableBelow::ByTotal => rows.len() > MAX_FUNCTIONS,
+            TableBelow::BySelf => false,
+        };
+        if !is_needed {
+            return Ok(false);
+        }
+        rows.sort_by_key(|row| (Reverse(row.self_ns), &row.name));
+        let all_ns = u64::try_from(self.report.self_ns()).unwrap_or(u64::MAX);
+        writeln!(out, "\n  {:>10}  {:>10}  {:>10}  Most self time", "Self time", "Self %", "Calls")?;
+        for row in rows.into_iter().take(MAX_FUNCTIONS) {
+            let (time, share) = (Duration(row.self_ns), percent(row.self_ns, all_ns));
+            writeln!(out, "  {time}  {share:>10}  {:>10}  {}", count(row.calls), shown(&row.name))?;
+        }
+        Ok(true)
+    }
+
+    fn write_frequent(&self, quoted: fn(&str) -> String, out: &mut dyn Write) -> io::Result<bool> {
+        let Some(Frequent { row, n_calls, option: (option, value) }) = &self.frequent else { return Ok(false) };
+        writeln!(
+            out,
+            "\n  Size: {} of {} calls are of {}",
+            percent(row.calls, *n_calls),
+            count(*n_calls),
+            shown(&row.name)
+        )?;
+        let each = Duration(row.self_ns / row.calls.max(1)).text();
+        writeln!(out, "    {option} {}   leaves them out when recording, {each} each", quoted(value))?;
+        Ok(true)
+    }
+}
+
+impl<'a> Frequent<'a> {
+    /// The function with most calls, if these are a large part of many and an option leaves it out.
+    fn find(report: &'a Report, graph: &Graph) -> Option<Self> {
+        let rows = || report.rows().iter().filter(|row| row.is_function());
+        let n_calls = rows().map(|row| row.calls).fold(0, u64::saturating_add);
+        let row = rows().max_by_key(|row| row.calls)?;
+        if n_calls < MANY_CALLS || tenths(row.calls, n_calls) < LARGE_PART {
+            return None;
+        }
+        Some(Self { row, n_calls, option: without(&row.name, has_callees(graph, &row.name))? })
+    }
+}
+
+/// The option to record without a function, and its value: `-N` leaves out its callees, too. `None` if no pattern names it.
+fn without(name: &str, has_callees: bool) -> Option<(&'static str, String)> {
+    let pattern = literal(name);
+    if is_nameless(name) || !Pattern::new(&pattern).is_ok_and(|pattern| pattern.matches(name)) {
+        return None;
+    }
+    Some(if has_callees { ("--rules", format!("exclude={}", pattern.replace(';', "\\;"))) } else { ("-N", pattern) })
+}
+
+/// True for an address in place of a name, and for the common row of many functions.
+fn is_nameless(name: &str) -> bool {
+    let address = name.strip_prefix('<').and_then(|name| name.strip_suffix('>'));
+    name == OTHERS || address.is_some_and(|address| address.chars().all(|c| c.is_ascii_hexdigit()))
+}
+
+/// True if a function calls others, as far as is known.
+fn has_callees(graph: &Graph, name: &str) -> bool {
+    let is_other = |&child: &usize| graph.node(child).name != name && is_function(graph.node(child).name);
+    let mut nodes = (1..graph.n_nodes()).map(|node| graph.node(node)).filter(|node| node.name == name);
+    graph.left_out() > 0 || nodes.any(|node| node.children.iter().any(is_other))
+}
+
+/// A name as it is written.
+fn shown(name: &str) -> &str {
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::trace;
+
+    fn text(threads: &[&str], ends: &[(u32, i32)], below: TableBelow) -> String {
+        let (_dir, trace) = trace(threads);
+        let (report, graph) = (Report::read(&trace).unwrap(), Graph::read(&trace, None).unwrap());
+        let mut out = Vec::new();
+        let overview = Overview::new(&trace, &report, &graph, &ends.iter().copied().collect());
+        overview.write(below, |text| format!("'{text}'"), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    const HEAD: &str =
+        "1 thread; waiting counts as self time, as context switches were not recorded; tracing's own time included\n";
+
+    #[test]
+    fn only_what_there_is_to_say() {
+        assert!(text(&[], &[], TableBelow::None).starts_with("  Wall 0.000 us, 0 threads; "));
+        assert_eq!(text(&["main( 10 )"], &[(7, 0)], TableBelow::None), format!("  Wall 0.010 us, {HEAD}"));
+        let path = "
+     Total %       Calls  Hot path
+     100.0 %           1  main
+      75.0 %           2    a (75.0 % in itself)
+";
+        let functions = "
+   Self time      Self %       Calls  Most self time
+    0.030 us      75.0 %           2  a
+    0.010 us      25.0 %           1  main
+";
+        let calls = ["main( 10 a( 15 ) a( 15 ) )"];
+        assert_eq!(text(&calls, &[], TableBelow::None), format!("  Wall 0.040 us, {HEAD}{path}{functions}"));
+        assert_eq!(text(&calls, &[], TableBelow::ByTotal), format!("  Wall 0.040 us, {HEAD}{path}"));
+    }
+
+    #[test]
+    fn the_five_functions_with_most_self_time() {
+        let calls = ["main( a( 1 ) b( 2 ) c( 3 ) d( 4 ) e( 5 ) w20 f( 6 ) )"];
+        let listed = |below| {
+            let text = text(&calls, &[], below);
+            let rows: Vec<_> = text.lines().skip_while(|line| !line.ends_with("Most self time")).skip(1).collect();
+            rows.iter().map(|row| row.rsplit(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(TableBelow::None), ["f", "e", "d", "c", "b"], "no waiting, and no more");
+        assert_eq!(listed(TableBelow::ByTotal), ["f", "e", "d", "c", "b"]);
+        assert_eq!(listed(TableBelow::BySelf), [""; 0]);
+    }
+
+    #[test]
+    fn ends_of_processes() {
+        for (end, words) in [(9, "killed by SIGKILL"), (3 << 8, "exit status 3")] {
+            let found = text(&["main( 10 )"], &[(7, end)], TableBelow::None);
+            assert_eq!(found, format!("  Wall 0.010 us, {HEAD}  The program: {words}\n"));
+        }
+        // One of which there are no records.
+        assert!(!text(&["main( 10 )"], &[(8, 9)], TableBelow::None).contains("SIGKILL"));
+    }
+
+    #[test]
+    fn a_function_with_most_calls_can_be_left_out() {
+        let many = |name: &str, n| format!("main( {} 50 )", format!("{name}( 1 ) ").repeat(n));
+        let size = |calls: String| {
+            let text = text(&[&calls], &[], TableBelow::None);
+            text.split_once("Size: ").map(|(_, size)| size.to_owned())
+        };
+        let expected =
+            "100.0 % of 100,000 calls are of shim\n    -N 'shim'   leaves them out when recording, 0.001 us each\n";
+        assert_eq!(size(many("shim", 99_999)).as_deref(), Some(&*expected.replace("100.0", "99.9")));
+        assert_eq!(size(many("shim", 99_998)), None, "few calls");
+        assert_eq!(size(many("<401000>", 99_999)), None, "no name");
+    }
+
+    #[test]
+    fn options_for_names() {
+        for (name, option) in [
+            ("shim", "-N shim"),
+            ("app::work<int, long>", "-N app::work<int, long>"),
+            ("<[u8; 3] as Speak>::speak", r"-N <\[u8; 3] as Speak>::speak"),
+            ("operator*", r"-N operator\*"),
+        ] {
+            let (found, value) = without(name, false).unwrap();
+            assert_eq!(format!("{found} {value}"), option);
+        }
+        let (option, value) = without("<[u8; 3] as Speak>::speak", true).unwrap();
+        assert_eq!((option, &*value), ("--rules", r"exclude=<\[u8\; 3] as Speak>::speak"), "its callees stay");
+        for name in ["<401000>", OTHERS, " main", ""] {
+            assert_eq!(without(name, false), None, "{name:?}");
+        }
+    }
+}
