@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use rftrace_read::{Pattern, Reading, Result, Summary, Trace, Warning};
-use rftrace_views::{Graph, Report};
+use rftrace_views::{Graph, Report, literal};
 
 use crate::calls::{CallsView, Follow, Outcome};
-use crate::graph::GraphView;
+use crate::graph::{GraphView, Of};
 use crate::list::{Cursor, Move};
 use crate::report::ReportView;
 use crate::screen::{is_interrupt, movement};
@@ -25,7 +25,7 @@ const SIDE_STEP: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum View {
-    /// The graph of the program, or the last one of a function.
+    /// The graph of the program, or the last one of a thread or function.
     Graph,
     Report,
     Threads,
@@ -35,8 +35,7 @@ pub(crate) enum View {
 /// A result that needs all records, and takes its time.
 #[derive(Debug, Clone)]
 pub(crate) enum Request {
-    /// The graph of the program, or of a function.
-    Graph(Option<(String, Pattern)>),
+    Graph(Of),
     Report,
 }
 
@@ -59,7 +58,7 @@ pub(crate) struct App<'t> {
     pub(crate) view: View,
     /// The views from which one came here.
     before: Vec<View>,
-    /// The graph of the program, and behind it those of functions.
+    /// The graph of the program, and behind it those of threads and functions.
     pub(crate) graphs: Vec<GraphView>,
     pub(crate) report: Option<ReportView>,
     pub(crate) threads: Cursor,
@@ -92,7 +91,7 @@ impl<'t> App<'t> {
             threads: Cursor::default(),
             calls: None,
             follow: None,
-            reading: Some((Request::Graph(None), false)),
+            reading: Some((Request::Graph(Of::Program), false)),
             n_read_before: 0,
             input: None,
             searched: String::new(),
@@ -141,12 +140,12 @@ impl<'t> App<'t> {
     pub(crate) fn answer(&mut self, answer: Answer) -> Result<()> {
         let Some((request, _)) = self.reading.take() else { return Ok(()) };
         match (request, answer) {
-            (Request::Graph(function), Answer::Graph(Ok(graph))) => {
+            (Request::Graph(of), Answer::Graph(Ok(graph))) => {
                 if graph.is_empty() {
                     self.message = "that function is not called anywhere".into();
                     return Ok(());
                 }
-                if function.is_some() {
+                if !matches!(of, Of::Program) {
                     self.show(View::Graph);
                 } else if is_cut(self.trace, graph.summary()) {
                     self.message = "not all was recorded: after `q` it is said what is missing".into();
@@ -154,10 +153,10 @@ impl<'t> App<'t> {
                 if self.graphs.len() > MAX_GRAPHS {
                     self.graphs.remove(1);
                 }
-                self.graphs.push(GraphView::new(graph, function));
+                self.graphs.push(GraphView::new(graph, of));
             }
             (Request::Report, Answer::Report(Ok(report))) => self.report = Some(ReportView::new(report)),
-            (Request::Graph(None), Answer::Graph(Err(error))) => return Err(error),
+            (Request::Graph(Of::Program), Answer::Graph(Err(error))) => return Err(error),
             (Request::Graph(_), Answer::Graph(Err(error))) => self.message = error.to_string(),
             (Request::Report, Answer::Report(Err(error))) => {
                 self.back();
@@ -245,7 +244,7 @@ impl<'t> App<'t> {
     fn back(&mut self) {
         let was = self.view;
         let Some(view) = self.before.pop() else { return };
-        // The graph of a function goes when one leaves it.
+        // The graph of a thread or function goes when one leaves it.
         if was == View::Graph && self.graphs.len() > 1 {
             self.graphs.pop();
         }
@@ -265,8 +264,8 @@ impl<'t> App<'t> {
     /// The graph of a function is wanted.
     fn zoom(&mut self, name: Option<String>) {
         let Some(name) = name else { return };
-        match Pattern::new(&as_pattern(&name)) {
-            Ok(pattern) => self.reading = Some((Request::Graph(Some((name, pattern))), false)),
+        match Pattern::new(&literal(&name)) {
+            Ok(pattern) => self.reading = Some((Request::Graph(Of::Function(name, pattern)), false)),
             Err(error) => self.message = error.to_string(),
         }
     }
@@ -303,7 +302,11 @@ impl<'t> App<'t> {
         let found = match self.view {
             View::Graph => self.graphs.last().and_then(|view| {
                 let path = view.path()?;
-                let from = view.function.as_ref().map(|(_, pattern)| pattern.clone());
+                let (from, task) = match &view.of {
+                    Of::Program => (None, task),
+                    Of::Thread(task) => (None, *task),
+                    Of::Function(_, pattern) => (Some(pattern.clone()), task),
+                };
                 Some(Follow::new(self.trace, path, from, task))
             }),
             View::Report => {
@@ -408,6 +411,9 @@ impl<'t> App<'t> {
                     self.open_calls(self.threads.selected, 0);
                     self.show(View::Calls);
                 }
+                View::Threads if code == KeyCode::Char('g') => {
+                    self.reading = Some((Request::Graph(Of::Thread(self.threads.selected)), false));
+                }
                 View::Threads => {}
                 View::Calls => self.calls_command(code),
             },
@@ -423,6 +429,7 @@ impl<'t> App<'t> {
             KeyCode::Char('c') => view.collapse(page),
             KeyCode::Char('p' | 'u') => view.go_to_parent(page),
             KeyCode::Char('l') => view.go_to_longest(page),
+            KeyCode::Char('s') => view.sort_next(page),
             KeyCode::Char('g') => {
                 let name = view.selected_function().map(str::to_owned);
                 self.zoom(name);
@@ -484,30 +491,4 @@ fn is_cut(trace: &Trace, summary: &Summary) -> bool {
     // A file that cannot be read is an error where it is said what is missing.
     let has_gaps = trace.gaps().is_ok_and(|gaps| !gaps.is_empty());
     has_gaps || summary.overwritten || summary.deep_calls > 0 || n_lost > 0
-}
-
-/// A pattern that fits a name and no other one.
-fn as_pattern(name: &str) -> String {
-    let mut pattern = String::new();
-    for c in name.chars() {
-        if matches!(c, '*' | '?' | '[' | '\\' | '/') {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_of_names() {
-        for name in ["main", "operator*", "a[1]", "/x/", "<a as b>::c", "a?\\"] {
-            let pattern = Pattern::new(&as_pattern(name)).unwrap();
-            assert!(pattern.matches(name), "{name}");
-            assert!(!pattern.matches(&format!("{name}x")), "{name}");
-        }
-    }
 }

@@ -5,11 +5,11 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line as Text, Span};
 use ratatui::widgets::Paragraph;
-use rftrace_views::{Duration, Field, GraphNode, Line, What};
+use rftrace_views::{Duration, Field, GraphNode, Line, What, percent};
 
 use crate::app::{App, OTHER_LINES, View};
 use crate::calls::CallsView;
-use crate::graph::{GraphLine, GraphView};
+use crate::graph::{GraphLine, GraphView, Of};
 use crate::report::ReportView;
 use crate::screen::{ALARM, CHOSEN, DIM, TITLE, draw_help};
 use crate::text::{clean, count};
@@ -17,7 +17,7 @@ use crate::text::{clean, count};
 /// From this depth on lines are not indented any further.
 const MAX_INDENT: usize = 1024;
 
-const HELP: [(&str, &str); 18] = [
+const HELP: [(&str, &str); 21] = [
     ("G  R  T", "graph of the program, report, calls of a thread"),
     ("arrows, j k", "up and down; names to the left and right"),
     ("PgUp PgDn Home End", "further"),
@@ -31,8 +31,11 @@ const HELP: [(&str, &str); 18] = [
     ("Enter", "fold, unfold"),
     ("e  c", "unfold all; fold all"),
     ("l", "what it called that took longest"),
+    ("s", "sort by time, or by first calls"),
     ("in the report:", ""),
     ("Enter  s  a", "graph of the function; sort by the next column; averages"),
+    ("among threads:", ""),
+    ("Enter  g", "calls of the thread; graph of it"),
     ("among calls:", ""),
     ("Enter", "from a call's beginning to its end, and back"),
     ("q  ?", "quit; this"),
@@ -60,7 +63,7 @@ pub(crate) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     match app.view {
         View::Graph => {
             if let Some(view) = app.graphs.last() {
-                frame.render_widget(columns_title("TOTAL TIME   SELF TIME  FUNCTION".into()), line(1));
+                frame.render_widget(columns_title("TOTAL TIME  TOTAL %   SELF TIME  FUNCTION".into()), line(1));
                 draw_rows(app, frame, list, view.cursor.selected - view.cursor.top, graph_rows(view, list));
                 detail = graph_detail(view);
             }
@@ -75,7 +78,7 @@ pub(crate) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
         View::Threads => {
             frame.render_widget(columns_title("       TID        PID  THREAD".into()), line(1));
             draw_rows(app, frame, list, app.threads.selected - app.threads.top, thread_rows(app, list));
-            detail = "Enter shows the calls of a thread".into();
+            detail = "Enter shows the calls of a thread, g its graph".into();
         }
         View::Calls => {
             if let Some(view) = &app.calls {
@@ -107,13 +110,15 @@ fn heading(app: &App<'_>) -> Text<'static> {
         spans.push(Span::raw(" "));
     }
     let mut of = app.trace.dir().display().to_string();
-    if let View::Graph = app.view
-        && let Some((name, _)) = app.graphs.last().and_then(|view| view.function.as_ref())
-    {
-        of = format!("calls of {name}");
+    let mut thread = app.calls.as_ref().filter(|_| app.view == View::Calls).map(|calls| calls.task);
+    if app.view == View::Graph {
+        match app.graphs.last().map(|view| &view.of) {
+            Some(Of::Function(name, _)) => of = format!("calls of {name}"),
+            Some(Of::Thread(task)) => thread = Some(*task),
+            Some(Of::Program) | None => {}
+        }
     }
-    if let (View::Calls, Some(calls)) = (app.view, &app.calls) {
-        let task = &app.trace.tasks()[calls.task];
+    if let Some(task) = thread.map(|task| &app.trace.tasks()[task]) {
         of = format!("thread {} {}", task.tid(), task.name());
     }
     if app.trace.is_chosen() {
@@ -141,9 +146,9 @@ fn status(app: &App<'_>) -> Text<'static> {
         return Text::styled(clean(&app.message).into_owned(), ALARM);
     }
     let keys = match app.view {
-        View::Graph => "Enter fold  e/c all  g graph of it  f its calls  p caller  / search  R report  T threads",
+        View::Graph => "Enter fold  s sort  g graph of it  f its calls  p caller  / search  R report  T threads",
         View::Report => "Enter graph of it  f its calls  s sort  a averages  / search  G graph  T threads",
-        View::Threads => "Enter calls  / search  G graph  R report",
+        View::Threads => "Enter calls  g graph of it  / search  G graph  R report",
         View::Calls => "Enter other end  p caller  g graph of it  / search  T threads  G graph  R report",
     };
     Text::styled(format!("? help  q quit  {keys}"), DIM)
@@ -183,23 +188,24 @@ fn time_style(ns: u64) -> Style {
 }
 
 fn graph_rows(view: &GraphView, area: Rect) -> impl Iterator<Item = Row<'static>> {
+    let all_ns = view.graph.node(0).total_ns;
     let lines = view.lines.iter().skip(view.cursor.top).take(usize::from(area.height));
-    lines.map(|&line| {
+    lines.map(move |&line| {
         let mark = match view.is_unfolded(line) {
             Some(true) => "\u{25be} ",
             Some(false) => "\u{25b8} ",
             None => "  ",
         };
-        let blank = format!("{:24}", "");
+        let blank = format!("{:33}", "");
         let (columns, style, indent, text) = match line {
             GraphLine::Node { node, indent } => {
                 let GraphNode { total_ns, self_ns, calls, did_not_return, .. } = view.graph.node(node);
-                let own = if node == 0 && view.function.is_none() {
+                let own = if node == 0 && view.function().is_none() {
                     format!("{:10}", "")
                 } else {
                     Duration(self_ns).to_string()
                 };
-                let columns = format!("{}  {own}  ", Duration(total_ns));
+                let columns = format!("{}  {:>7}  {own}  ", Duration(total_ns), percent(total_ns, all_ns));
                 let text = format!("({}) {}{}", count(calls), view.shown_name(node), open_calls(did_not_return));
                 (columns, time_style(total_ns), indent, text)
             }
@@ -213,7 +219,12 @@ fn graph_rows(view: &GraphView, area: Rect) -> impl Iterator<Item = Row<'static>
                 let caller = way.frames.iter().rev().nth(1).copied().flatten();
                 let caller = caller.map_or("(outermost)", |name| view.graph.shown_name(name));
                 let text = format!("({}) from {caller}", count(way.calls));
-                (format!("{}{:14}", Duration(way.total_ns), ""), time_style(way.total_ns), 1, text)
+                (
+                    format!("{}  {:>7}{:14}", Duration(way.total_ns), percent(way.total_ns, all_ns), ""),
+                    time_style(way.total_ns),
+                    1,
+                    text,
+                )
             }
             GraphLine::Frame { way, level } => {
                 let name = view.graph.way(way).frames[level].map(|name| view.graph.shown_name(name));

@@ -1,9 +1,18 @@
 //! A call graph as a list of lines: the unfolded nodes, and the selected line.
 
 use rftrace_read::Pattern;
-use rftrace_views::Graph;
+use rftrace_views::{Graph, GraphOrder};
 
 use crate::list::{Cursor, Move};
+
+/// The calls that a graph is of.
+#[derive(Debug, Clone)]
+pub(crate) enum Of {
+    Program,
+    /// A thread, by its place among the trace's.
+    Thread(usize),
+    Function(String, Pattern),
+}
 
 /// A line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,8 +30,9 @@ pub(crate) enum GraphLine {
 #[derive(Debug)]
 pub(crate) struct GraphView {
     pub(crate) graph: Graph,
-    /// The function that it is of.
-    pub(crate) function: Option<(String, Pattern)>,
+    pub(crate) of: Of,
+    /// By time at first: what takes longest is what one looks for.
+    order_of_callees: GraphOrder,
     pub(crate) lines: Vec<GraphLine>,
     pub(crate) cursor: Cursor,
     parents: Vec<usize>,
@@ -35,28 +45,61 @@ pub(crate) struct GraphView {
 }
 
 impl GraphView {
-    pub(crate) fn new(graph: Graph, function: Option<(String, Pattern)>) -> Self {
+    pub(crate) fn new(graph: Graph, of: Of) -> Self {
         let n_nodes = graph.n_nodes();
-        let (mut parents, mut places) = (vec![0; n_nodes], vec![0; n_nodes]);
-        let mut order = Vec::with_capacity(n_nodes);
-        let mut rest = vec![0];
-        while let Some(node) = rest.pop() {
-            places[node] = order.len();
-            order.push(node);
-            for &child in graph.node(node).children.iter().rev() {
-                parents[child] = node;
-                rest.push(child);
-            }
-        }
         // At first what takes a twentieth of the time is open: what one looks for at first, and seldom more than a page.
         let least_ns = graph.node(0).total_ns / 20;
         let unfolded = (0..n_nodes).map(|node| node == 0 || graph.node(node).total_ns > least_ns).collect();
-        let unfolded_ways = vec![false; graph.n_ways()];
-        let (lines, cursor) = (Vec::new(), Cursor::default());
-        let mut view =
-            Self { graph, function, lines, cursor, parents, order, places, unfolded, unfolded_ways, shows_ways: false };
+        let mut view = Self {
+            of,
+            order_of_callees: GraphOrder::Time,
+            lines: Vec::new(),
+            cursor: Cursor::default(),
+            parents: vec![0; n_nodes],
+            order: Vec::with_capacity(n_nodes),
+            places: vec![0; n_nodes],
+            unfolded,
+            unfolded_ways: vec![false; graph.n_ways()],
+            shows_ways: false,
+            graph,
+        };
+        view.sort(GraphOrder::Time);
         view.arrange();
         view
+    }
+
+    /// Puts callees into an order.
+    fn sort(&mut self, order: GraphOrder) {
+        self.order_of_callees = order;
+        self.graph.sort(order);
+        self.order.clear();
+        let mut rest = vec![0];
+        while let Some(node) = rest.pop() {
+            self.places[node] = self.order.len();
+            self.order.push(node);
+            for &child in self.graph.node(node).children.iter().rev() {
+                self.parents[child] = node;
+                rest.push(child);
+            }
+        }
+    }
+
+    /// From the order by time to that of first calls, and back.
+    pub(crate) fn sort_next(&mut self, page: usize) {
+        let line = self.selected();
+        self.sort(match self.order_of_callees {
+            GraphOrder::Time => GraphOrder::Calls,
+            GraphOrder::Calls => GraphOrder::Time,
+        });
+        self.arrange_at(line, page);
+    }
+
+    /// The function that it is of, if it is of one.
+    pub(crate) fn function(&self) -> Option<&str> {
+        match &self.of {
+            Of::Function(name, _) => Some(name),
+            Of::Program | Of::Thread(_) => None,
+        }
     }
 
     /// Makes the lines of what is unfolded.
@@ -106,7 +149,7 @@ impl GraphView {
     /// The function of the selected line, if it has one; the program is none.
     pub(crate) fn selected_function(&self) -> Option<&str> {
         match self.selected()? {
-            GraphLine::Node { node: 0, .. } => self.function.as_ref().map(|(name, _)| name.as_str()),
+            GraphLine::Node { node: 0, .. } => self.function(),
             GraphLine::Node { node, .. } => Some(self.graph.node(node).name),
             GraphLine::Ways | GraphLine::Way { .. } => None,
             GraphLine::Frame { way, level } => self.graph.way(way).frames[level],
@@ -115,8 +158,8 @@ impl GraphView {
 
     /// The name of a node.
     pub(crate) fn name(&self, node: usize) -> &str {
-        match &self.function {
-            Some((name, _)) if node == 0 => name,
+        match self.function() {
+            Some(name) if node == 0 => name,
             _ => self.graph.node(node).name,
         }
     }
@@ -217,9 +260,7 @@ impl GraphView {
             path.push(self.name(node).to_owned());
             node = self.parents[node];
         }
-        if let Some((name, _)) = &self.function {
-            path.push(name.clone());
-        }
+        path.extend(self.function().map(str::to_owned));
         path.reverse();
         Some(path).filter(|path| !path.is_empty())
     }

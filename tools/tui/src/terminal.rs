@@ -12,6 +12,7 @@ use rftrace_views::{Graph, Report};
 use crate::Result;
 use crate::app::{Answer, App, Request};
 use crate::draw::draw;
+use crate::graph::Of;
 use crate::screen::{GiveBack, Screen};
 
 /// A key is waited for that long before it is looked whether something was read.
@@ -89,7 +90,9 @@ impl<'env> Loop<'_, 'env> {
 /// Reads what is asked for.
 pub(crate) fn answer(trace: &Trace, request: &Request) -> Answer {
     match request {
-        Request::Graph(function) => Answer::Graph(Graph::read(trace, function.as_ref().map(|(_, pattern)| pattern))),
+        Request::Graph(Of::Program) => Answer::Graph(Graph::read(trace, None)),
+        Request::Graph(Of::Thread(task)) => Answer::Graph(Graph::read_task(trace, &trace.tasks()[*task])),
+        Request::Graph(Of::Function(_, pattern)) => Answer::Graph(Graph::read(trace, Some(pattern))),
         Request::Report => Answer::Report(Report::read_spread(trace)),
     }
 }
