@@ -48,19 +48,12 @@ fn the_answer_comes_first_and_makes_the_next_trace_smaller() {
     }
     assert!(!report(&run, &["-s", "self"]).contains("Hot path"), "a table that is asked for is alone");
 
-    // A shell takes what is suggested; of a function that calls others only itself is left out.
-    let mut options = suggested(said).to_owned();
-    for (left_out, rest) in [("leaf", "inner"), ("outer", "inner")] {
-        let line =
-            format!("exec {} record --no-schedule -o trace {options} -- \"$0\" loops 12000", rftrace().display());
-        let next = Run::of_any(Command::new("sh").args(["-c", &line]).arg(&program.path));
-        let calls = calls(&next);
-        assert_eq!((calls.get(left_out), calls[rest]), (None, 60_000), "{options}: {}", next.stderr);
-        if left_out == "leaf" {
-            options = format!("{options} {}", suggested(&next.stderr));
-            assert!(options.contains("--rules exclude=outer"), "{options}");
-        }
-    }
+    // A shell takes what is suggested.
+    let options = suggested(said);
+    let line = format!("exec {} record --no-schedule -o trace {options} -- \"$0\" loops 12000", rftrace().display());
+    let next = Run::of_any(Command::new("sh").args(["-c", &line]).arg(&program.path));
+    let calls = calls(&next);
+    assert_eq!((calls.get("leaf"), calls["inner"]), (None, 60_000), "{options}: {}", next.stderr);
 }
 
 #[test]

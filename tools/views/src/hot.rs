@@ -20,9 +20,6 @@ const MAX_STEPS: usize = 40;
 /// A smaller difference between two functions tells nothing, in tenths of a percent of all time.
 const LEAST_DIFFERENCE: u64 = 5;
 
-/// The functions of a line take no more columns, unless it is but one.
-const MAX_COLUMNS: usize = 60;
-
 /// What stands between the functions of a line.
 pub(crate) const CALLS: &str = " > ";
 
@@ -49,6 +46,8 @@ pub(crate) struct HotPath<'g> {
     pub(crate) all_ns: u64,
     /// From the outermost functions on.
     pub(crate) lines: Vec<HotLine<'g>>,
+    /// True if more functions follow.
+    pub(crate) is_cut: bool,
 }
 
 /// A callee of the path.
@@ -76,7 +75,11 @@ impl<'g> HotPath<'g> {
             steps.push(HotLine { names: vec![name], total_ns, calls, own_ns: 0, waited_ns: 0 });
             nodes = next.nodes;
         }
-        Self { all_ns, lines: folded(steps, all_ns) }
+        let is_cut = steps.len() == MAX_STEPS;
+        let mut lines = folded(steps, all_ns);
+        let is_cut = is_cut || lines.len() > MAX_LINES;
+        lines.truncate(MAX_LINES);
+        Self { all_ns, lines, is_cut }
     }
 }
 
@@ -125,9 +128,8 @@ fn folded(steps: Vec<HotLine<'_>>, all_ns: u64) -> Vec<HotLine<'_>> {
     let mut lines: Vec<HotLine<'_>> = Vec::new();
     for step in steps {
         let is_new = |line: &HotLine<'_>| {
-            line.calls != step.calls
-                || tenths(line.total_ns.saturating_sub(step.total_ns), all_ns) >= LEAST_DIFFERENCE
-                || columns(line, &step) > MAX_COLUMNS
+            let difference_ns = line.total_ns.saturating_sub(step.total_ns);
+            line.calls != step.calls || tenths(difference_ns, all_ns) >= LEAST_DIFFERENCE
         };
         match lines.last_mut().filter(|line| !is_new(line)) {
             Some(line) => {
@@ -137,13 +139,7 @@ fn folded(steps: Vec<HotLine<'_>>, all_ns: u64) -> Vec<HotLine<'_>> {
             None => lines.push(step),
         }
     }
-    lines.truncate(MAX_LINES);
     lines
-}
-
-/// The columns of two lines in one.
-fn columns(line: &HotLine<'_>, next: &HotLine<'_>) -> usize {
-    line.names.iter().chain(&next.names).map(|name| name.chars().count() + CALLS.len()).sum::<usize>() - CALLS.len()
 }
 
 #[cfg(test)]
@@ -200,14 +196,24 @@ mod tests {
     }
 
     #[test]
-    fn a_long_chain_takes_few_lines() {
-        let names: Vec<String> = (0..30).map(|n| format!("a_function_of_some_length_{n}")).collect();
-        let calls = names.iter().map(|name| format!("{name}( ")).collect::<String>() + "10" + &" )".repeat(names.len());
-        let found = lines(&[&calls]);
-        assert_eq!(found.len(), MAX_LINES);
-        assert!(found.iter().all(|(names, ..)| names.chars().count() <= MAX_COLUMNS), "{found:?}");
-        // Names of their own length stay whole.
-        let long = "x".repeat(100);
-        assert_eq!(lines(&[&format!("main( {long}( 10 ) )")]), [line("main", 1000, 1), line(&long, 1000, 1)]);
+    fn a_chain_takes_one_line_and_a_long_path_is_cut() {
+        let chain = |n: usize, inner: &str| {
+            let names = (0..n).map(|n| format!("f{n}( ")).collect::<String>();
+            format!("{names}{inner}{}", " )".repeat(n))
+        };
+        let found = lines(&[&chain(30, "10")]);
+        assert_eq!((found.len(), found[0].0.matches(CALLS).count()), (1, 29));
+        let cut = |threads: &[&str]| {
+            let (_dir, trace) = trace(threads);
+            let graph = Graph::read(&trace, None).unwrap();
+            let path = HotPath::of(&graph);
+            (path.lines.len(), path.is_cut)
+        };
+        assert_eq!(cut(&[&chain(MAX_STEPS - 1, "10")]), (1, false));
+        assert_eq!(cut(&[&chain(MAX_STEPS + 1, "10")]), (1, true));
+        // Each takes 5 ns in itself.
+        let steps = |n| (0..n).map(|n| format!("f{n}( 5 ")).collect::<String>() + "100" + &" )".repeat(n);
+        assert_eq!(cut(&[&steps(MAX_LINES)]), (MAX_LINES, false));
+        assert_eq!(cut(&[&steps(MAX_LINES + 1)]), (MAX_LINES, true));
     }
 }

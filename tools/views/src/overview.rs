@@ -21,6 +21,9 @@ use crate::words::{count, literal, percent, tenths};
 /// So many functions are listed.
 const MAX_FUNCTIONS: usize = 5;
 
+/// The columns of a chain of functions.
+const MAX_COLUMNS: usize = 60;
+
 /// A trace of fewer calls is small, whatever they are of.
 const MANY_CALLS: u64 = 100_000;
 
@@ -117,7 +120,7 @@ impl<'a> Overview<'a> {
 
     /// Returns true if there is one, as the next two do.
     fn write_path(&self, out: &mut dyn Write) -> io::Result<bool> {
-        let HotPath { all_ns, lines } = &self.path;
+        let HotPath { all_ns, lines, is_cut } = &self.path;
         let n_names: usize = lines.iter().map(|line| line.names.len()).sum();
         if n_names < 2 {
             return Ok(false);
@@ -125,11 +128,10 @@ impl<'a> Overview<'a> {
         writeln!(out, "\n  {:>10}  {:>10}  Hot path", "Total %", "Calls")?;
         for (level, line) in lines.iter().enumerate() {
             let share = percent(line.total_ns, *all_ns);
-            let names: Vec<_> = line.names.iter().map(|name| shown(name)).collect();
-            let (indent, names) = ("  ".repeat(level), names.join(CALLS));
+            let (indent, names) = ("  ".repeat(level), chain(&line.names));
             write!(out, "  {share:>10}  {:>10}  {indent}{names}", count(line.calls))?;
             match line.own_ns.max(line.waited_ns) {
-                largest if level + 1 < lines.len() || largest == 0 => writeln!(out)?,
+                largest if level + 1 < lines.len() || *is_cut || largest == 0 => writeln!(out)?,
                 own if own > line.waited_ns => writeln!(out, " ({} in itself)", percent(own, *all_ns))?,
                 waited => writeln!(out, " ({} waiting)", percent(waited, *all_ns))?,
             }
@@ -177,7 +179,7 @@ impl<'a> Frequent<'a> {
     fn find(report: &'a Report, graph: &Graph) -> Option<Self> {
         let rows = || report.rows().iter().filter(|row| row.is_function());
         let n_calls = rows().map(|row| row.calls).fold(0, u64::saturating_add);
-        let row = rows().max_by_key(|row| row.calls)?;
+        let row = rows().max_by_key(|row| (row.calls, Reverse(&row.name)))?;
         if n_calls < MANY_CALLS || tenths(row.calls, n_calls) < LARGE_PART {
             return None;
         }
@@ -205,6 +207,19 @@ fn has_callees(graph: &Graph, name: &str) -> bool {
     let is_other = |&child: &usize| graph.node(child).name != name && is_function(graph.node(child).name);
     let mut nodes = (1..graph.n_nodes()).map(|node| graph.node(node)).filter(|node| node.name == name);
     graph.left_out() > 0 || nodes.any(|node| node.children.iter().any(is_other))
+}
+
+/// The functions of a chain: as many of the innermost ones as there is room for, but one at least.
+fn chain(names: &[&str]) -> String {
+    let mut text = String::new();
+    for name in names.iter().rev() {
+        let longer = if text.is_empty() { shown(name).to_owned() } else { [shown(name), CALLS, &text].concat() };
+        if !text.is_empty() && longer.chars().count() > MAX_COLUMNS {
+            return ["\u{2026}", CALLS, &text].concat();
+        }
+        text = longer;
+    }
+    text
 }
 
 /// A name as it is written.
@@ -283,6 +298,16 @@ mod tests {
         assert_eq!(size(many("shim", 99_999)).as_deref(), Some(&*expected.replace("100.0", "99.9")));
         assert_eq!(size(many("shim", 99_998)), None, "few calls");
         assert_eq!(size(many("<401000>", 99_999)), None, "no name");
+    }
+
+    #[test]
+    fn chains_keep_the_innermost_functions() {
+        assert_eq!(chain(&["main", "run"]), "main > run");
+        let long = "x".repeat(30);
+        assert_eq!(chain(&["main", &long, &long[1..]]), format!("\u{2026} > {}", &long[1..]));
+        assert_eq!(chain(&["main", &long, &long[5..]]), format!("\u{2026} > {long} > {}", &long[5..]));
+        let longer = "x".repeat(100);
+        assert_eq!(chain(&[&longer]), longer);
     }
 
     #[test]
