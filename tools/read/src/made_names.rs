@@ -16,6 +16,12 @@ pub fn made_name(module: &str, start: u64, address: u64) -> String {
     format!("{MADE}{in_file:x}@{module}")
 }
 
+/// Returns true for the name of a function without a name, with the module or without.
+#[must_use]
+pub fn is_nameless(name: &str) -> bool {
+    is_made(name.split_once('@').map_or(name, |(made, _)| made))
+}
+
 /// True for a name made by the recorder, without the module.
 pub(crate) fn is_made(name: &str) -> bool {
     let address = name.strip_prefix(MADE).unwrap_or_default();
@@ -30,6 +36,7 @@ mod tests {
     fn addresses_are_those_of_the_file() {
         assert_eq!(made_name("a", 0x5555_5555_4000, 0x5555_5555_5139), "sub_1139@a");
         assert_eq!(made_name("a", 0x40_0000, 0x40_1136), "sub_401136@a");
+        assert_eq!(["sub_64da0@redis", "sub_64da0", "a@b"].map(is_nameless), [true, true, false]);
         assert_eq!(["sub_64da0", "sub_", "sub_face_detect", "sub_1@a"].map(is_made), [true, false, false, false]);
     }
 }

@@ -5,10 +5,9 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use rftrace_format::events::SCHEDULE;
+use rftrace_read::OffCpu;
 
 use crate::graph::Graph;
-use crate::rows::is_function;
 use crate::words::tenths;
 
 /// The most lines.
@@ -98,10 +97,9 @@ fn callees<'g>(
         own_ns = own_ns.saturating_add(node.self_ns);
         for &child in node.children {
             let called = graph.node(child);
-            if !is_function(called.name) {
+            if let Some(kind) = OffCpu::of_name(called.name) {
                 // Another program's time tells nothing of this one.
-                let is_waiting = called.name == SCHEDULE;
-                waited_ns = waited_ns.saturating_add(if is_waiting { called.total_ns } else { 0 });
+                waited_ns = waited_ns.saturating_add(if kind == OffCpu::Waiting { called.total_ns } else { 0 });
             } else if let Some(&step) = step_of.get(called.name) {
                 steps[step].calls += called.calls;
                 nodes.push(child);

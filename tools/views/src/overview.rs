@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use rftrace_format::ending;
 use rftrace_format::info::feature;
-use rftrace_read::{Demangle, Error, Pattern, Result, Trace};
+use rftrace_read::{Demangle, Error, Pattern, Result, ShownNames, Trace, is_nameless};
 
 use crate::collect::OTHERS;
 use crate::duration::Duration;
@@ -50,6 +50,9 @@ pub enum TableBelow {
 pub struct Overview<'a> {
     report: &'a Report,
     path: HotPath<'a>,
+    /// Those with most self time.
+    functions: Vec<&'a Row>,
+    names: ShownNames,
     /// Processes with another end than status 0, by the status of `wait`; and the number of all processes.
     ends: BTreeMap<i32, Vec<u32>>,
     n_processes: usize,
@@ -83,7 +86,13 @@ impl<'a> Overview<'a> {
         // The options are not those for functions of the kernel.
         let is_of_program = trace.info().features() & feature::KERNEL == 0;
         let frequent = if is_whole && is_of_program { Frequent::find(report, graph) } else { None };
-        Self { report, path: HotPath::of(graph), ends: by_end, n_processes: pids.len(), frequent }
+        let path = HotPath::of(graph);
+        let mut functions: Vec<&Row> = report.rows().iter().filter(|row| row.is_function()).collect();
+        functions.sort_by_key(|row| (Reverse(row.self_ns), &row.name));
+        let shown = functions.iter().take(MAX_FUNCTIONS).copied().chain(frequent.as_ref().map(|frequent| frequent.row));
+        let mut names = report.shown_names(shown);
+        names.add_all(path.lines.iter().flat_map(|line| line.names.iter().copied()));
+        Self { report, path, functions, names, ends: by_end, n_processes: pids.len(), frequent }
     }
 
     /// Writes it. Returns true if that is more than times and ends of processes. `quoted` makes a text a word for a shell.
@@ -128,7 +137,7 @@ impl<'a> Overview<'a> {
         writeln!(out, "\n  {:>10}  {:>10}  Hot path", "Total %", "Calls")?;
         for (level, line) in lines.iter().enumerate() {
             let share = percent(line.total_ns, *all_ns);
-            let (indent, names) = ("  ".repeat(level), chain(&line.names));
+            let (indent, names) = ("  ".repeat(level), chain(&line.names, &self.names));
             write!(out, "  {share:>10}  {:>10}  {indent}{names}", count(line.calls))?;
             match line.own_ns.max(line.waited_ns) {
                 largest if level + 1 < lines.len() || *is_cut || largest == 0 => writeln!(out)?,
@@ -140,21 +149,19 @@ impl<'a> Overview<'a> {
     }
 
     fn write_functions(&self, below: TableBelow, out: &mut dyn Write) -> io::Result<bool> {
-        let mut rows: Vec<&Row> = self.report.rows().iter().filter(|row| row.is_function()).collect();
         let is_needed = match below {
-            TableBelow::None => rows.len() > 1,
-            TableBelow::ByTotal => rows.len() > MAX_FUNCTIONS,
+            TableBelow::None => self.functions.len() > 1,
+            TableBelow::ByTotal => self.functions.len() > MAX_FUNCTIONS,
             TableBelow::BySelf => false,
         };
         if !is_needed {
             return Ok(false);
         }
-        rows.sort_by_key(|row| (Reverse(row.self_ns), &row.name));
         let all_ns = u64::try_from(self.report.self_ns()).unwrap_or(u64::MAX);
         writeln!(out, "\n  {:>10}  {:>10}  {:>10}  Most self time", "Self time", "Self %", "Calls")?;
-        for row in rows.into_iter().take(MAX_FUNCTIONS) {
+        for row in self.functions.iter().take(MAX_FUNCTIONS) {
             let (time, share) = (Duration(row.self_ns), percent(row.self_ns, all_ns));
-            writeln!(out, "  {time}  {share:>10}  {:>10}  {}", count(row.calls), shown(&row.name))?;
+            writeln!(out, "  {time}  {share:>10}  {:>10}  {}", count(row.calls), self.names.get(&row.name))?;
         }
         Ok(true)
     }
@@ -166,7 +173,7 @@ impl<'a> Overview<'a> {
             "\n  Size: {} of {} calls are of {}",
             percent(row.calls, *n_calls),
             count(*n_calls),
-            shown(&row.name)
+            self.names.get(&row.name)
         )?;
         let each = Duration(row.self_ns / row.calls.max(1)).text();
         writeln!(out, "    {option} {}   leaves them out when recording, {each} each", quoted(value))?;
@@ -190,16 +197,10 @@ impl<'a> Frequent<'a> {
 /// The option to record without a function, and its value: `-N` leaves out its callees, too. `None` if no pattern names it.
 fn without(name: &str, has_callees: bool) -> Option<(&'static str, String)> {
     let pattern = literal(name);
-    if is_nameless(name) || !Pattern::new(&pattern).is_ok_and(|pattern| pattern.matches(name)) {
+    if name == OTHERS || is_nameless(name) || !Pattern::new(&pattern).is_ok_and(|pattern| pattern.matches(name)) {
         return None;
     }
     Some(if has_callees { ("--rules", format!("exclude={}", pattern.replace(';', "\\;"))) } else { ("-N", pattern) })
-}
-
-/// True for an address in place of a name, and for the common row of many functions.
-fn is_nameless(name: &str) -> bool {
-    let address = name.strip_prefix('<').and_then(|name| name.strip_suffix('>'));
-    name == OTHERS || address.is_some_and(|address| address.chars().all(|c| c.is_ascii_hexdigit()))
 }
 
 /// True if a function calls others, as far as is known.
@@ -210,21 +211,16 @@ fn has_callees(graph: &Graph, name: &str) -> bool {
 }
 
 /// The functions of a chain: as many of the innermost ones as there is room for, but one at least.
-fn chain(names: &[&str]) -> String {
+fn chain(functions: &[&str], names: &ShownNames) -> String {
     let mut text = String::new();
-    for name in names.iter().rev() {
-        let longer = if text.is_empty() { shown(name).to_owned() } else { [shown(name), CALLS, &text].concat() };
+    for name in functions.iter().rev().map(|function| names.get(function)) {
+        let longer = if text.is_empty() { name.to_owned() } else { [name, CALLS, &text].concat() };
         if !text.is_empty() && longer.chars().count() > MAX_COLUMNS {
             return ["\u{2026}", CALLS, &text].concat();
         }
         text = longer;
     }
     text
-}
-
-/// A name as it is written.
-fn shown(name: &str) -> &str {
-    name
 }
 
 #[cfg(test)]
@@ -297,11 +293,12 @@ mod tests {
             "100.0 % of 100,000 calls are of shim\n    -N 'shim'   leaves them out when recording, 0.001 us each\n";
         assert_eq!(size(many("shim", 99_999)).as_deref(), Some(&*expected.replace("100.0", "99.9")));
         assert_eq!(size(many("shim", 99_998)), None, "few calls");
-        assert_eq!(size(many("<401000>", 99_999)), None, "no name");
+        assert_eq!(size(many("sub_401000@p", 99_999)), None, "no name");
     }
 
     #[test]
     fn chains_keep_the_innermost_functions() {
+        let chain = |functions: &[&str]| chain(functions, &ShownNames::default());
         assert_eq!(chain(&["main", "run"]), "main > run");
         let long = "x".repeat(30);
         assert_eq!(chain(&["main", &long, &long[1..]]), format!("\u{2026} > {}", &long[1..]));
@@ -323,7 +320,7 @@ mod tests {
         }
         let (option, value) = without("<[u8; 3] as Speak>::speak", true).unwrap();
         assert_eq!((option, &*value), ("--rules", r"exclude=<\[u8\; 3] as Speak>::speak"), "its callees stay");
-        for name in ["<401000>", OTHERS, " main", ""] {
+        for name in ["sub_401000@p", OTHERS, " main", ""] {
             assert_eq!(without(name, false), None, "{name:?}");
         }
     }

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use rftrace_format::events::SCHEDULE;
+use rftrace_read::OffCpu;
 use serde::{Deserialize, Serialize};
 
 use crate::by_value::ByValue;
@@ -63,7 +63,7 @@ impl Row {
 
 /// False for the name of a time without a processor.
 pub(crate) fn is_function(name: &str) -> bool {
-    !name.starts_with(SCHEDULE)
+    OffCpu::of_name(name).is_none()
 }
 
 /// The options of a report.

@@ -141,11 +141,6 @@ fn plural(count: u64, word: &str) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }
 }
 
-/// The rows of functions: time without a processor is none.
-fn functions(report: &Report) -> impl Iterator<Item = &Row> {
-    report.rows().iter().filter(|row| OffCpu::of_name(&row.name).is_none())
-}
-
 /// The functions of all traces.
 fn merged(recorded: &[Recorded]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
@@ -245,6 +240,7 @@ mod tests {
     fn time_without_a_processor_is_no_function() {
         let report = Report::read(&Trace::open(golden::copy("preempted").path()).unwrap()).unwrap();
         assert_eq!(report.rows().len(), 4);
-        assert_eq!(functions(&report).map(|row| &row.name).collect::<Vec<_>>(), ["main", "c"]);
+        let functions = report.rows().iter().filter(|row| row.is_function());
+        assert_eq!(functions.map(|row| &row.name).collect::<Vec<_>>(), ["main", "c"]);
     }
 }
