@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use rftrace_read::{Error, Shown, Summary, Trace};
-use rftrace_views::{Compared, Difference, Field, Graph, Report, ReportOptions, Side};
+#[cfg(feature = "full")]
+use rftrace_views::Compared;
+use rftrace_views::{Difference, Field, Graph, Report, ReportOptions, Side};
 
 use super::choice::{CorrectionArg, NamesArg, ShownArgs};
 use super::common::{print, print_warnings};
