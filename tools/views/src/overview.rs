@@ -106,6 +106,9 @@ impl<'a> Overview<'a> {
 
     fn write_all(&self, below: TableBelow, quoted: fn(&str) -> String, out: &mut dyn Write) -> io::Result<bool> {
         self.report.write_head(out)?;
+        if let Some(busy) = self.report.busy_machine() {
+            writeln!(out, "  Note: {busy}")?;
+        }
         self.write_ends(out)?;
         let has_path = self.write_path(out)?;
         let has_functions = self.write_functions(below, out)?;

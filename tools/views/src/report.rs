@@ -187,6 +187,7 @@ mod tests {
             warnings: Warnings::default(),
         };
         Report {
+            names: ShownNames::default(),
             rows: Vec::new(),
             tasks: vec![task],
             summary: Summary::default(),

@@ -123,7 +123,8 @@ fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
             format!("{of}{} {} not recorded, and why: {}", HumanCount(n), plural(n, "function"), shell_word(&list));
         status("Left out", &text);
     }
-    if let Some(busy) = recorded.report.busy_machine() {
+    // An overview says it.
+    if let Some(busy) = recorded.report.busy_machine().filter(|_| recorded.overview.is_none()) {
         warning(&format!("{of}{busy}"));
     }
     for loss in &losses {
