@@ -18,7 +18,7 @@ fuzz_target!(|bytes: &[u8]| {
             let report = Report::of(&recording, &account, &Choice::default(), &mut Names::default());
             let _ = account.write(&recording, &mut sink());
             let _ = account.json(&recording);
-            let _ = report.write(10, 10, true, &mut sink());
+            let _ = report.write(10, 10, &Choice::default(), &mut sink());
             let _ = report.json(10, 10);
             let _ = report.flame_graph("memory", Unit::Bytes, |sums| sums.allocated, &mut sink());
             let _ = report.flame_graph("memory", Unit::Blocks, |sums| sums.temporary, &mut sink());
