@@ -41,12 +41,17 @@ fn the_answer_comes_first_and_makes_the_next_trace_smaller() {
     ] {
         assert!(said.contains(text), "{text:?} in {said}");
     }
-    let shown = report(&run, &[]);
+    let shown = report(&run, &["--overview"]);
     let table = shown.find("  Total time   Self time       Calls  Function\n").expect("the table");
     for text in ["Hot path\n", "  Size: ", "  Next: rftrace tui "] {
         assert!(shown.find(text).is_some_and(|place| place < table), "{text:?} in {shown}");
     }
-    assert!(!report(&run, &["-s", "self"]).contains("Hot path"), "a table that is asked for is alone");
+    for options in [&["-s", "self"][..], &[]] {
+        assert!(
+            !report(&run, options).contains("Hot path"),
+            "a table that is asked for, or read by a program, is alone"
+        );
+    }
 
     // A shell takes what is suggested.
     let options = suggested(said);
@@ -64,7 +69,7 @@ fn nothing_is_said_where_nothing_is_asked() {
     let run = record(&["-q"], &program().build().path, &["fib", "5"]);
     assert_eq!(run.stderr, "");
     // No function has many calls, and the program has ended well.
-    let shown = report(&run, &[]);
+    let shown = report(&run, &["--overview"]);
     assert!(!shown.contains("Size: ") && !shown.contains("exit status"), "{shown}");
 }
 
@@ -76,5 +81,5 @@ fn a_status_other_than_0_is_told() {
     let run = record(&[], &program().build().path, &["fib"]);
     assert_eq!(run.status.code(), Some(2));
     assert!(run.stderr.contains("\n  The program: exit status 2\n"), "{}", run.stderr);
-    assert!(report(&run, &[]).contains("\n  The program: exit status 2\n"));
+    assert!(report(&run, &["--overview"]).contains("\n  The program: exit status 2\n"));
 }

@@ -1,6 +1,6 @@
 //! `rftrace report`.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 #[cfg(feature = "full")]
 use std::iter;
 use std::path::{Path, PathBuf};
@@ -33,8 +33,8 @@ const COLUMNS: &str = "Columns and format: --avg-total --format csv";
 
 /// Shows an overview of a trace, and the time of each function.
 ///
-/// The overview has the hot path, the functions with most self time, how processes ended, and what makes the trace large. With options
-/// for columns, order, rows or format there is only the table.
+/// In a terminal an overview comes first: the hot path, the functions with most self time, how processes ended, and what makes the trace
+/// large. With options for columns, order, rows or format there is only the table.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReportArgs {
@@ -61,6 +61,9 @@ pub(crate) struct ReportArgs {
     /// be given several times.
     #[arg(long, value_name = "FUNC[@VALUES]")]
     by_value: Vec<ByValue>,
+    /// Begin with the overview in a file or pipe, too.
+    #[arg(long, conflicts_with_all = ["sort", "fields", "avg_total", "avg_self", "by_value", "diff", "format", "limit"])]
+    overview: bool,
     /// Show the differences to another trace.
     #[arg(long, value_name = "DIR", conflicts_with = "format")]
     diff: Option<PathBuf>,
@@ -82,19 +85,20 @@ pub(crate) struct ReportArgs {
     #[arg(long, help_heading = COLUMNS)]
     no_pager: bool,
     /// The table has no colours.
-    #[arg(long = "color", hide = true, value_name = "WHEN", value_parser = ["auto", "no"])]
+    #[arg(long = "color", hide = true, value_name = "WHEN", value_parser = ["auto", "no", "never", "yes", "always"])]
     _color: Option<String>,
 }
 
 impl ReportArgs {
-    /// True if nobody has said what the table should be like.
-    fn is_plain(&self) -> bool {
+    /// True if the overview comes first: nobody has said what the table should be like, and a person reads it.
+    fn has_overview(&self) -> bool {
         let has_columns = !self.fields.is_empty() || self.avg_total || self.avg_self || !self.by_value.is_empty();
         !has_columns
             && self.sort.is_empty()
             && self.limit.is_none()
             && self.format == Format::Table
             && self.diff.is_none()
+            && (self.overview || io::stdout().is_terminal())
     }
 }
 
@@ -112,7 +116,7 @@ enum Format {
 
 /// Runs it.
 pub(crate) fn run(args: ReportArgs) -> Result<()> {
-    let is_plain = args.is_plain();
+    let has_overview = args.has_overview();
     let dir = args.dir.path();
     let fields = match (args.avg_total, args.avg_self) {
         (true, _) => vec![Field::TotalAvg, Field::TotalMin, Field::TotalMax],
@@ -157,7 +161,7 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
     let trace = open(&dir)?;
     let mut report = read(&trace)?;
     report.sort(&sort);
-    if is_plain {
+    if has_overview {
         let ends = trace.ends()?;
         pager::print(!args.no_pager, |out| {
             if overview::write(&trace, &report, &ends, TableBelow::ByTotal, out)? {

@@ -118,7 +118,7 @@ fn functions_that_never_end() {
     let text = succeeds(200, &["report", "-s", "total"], dir.path());
     assert!(text.contains("more than 524288 were open"), "{text}");
     // With the graph, for the overview.
-    let text = succeeds(400, &["report"], dir.path());
+    let text = succeeds(400, &["report", "--overview"], dir.path());
     assert!(text.contains("more than 524288 were open"), "{text}");
 }
 
