@@ -49,7 +49,7 @@ pub fn replay(run: &Run) -> String {
 #[track_caller]
 pub fn replay_of(trace: &Path) -> String {
     let mut command = Command::new(rftrace());
-    command.args(["replay", "-f", "none", "-d"]).arg(trace);
+    command.args(["replay", "-f", "none", "--full-names", "-d"]).arg(trace);
     let output = command.output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()

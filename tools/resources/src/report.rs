@@ -139,7 +139,9 @@ impl Report {
     /// [`Error::Write`].
     pub fn write(&self, limit: usize, depth: usize, choice: &Choice, out: &mut dyn Write) -> Result<()> {
         let is_leaks = choice.is_leaks;
-        let is_of_held = !is_leaks && matches!(choice.sort, Sort::Bytes | Sort::Count);
+        // Calls that are only counted leave nothing, so all their stacks are listed.
+        let is_held = self.lines.iter().any(|line| line.sums.blocks > 0);
+        let is_of_held = !is_leaks && is_held && matches!(choice.sort, Sort::Bytes | Sort::Count);
         let (mut lines, mut kept, mut n_gone) = (Vec::new(), Sums::default(), 0);
         for line in &self.lines {
             if is_of_held && line.sums.blocks == 0 && line.sums.failures == 0 {

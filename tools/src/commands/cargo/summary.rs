@@ -125,7 +125,7 @@ fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
     }
     // An overview says it.
     if let Some(busy) = recorded.report.busy_machine().filter(|_| recorded.overview.is_none()) {
-        warning(&format!("{of}{busy}"));
+        status("Note", &format!("{of}{busy}"));
     }
     for loss in &losses {
         warning(&format!("{of}{loss}"));

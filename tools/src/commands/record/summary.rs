@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::io::{self, IsTerminal};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -48,7 +49,7 @@ pub(crate) enum Place<'a> {
     Nowhere,
     /// Its path.
     Named(&'a Path),
-    /// Its path, and the overview of the trace.
+    /// Its path, and the overview of the trace for a person at a terminal.
     Shown(&'a Path),
 }
 
@@ -57,8 +58,8 @@ impl<'a> Place<'a> {
     pub(super) fn of(dir: &'a Path, is_kept: bool, is_sent: bool) -> Self {
         match (is_kept, is_sent) {
             (false, _) => Self::Nowhere,
-            (true, true) => Self::Named(dir),
-            (true, false) => Self::Shown(dir),
+            (true, false) if io::stderr().is_terminal() => Self::Shown(dir),
+            (true, _) => Self::Named(dir),
         }
     }
 }
