@@ -8,6 +8,8 @@
 
 use std::borrow::Cow;
 
+use unicode_width::UnicodeWidthChar;
+
 /// The width of a short name in columns.
 pub const NAME_COLUMNS: usize = 60;
 
@@ -31,12 +33,9 @@ pub fn short_name(name: &str, columns: usize) -> Cow<'_, str> {
     if fits(&name, columns) { name } else { cut(&name, columns).into() }
 }
 
-/// The columns of a character in a terminal; a combining mark counts as one, too.
+/// The columns of a character in a terminal.
 fn width(c: char) -> usize {
-    let is_wide = matches!(c, '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{a4cf}' | '\u{ac00}'..='\u{d7a3}'
-        | '\u{f900}'..='\u{faff}' | '\u{fe30}'..='\u{fe6f}' | '\u{ff00}'..='\u{ff60}' | '\u{ffe0}'..='\u{ffe6}'
-        | '\u{1f300}'..='\u{1faff}' | '\u{20000}'..='\u{3fffd}');
-    1 + usize::from(is_wide)
+    c.width().unwrap_or(0)
 }
 
 fn columns_of(text: &str) -> usize {
@@ -240,6 +239,10 @@ fn without_noise(name: &str) -> Cow<'_, str> {
         let ended = if let Kind::Close { n } = kind { lists.drain(lists.len() - n..).next() } else { None };
         if let Some(list) = ended.as_ref().filter(|_| text == ">") {
             out.truncate(without_defaults(&out, list));
+            // A space keeps two brackets apart.
+            if !out.trim_end().ends_with('>') {
+                out.truncate(out.trim_end().len());
+            }
         }
         out.push_str(text);
         match kind {
@@ -576,6 +579,10 @@ mod tests {
                 ("std::basic_ostream<char, std::char_traits<char> >::operator<<", "std::ostream::operator<<"),
                 ("std::vector<int, std::allocator<int> >::push_back", "std::vector<int>::push_back"),
                 (
+                    "app::Boxed<std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> > >::~Boxed",
+                    "app::Boxed<std::string>::~Boxed",
+                ),
+                (
                     "std::map<std::string, std::vector<int, std::allocator<int> >, std::less<std::string >, \
                      std::allocator<std::pair<std::string const, int> > >::at",
                     "std::map<std::string, std::vector<int>>::at",
@@ -726,7 +733,14 @@ mod tests {
 
     #[test]
     fn wide_characters_take_two_columns() {
-        check(8, &[("日本語日", "日本語日"), ("日本語日本", "日本…本")]);
+        check(
+            8,
+            &[
+                ("日本語日", "日本語日"),
+                ("日本語日本", "日本…本"),
+                ("e\u{301}e\u{301}abcdef", "e\u{301}e\u{301}abcdef"),
+            ],
+        );
     }
 
     /// All names of some pieces, sensible or not.
