@@ -16,7 +16,7 @@ use crate::rows::{CallTimes, Row};
 use crate::stack::{EndedCall, Step};
 
 /// The most rows, with that of the others. Programs have fewer functions; where addresses have no names there may be any number of them.
-const MAX_ROWS: usize = 1 << 20;
+pub(crate) const MAX_ROWS: usize = 1 << 20;
 
 /// The row of all that came when there were as many.
 pub(crate) const OTHERS: &str = "(other functions)";

@@ -7,14 +7,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use rftrace_read::{Error, Functions, Result, Summary, Trace};
 
+use crate::collect::{MAX_ROWS, OTHERS};
 use crate::stack::Step;
 use crate::walk::walk;
-
-/// The most functions. Where addresses have no names there may be any number of them.
-const MAX_FUNCTIONS: usize = 1 << 20;
-
-/// The name for all that came when there were as many.
-const OTHERS: &str = "(other functions)";
 
 /// The calls of a function.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,7 +48,7 @@ impl Counts {
                         depth += 1;
                         let name = functions.name(time_ns, addr);
                         found.summary.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
-                        let is_full = by_name.len() >= MAX_FUNCTIONS && !by_name.contains_key(&name);
+                        let is_full = by_name.len() >= MAX_ROWS && !by_name.contains_key(&name);
                         let count = by_name.entry(if is_full { OTHERS.into() } else { name }).or_default();
                         count.calls += 1;
                         count.depth = count.depth.max(depth);
