@@ -61,6 +61,13 @@ pub(crate) struct PlainArgs {
     /// Only `replay` and `report` go through a pager.
     #[arg(long = "no-pager", hide = true)]
     _no_pager: bool,
+    #[command(flatten)]
+    _color: PlainColorArg,
+}
+
+/// The same for colours alone.
+#[derive(Args)]
+pub(crate) struct PlainColorArg {
     /// Only `replay` has colours.
     #[arg(long = "color", hide = true, value_name = "WHEN", value_parser = ["auto", "no", "never", "yes", "always"])]
     _color: Option<String>,

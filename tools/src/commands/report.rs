@@ -13,7 +13,7 @@ use rftrace_views::Row;
 use rftrace_views::{ByValue, Field, Report, ReportOptions, Side, TableBelow};
 
 use super::choice::{CorrectionArg, NamesArg, ShownArgs, SourcesArg};
-use super::common::{DirArg, print, print_warnings};
+use super::common::{DirArg, PlainColorArg, print, print_warnings};
 use super::diff::{Comparison, opened};
 use super::overview;
 use super::pager;
@@ -84,9 +84,8 @@ pub(crate) struct ReportArgs {
     /// Write straight to the terminal, without `$PAGER` or `less`.
     #[arg(long, help_heading = COLUMNS)]
     no_pager: bool,
-    /// The table has no colours.
-    #[arg(long = "color", hide = true, value_name = "WHEN", value_parser = ["auto", "no", "never", "yes", "always"])]
-    _color: Option<String>,
+    #[command(flatten)]
+    _color: PlainColorArg,
 }
 
 impl ReportArgs {
