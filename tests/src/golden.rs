@@ -47,6 +47,16 @@ pub fn copy(name: &str) -> TempDir {
     copy
 }
 
+/// Copies all golden traces to a new folder.
+///
+/// # Panics
+///
+/// When the folder is there.
+pub fn copy_all(to: &Path) {
+    fs::create_dir(to).expect("a new folder");
+    copy_below(&folder(), to);
+}
+
 fn copy_below(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap_or_else(|error| panic!("{}: {error}", from.display())) {
         let (path, to) = entry.map(|entry| (entry.path(), to.join(entry.file_name()))).expect("an entry");

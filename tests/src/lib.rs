@@ -18,6 +18,7 @@
 pub mod conformance;
 pub mod fixtures;
 pub mod golden;
+pub mod messages;
 pub mod recorder;
 pub mod run;
 pub mod running;

@@ -28,6 +28,8 @@ mod limits;
 mod losses;
 mod merge;
 #[cfg(target_os = "linux")]
+mod messages;
+#[cfg(target_os = "linux")]
 mod net;
 mod overloads;
 mod perfetto;
