@@ -26,7 +26,7 @@ SYSROOT = '/usr/aarch64-linux-gnu'
 CALLS = (1000, 3000)
 # Where qemu-user puts programs that may lie anywhere.
 ANYWHERE = 0x5500000000
-# Who calls, and is called; then the parts of the tracer that have a name.
+# The caller and the callee, then the parts of the tracer with a symbol.
 PROGRAM = ('main', 'leaf')
 HOOKS = ('_mcount', 'rftrace_entry', 'rftrace_entry_rest', 'rftrace_keeping_entry', 'rftrace_keeping_rest')
 TRAMPOLINES = ('rftrace_return_trampoline', 'rftrace_keeping_return')

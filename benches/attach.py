@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent
 FIXTURES = ROOT.parent / "tests" / "fixtures" / "c"
 # An attach that takes so long hangs: it looks for a place for 30 s, and waits for a thread for 60 s.
 HANGS = 240
-# What is said where processors are too busy. Nothing is changed then.
+# Texts of the recorder where processors are too busy. It changes nothing then.
 BUSY = ("was at a place where it can be borrowed", "nothing was recorded", "has had no processor")
 # Connections, and requests a second of all of them.
 CONNECTIONS, RATE = 4, 800

@@ -134,7 +134,7 @@ def main():
         if shutil.which("uftrace"):
             traced = run(["uftrace", "record", "-v", "-P", ".", "-d", trace, *command], here)
             err = traced[2] if traced else b""
-            # What -v says is not the program's.
+            # The program does not print the lines of -v.
             quiet = run(["uftrace", "record", "-P", ".", "-d", trace, *command], here)
             cells += [uftrace_share(err), verdict(plain, quiet)]
             shutil.rmtree(trace, ignore_errors=True)

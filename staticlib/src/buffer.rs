@@ -1,10 +1,9 @@
-//! The buffer: how a thread gets its next chunk, how a place for a record is reserved, and how one buffer takes the place of
-//! another.
+//! The buffer: how a thread gets its next chunk and a place for a record, and how one buffer replaces another.
 //!
-//! **Invariant**: chunks of a thread are taken, kept and left only by who counts among the takers, and while the buffer is
-//! replaced nobody does. A buffer that was replaced stays mapped: a thread that was in a hook at that moment writes its record
-//! there, where nobody reads it. Another buffer has its place only where a recorder has come back to the process, after the one
-//! before has seen no thread in a hook; if it was killed before that, one wrong record is the worst result.
+//! **Invariant**: only counted takers take, keep and leave chunks of a thread, and nobody does while the buffer is
+//! replaced. A replaced buffer stays mapped: a thread in a hook at that moment writes its record there, and nobody
+//! reads it. A buffer is only replaced when a recorder comes back to the process, after the one before has seen no
+//! thread in a hook; if that one was killed first, one wrong record is the worst result.
 //!
 //! **Invariant**: a cursor is used with the mask of its own buffer alone: by a [`Place`], or with the buffer in use by a taker.
 
@@ -21,10 +20,10 @@ use crate::chunk::{self, Kept, Owned, Place};
 use crate::control_block::{CONTROL, SWITCH};
 use crate::waiting;
 
-/// A record that was reserved in this thread's chunk.
+/// A reserved record in this thread's chunk.
 pub(crate) struct Reserved(*const Record);
 
-/// Some that lie side by side; one if there was no room for more.
+/// Some records side by side; one if there was no room for more.
 pub(crate) struct ManyReserved {
     place: Place,
     n_records: usize,
@@ -49,9 +48,9 @@ impl ManyReserved {
 }
 
 impl Reserved {
-    /// Writes the record; the time, which makes it valid, last.
+    /// Writes the record. The time comes last and makes it valid.
     pub(crate) fn write(self, tsc: u64, word: u64) {
-        // SAFETY: `reserve` returns places inside a chunk that this thread owns, in memory that stays mapped.
+        // SAFETY: `reserve` returns places inside a chunk of this thread; its memory stays mapped.
         let record = unsafe { &*self.0 };
         record.word.store(word, Relaxed);
         record.tsc.store(tsc, Release);
@@ -69,7 +68,7 @@ pub(crate) fn record(block: &ThreadBlock, word: u64) -> bool {
     }
 }
 
-/// Records that a stack that was left runs again. The chunk tells that there is such a record.
+/// Records the resumption of a left stack. The chunk notes the presence of such a record.
 pub(crate) fn record_resumed(block: &ThreadBlock, word: u64) {
     if let Some(reserved) = reserve_many(block, 1) {
         reserved
@@ -83,11 +82,11 @@ pub(crate) fn record_resumed(block: &ThreadBlock, word: u64) {
     }
 }
 
-/// Counts a call that finds no room on the return stack: in the newest record, if that is a LOST record already.
+/// Counts a call that finds no room on the return stack: in the newest record, if it is a LOST record already.
 pub(crate) fn record_lost_call(block: &ThreadBlock) {
     let newest = block.cursor.load(Relaxed).wrapping_sub(size_of::<Record>());
     if newest != 0 && block.lost_record.load(Relaxed) == newest {
-        // SAFETY: the address is that of a record that this thread reserved in a chunk it still owns.
+        // SAFETY: the address of a record of this thread, in a chunk it still owns.
         let record = unsafe { &*(newest as *const Record) };
         if record.tsc.load(Relaxed) >= CONTROL.cycle_start_tsc.load(Relaxed) {
             record.word.fetch_add(1 << ADDRESS_SHIFT, Relaxed);
@@ -97,12 +96,12 @@ pub(crate) fn record_lost_call(block: &ThreadBlock) {
     if let Some(place) = reserve(block) {
         let record = place.0 as usize;
         place.write(arch::ticks(), 1 << ADDRESS_SHIFT | kind::LOST);
-        // Last: a signal handler that comes in between adds to a record of its own.
+        // Last: a signal handler in between adds to a record of its own.
         block.lost_record.store(record, Relaxed);
     }
 }
 
-/// Counts a call for which it is known beforehand that there is no room; returns false where there may be some.
+/// Counts a call if there is certainly no room; returns false if there may be some.
 pub(crate) fn loses_call(block: &ThreadBlock) -> bool {
     let is_full = |cursor: &AtomicUsize| {
         let cursor = cursor.load(Relaxed);
@@ -114,7 +113,7 @@ pub(crate) fn loses_call(block: &ThreadBlock) -> bool {
     if block.last_index.load(Relaxed) == 0 && Owned::may_adopt() {
         return false;
     }
-    // SAFETY: null, or memory that stays mapped, by the contract of init.
+    // SAFETY: null, or mapped for good, by the contract of init.
     let bank = unsafe { CONTROL.bank.load(Relaxed).as_ref() };
     bank.is_some_and(|bank| {
         bank.n_lost.fetch_add(1, Relaxed);
@@ -127,7 +126,7 @@ pub(crate) fn reserve(block: &ThreadBlock) -> Option<Reserved> {
     reserve_many(block, 1).map(|reserved| reserved.record(0))
 }
 
-/// Reserves some records of this thread at once, which lie in one chunk, or one if no chunk has room for so many.
+/// Reserves some records of this thread at once, in one chunk; or one if no chunk has room for so many.
 pub(crate) fn reserve_many(block: &ThreadBlock, n_records: usize) -> Option<ManyReserved> {
     loop {
         if SWITCH.state(Relaxed) == enabled::OFF || is_excluded(block) {
@@ -148,7 +147,7 @@ pub(crate) fn reserve_many(block: &ThreadBlock, n_records: usize) -> Option<Many
         if n_records <= n_left {
             return Some(ManyReserved { place, n_records });
         }
-        // Too few. Those who take the chunk wait for each of its records.
+        // Too few. All of them have to be written before somebody can take the chunk.
         let too_few = ManyReserved { place, n_records: n_left };
         for number in 0..n_left {
             too_few.record(number).write(arch::ticks(), kind::NOTHING);
@@ -156,20 +155,20 @@ pub(crate) fn reserve_many(block: &ThreadBlock, n_records: usize) -> Option<Many
     }
 }
 
-/// Runs `work`, which takes, keeps or leaves chunks. A dump waits until nobody does, so that no chunk changes hands while it
-/// reads. Returns what `work` does; false while the buffer is being replaced.
+/// Runs `work` as a taker: it takes, keeps or leaves chunks. A dump waits until there are no takers, so no chunk
+/// changes hands while it reads. Returns the result of `work`; false while the buffer is being replaced.
 fn as_taker(work: impl FnOnce() -> bool) -> bool {
     let n_takers = &CONTROL.shared.n_takers;
     let before = n_takers.fetch_add(1, SeqCst);
     let done = before & takers::REPLACING == 0 && work();
-    // A handler that came in between may have forked: then nobody is counted any more in the child.
+    // A handler in between may have forked: then nobody is counted any more in the child.
     let is_counted = |now: u32| (now ^ before) & takers::FORKS == 0;
     let _ = n_takers.fetch_update(SeqCst, SeqCst, |now| is_counted(now).then(|| now.wrapping_sub(1)));
     done
 }
 
-/// Makes `place` the cursor instead of `cursor`, with a RESYNC record there first if one is due. Fails if a handler
-/// that came in between has changed the cursor.
+/// Makes `place` the cursor instead of `cursor`, with a RESYNC record there first if one is due. Fails if a handler in
+/// between has changed the cursor.
 fn install(block: &ThreadBlock, cursor: usize, place: Place) -> bool {
     let resync = block.resync.load(Relaxed) != 0;
     let first = place.cursor();
@@ -193,7 +192,7 @@ fn swap_cursor(block: &ThreadBlock, cursor: usize, n_records: usize) -> bool {
     block.cursor.compare_exchange(cursor, next, Relaxed, Relaxed).is_ok()
 }
 
-/// Functions that are open in the thread, as far as its records tell.
+/// Open functions of the thread, as far as its records tell.
 pub(crate) fn open_frames(block: &ThreadBlock) -> usize {
     let mut entry = block.base.load(Relaxed);
     let mut open = 0usize;
@@ -211,10 +210,10 @@ pub(crate) fn has_exit_to_come(exit_word: u64) -> bool {
     exit_word & (kind::LEFT | state::HIDDEN) == 0
 }
 
-/// Notes that a function returns and its exit is not recorded: the next record must be preceded by a RESYNC record.
+/// Notes an unrecorded return of a function: a RESYNC record must precede the next record.
 pub(crate) fn park(block: &ThreadBlock) {
     if block.resync.load(Relaxed) == 0 {
-        // Acquire: since when it is off was written before.
+        // Acquire: `stop_tsc` was written before.
         let off = SWITCH.state(Acquire) == enabled::OFF;
         let tsc = match block.excluded_tsc.load(Relaxed) {
             _ if off => CONTROL.stop_tsc.load(Relaxed),
@@ -231,7 +230,7 @@ pub(crate) fn park(block: &ThreadBlock) {
     }
 }
 
-/// Gives the thread a chunk, in place of the one that ends at `cursor` (or none, if that is 0).
+/// Gives the thread a chunk, in place of the one with its end at `cursor` (or of none, for 0).
 fn take_chunk(block: &ThreadBlock, cursor: usize) -> bool {
     if SWITCH.state(SeqCst) == enabled::OFF {
         return false;
@@ -251,11 +250,12 @@ fn take_chunk(block: &ThreadBlock, cursor: usize) -> bool {
         mask => {
             let parked = Place::in_use(block.parked_cursor.load(Relaxed), mask);
             if cursor == 0 && parked.has_room() {
-                // Back to the chunk that was put aside, unless a handler came in between and did so.
+                // Back to the chunk put aside, unless a handler in between did so.
                 install(block, 0, parked);
                 return true;
             }
-            // A handler that forks must know of what may be this thread's by now; of an adopted chunk the index is any.
+            // For a fork in a handler: chunks from this index on may be this thread's by now. An adopted chunk may have
+            // any index.
             let outer = block.taking.load(Relaxed);
             let next = CONTROL.shared.next_index.load(Relaxed).wrapping_add(1);
             block.taking.store(if outer == 0 { next } else { outer.min(next) }, Relaxed);
@@ -270,7 +270,7 @@ fn take_chunk(block: &ThreadBlock, cursor: usize) -> bool {
 
 /// The thread has had no chunk of this buffer yet: forgets those of an earlier one.
 fn change_buffer(block: &ThreadBlock) {
-    // A handler that came in between has done this, and may have chunks: their cursors and indices are no old buffer's.
+    // A handler in between may have done this, and have chunks already: keep cursors and indices of the new buffer.
     let forget = |word: &AtomicUsize| {
         let old = word.load(Relaxed);
         compiler_fence(SeqCst);
@@ -296,9 +296,9 @@ pub(crate) fn is_excluded(block: &ThreadBlock) -> bool {
     block.excluded_tsc.load(Relaxed) != 0
 }
 
-/// From now on nothing of a thread is recorded, or again. Any thread may call it.
+/// Excludes a thread from recording from now on, or includes it again. Any thread may call it.
 ///
-/// It keeps its chunks. Its hooks go to their slow paths, where they find out.
+/// It keeps its chunks. Its hooks go to their slow paths, and find out there.
 pub(crate) fn exclude(block: &ThreadBlock, is_excluded: bool) {
     if is_excluded {
         let _ = block.excluded_tsc.compare_exchange(0, arch::ticks(), SeqCst, Relaxed);
@@ -310,8 +310,8 @@ pub(crate) fn exclude(block: &ThreadBlock, is_excluded: bool) {
     }
 }
 
-/// Sends the hooks of a thread to their slow paths if it is excluded. Who excludes says so first and looks at the mask then, and who gives the
-/// thread a mask looks afterwards whether it is excluded: one of both sees what the other has done.
+/// Sends the hooks of an excluded thread to their slow paths. Call it after `excluded_tsc` is set, and after the thread
+/// gets a mask: so one of both sides sees the other's change.
 fn stay_excluded(block: &ThreadBlock) {
     if block.excluded_tsc.load(SeqCst) != 0 {
         let has_mask = |mask: usize| (mask != 0).then_some(EXCLUDED_MASK);
@@ -319,7 +319,7 @@ fn stay_excluded(block: &ThreadBlock) {
     }
 }
 
-/// Size of a chunk minus 1; 0 if the thread has not come to the buffer that is in use.
+/// Size of a chunk minus 1; 0 if the thread has not come to the buffer in use.
 fn chunk_mask(block: &ThreadBlock) -> usize {
     match block.chunk_mask.load(Relaxed) {
         EXCLUDED_MASK => CONTROL.chunk_bytes.load(Relaxed).wrapping_sub(1),
@@ -327,7 +327,7 @@ fn chunk_mask(block: &ThreadBlock) -> usize {
     }
 }
 
-/// Goes on in a chunk that an ended thread has left, if this thread has none yet and such a chunk is there.
+/// Goes on in a chunk of an ended thread, if this thread has none yet and there is one.
 fn adopt(block: &ThreadBlock, cursor: usize) -> bool {
     if cursor != 0 || block.last_index.load(Relaxed) != 0 {
         return false;
@@ -341,7 +341,7 @@ fn adopt(block: &ThreadBlock, cursor: usize) -> bool {
     };
     let next = place.wrapping_add(size_of::<Record>());
     if block.cursor.compare_exchange(0, next, Relaxed, Relaxed).is_err() {
-        // A handler that came in between has a chunk already.
+        // A handler in between has a chunk already.
         chunk.leave(place);
         return true;
     }
@@ -353,9 +353,9 @@ fn adopt(block: &ThreadBlock, cursor: usize) -> bool {
     true
 }
 
-/// The next chunk of the buffer, for which the thread waits where somebody empties it.
+/// The next chunk of the buffer. The thread waits for one if somebody empties the buffer.
 fn claim() -> Option<Owned> {
-    // SAFETY: null, or memory that stays mapped, by the contract of init.
+    // SAFETY: null, or mapped for good, by the contract of init.
     let bank = unsafe { CONTROL.bank.load(Relaxed).as_ref() };
     let Some(bank) = bank else {
         let chunk = Owned::claim();
@@ -383,8 +383,8 @@ fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
     header.n_resumed.store(0, Relaxed);
     let mut taken_tsc = arch::ticks();
     if block.resync.load(Relaxed) != 0 {
-        // The first record gets an earlier time, which must not make others valid.
-        // SAFETY: the rest of the chunk, which only this thread uses.
+        // The first record gets an earlier time: without zeros behind it, old records would become valid.
+        // SAFETY: the rest of the chunk; only this thread uses it.
         unsafe { arch::zero(first as *mut u8, (mask + 1).wrapping_sub(CHUNK_HEADER_BYTES)) };
         taken_tsc = taken_tsc.min(block.resync_tsc.load(Relaxed));
     }
@@ -394,28 +394,28 @@ fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
     header.core.store(block.core.load(Relaxed), Relaxed);
     header.tid.store(block.tid.load(Relaxed), Release);
     if !install(block, cursor, Place::in_use(first, mask)) {
-        // A handler that came in between has taken a chunk already.
+        // A handler in between has taken a chunk already.
         chunk.give_back();
         return true;
     }
     block.last_index.store(chunk.index(), Relaxed);
-    // The chunk may have been this thread's before, and have had such a record where an ordinary one comes now.
+    // The chunk may have been this thread's before, with a LOST record at the place of an ordinary one now.
     block.lost_record.store(0, Relaxed);
-    // The old chunk is found by the cursor or, if that was put aside, by the parked one.
+    // The cursor leads to the old chunk or, if it was put aside, the parked one.
     let parked = block.parked_cursor.swap(0, Relaxed);
     let old = if cursor != 0 { cursor } else { parked };
     if old != 0 {
         let old = Place::in_use(old, mask);
         hold_back_late(block, old);
         let kept = Owned::of_cursor(old).keep();
-        // Where a handler came in between and took a chunk, it has kept the one that was taken just now: all is written there.
+        // If a handler in between took a chunk, it has kept the one taken just now: all records are written there.
         release(block.kept_index.swap(kept.index(), Relaxed));
     }
     true
 }
 
-/// Before the thread gives a chunk up: a hook that a handler has interrupted may be about to invalidate a record there, as it takes it back. That is
-/// done now, so that the chunk waits for the hook, which writes the record again when it finds that.
+/// Before the thread gives a chunk up: an interrupted hook may be about to invalidate a record there, to take it back.
+/// This does it for the hook, so the chunk waits until the hook writes the record again.
 fn hold_back_late(block: &ThreadBlock, place: Place) {
     let late = block.late.load(Relaxed);
     if place.is_in_same_chunk(late) && block.late.compare_exchange(late, 0, Relaxed, Relaxed).is_ok() {
@@ -425,20 +425,20 @@ fn hold_back_late(block: &ThreadBlock, place: Place) {
     }
 }
 
-/// Lets the chunk go that a thread has kept, by its index; 0 for none.
+/// Lets the kept chunk of a thread go, by its index; 0 for none.
 fn release(kept_index: u64) {
     if let Some(kept) = Kept::of_block(kept_index) {
         kept.release();
     }
 }
 
-/// Gives up the chunks of a thread that ends. With the one that its cursor points into or to the end of, another thread
-/// goes on if there is room for some calls.
+/// Gives up the chunks of an ending thread. Another thread goes on with the chunk at its cursor (in it, or at its end)
+/// if there is room for some calls.
 pub(crate) fn leave(block: &ThreadBlock, cursor: usize) {
     let kept_index = block.kept_index.swap(0, Relaxed);
     as_taker(|| {
         let mask = chunk_mask(block);
-        // Else they are those of a buffer that was replaced.
+        // Else they are those of a replaced buffer.
         if mask != 0 {
             release(kept_index);
             if cursor != 0 {
@@ -449,7 +449,7 @@ pub(crate) fn leave(block: &ThreadBlock, cursor: usize) {
     });
 }
 
-/// Whoever was in the middle of taking a chunk is not there any more, or is the one that this handler has interrupted.
+/// Forgets the takers: each is gone with its thread, or interrupted by this handler.
 #[cfg(not(target_os = "none"))]
 pub(crate) fn forget_takers() {
     let n_takers = &CONTROL.shared.n_takers;
@@ -475,7 +475,7 @@ pub(crate) fn keep_only_chunk_of(own: Option<&ThreadBlock>) {
     chunk::forget_writers(|index| indices.contains(&index) || taking != 0 && index >= taking);
 }
 
-/// Makes all full chunks free, but for those in which a record is still to be written.
+/// Makes all full chunks free, but for those with a record still to be written.
 pub(crate) fn free_full_chunks() {
     if CONTROL.chunks.load(Acquire).is_null() {
         return;
@@ -487,7 +487,7 @@ pub(crate) fn free_full_chunks() {
     CONTROL.shared.n_overwritten.store(0, Relaxed);
 }
 
-/// Memory for records, zeroed: `n_chunks` chunks of `chunk_bytes`, aligned to that.
+/// Memory for records, zeroed: `n_chunks` chunks of `chunk_bytes`, aligned to their size.
 pub(crate) struct Region {
     pub(crate) chunks: *mut u8,
     pub(crate) n_chunks: usize,
@@ -497,8 +497,8 @@ pub(crate) struct Region {
     pub(crate) bank: *const Bank,
 }
 
-/// Makes `region` the buffer and begins a new cycle, while no thread takes a chunk; `change` does what else has to be done
-/// then. Recording is off. Returns an [`init`] status; nothing has changed if that is not OK.
+/// Makes `region` the buffer and begins a new cycle, while no thread takes a chunk; `change` does the rest of the work
+/// then. Recording is off. Returns an [`init`] status; unless it is OK nothing has changed.
 pub(crate) fn replace(region: &Region, change: impl FnOnce() -> u32, begin_cycle: impl FnOnce()) -> u32 {
     let shared = &CONTROL.shared;
     let quiet = shared.n_takers.load(SeqCst) & takers::FORKS;

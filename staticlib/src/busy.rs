@@ -1,28 +1,28 @@
 //! Detection of hooks that have interrupted a slow path on their own thread.
 //!
-//! While a slow path is at work, hooks of signal handlers only push and pop, so that it finds all below as it was. A handler
-//! may also jump out of it. That becomes known with the first event that no handler can cause: a function returns, or
-//! is gone, that was open all the time; or it calls another one above the frame that the slow path was for.
+//! While a slow path is at work, hooks of signal handlers only push and pop, so it finds all below unchanged. A handler
+//! may also jump out of it. The first event that no handler can cause shows this: a function that was open all the time
+//! returns or is gone; or it calls another one above the slow path's frame.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::compiler_fence;
 
 use crate::return_stack::{Entry, ReturnStack, is_near};
 
-/// Notes that a slow path is at work for the function with this frame, which is called from `caller`, as far as a frame
-/// pointer tells. Returns false in a signal handler that has interrupted one: its calls and returns are nested, whatever
-/// the entries below look like.
+/// Notes the slow path of the function with this frame. `caller` is its caller, as far as a frame pointer tells.
+/// Returns false in a signal handler inside another slow path: its calls and returns are nested, whatever the entries
+/// below look like.
 pub(crate) fn begin_call(stack: ReturnStack<'_>, frame: usize, caller: Option<Entry<'_>>) -> bool {
     let busy = stack.block().busy.load(Relaxed);
     let floor = stack.block().busy_floor.load(Relaxed);
-    // At or above the other one this is no handler's, nearby or if called by a function that was open before.
+    // At or above the other frame it is no handler's: if it is near, or if its caller was open before.
     let is_older = caller.is_some_and(|caller| {
         caller.is_below(floor) && busy <= frame && caller.frame().is_some_and(|caller| frame <= caller)
     });
     begin(stack, frame, is_older || is_near(busy, frame))
 }
 
-/// The same for a function that returns, whose entry is `own` if this thread has one.
+/// The same for a returning function. Its entry is `own` if this thread has one.
 pub(crate) fn begin_return(stack: ReturnStack<'_>, frame: usize, own: Option<Entry<'_>>) -> bool {
     let busy = stack.block().busy.load(Relaxed);
     let floor = stack.block().busy_floor.load(Relaxed);

@@ -1,19 +1,18 @@
-//! Chunks, and who may write into them.
+//! Chunks, and the right to write into them.
 //!
-//! A chunk's state and its index, the number of its last taking, are one word, its *lease*. An index is given out once in
-//! the life of a program, so whoever changes a lease by compare-exchange changes the one that it has looked at and no later
-//! one. What a thread may do with a chunk goes with a value of a type, [`Owned`] or [`Kept`], that is used up when the
-//! thread gives it away.
+//! A chunk's state and its index, the number of its last taking, are one word, its *lease*. A program gives out each
+//! index once in its life, so a compare-exchange of a lease changes the one it has read and no later one. The rights of
+//! a thread to a chunk are a value of a type, [`Owned`] or [`Kept`]: giving the chunk away uses it up.
 //!
-//! **Invariant**: a chunk has one writer from the moment it leaves FREE or FULL until that writer itself sets KEPT or FULL.
-//! Nobody else ever takes it away, so a late store by a thread that was preempted hits its own chunk.
+//! **Invariant**: a chunk has one writer from the moment it leaves FREE or FULL until the writer itself sets KEPT or
+//! FULL. Nobody else ever takes it away, so a late store by a preempted thread hits its own chunk.
 //!
-//! A signal may strike when a hook has reserved a record, and the handler fill the chunk and take the next one before the
-//! record is written. So a thread keeps its last chunk until it takes one more. Others get it before only if the ring has
-//! nothing else and all its records are written. Handlers may even fill a whole further chunk: under a storm of interrupts a
-//! task may have many turns and not get on. A chunk whose records are not all written is therefore let go as WAITING, and is
-//! passed over until they are. A hook that never goes on, as the handler has jumped out of it, must not take chunks away
-//! for good: after [`PATIENCE`] rounds of the buffer the chunk is used again all the same.
+//! A signal may strike when a hook has reserved a record, and the handler fill the chunk and take the next one before
+//! the record is written. So a thread keeps its last chunk until it takes one more. Others get it before only if the
+//! ring has nothing else and all its records are written. Handlers may even fill a whole further chunk: under a storm
+//! of interrupts a task may have many turns and not get on. A chunk with unwritten records is therefore let go as
+//! WAITING, and passed over until all are written. But a handler may jump out of the hook, and the hook never goes on:
+//! after [`PATIENCE`] rounds of the buffer the chunk is used all the same, or it would be lost for good.
 
 use core::mem::size_of;
 use core::ptr;
@@ -27,49 +26,49 @@ use crate::abi::{
 use crate::arch;
 use crate::control_block::{CONTROL, SWITCH};
 
-/// Records for which a new thread goes on in the chunk of another.
+/// Room, in records, for a new thread to go on in the chunk of another.
 const LEAST_ROOM: usize = 8;
 
-/// Rounds of the buffer for which a WAITING chunk is passed over, at the most.
+/// Rounds of the buffer before a WAITING chunk is used all the same.
 const PATIENCE: u64 = 64;
 
-/// Chunks among which one that was used before is looked for.
+/// Chunks to search for one used before.
 const LOOKED_AT: u64 = 64;
 
-/// A chunk of a buffer, which stays mapped. Any thread may access its header.
+/// A chunk of a buffer. It stays mapped, and any thread may access its header.
 #[derive(Clone, Copy)]
 pub(crate) struct Chunk(&'static ChunkHeader);
 
 impl Chunk {
-    /// Chunk number `place` of the buffer, of which there is one.
+    /// Chunk number `place` of the buffer. There has to be one.
     fn at(place: u64) -> Self {
         Self::within(CONTROL.chunks.load(Relaxed), CONTROL.chunk_bytes.load(Relaxed), place)
     }
 
-    /// The same, of the buffer that begins there. What a closure in a returned iterator calls is exported if it is not inlined,
-    /// and so is what it refers to.
+    /// The same, in a given buffer. Inlined: a function called in a closure of a returned iterator would be exported,
+    /// with all it refers to.
     #[inline]
     fn within(buffer: *mut u8, chunk_bytes: usize, place: u64) -> Self {
         let chunk = buffer.wrapping_add((place as usize).wrapping_mul(chunk_bytes)).cast::<ChunkHeader>();
-        // SAFETY: a chunk of the buffer, which stays mapped; headers consist of atomics.
+        // SAFETY: a chunk of the buffer stays mapped; headers consist of atomics.
         Self(unsafe { &*chunk })
     }
 
-    /// The one that was taken as number `index`, from 1; or, if the buffer has been replaced since, some other one.
+    /// The chunk taken as number `index`, from 1; or some other one if the buffer has been replaced since.
     fn of_index(index: u64) -> Self {
         Self::at(index.wrapping_sub(1).checked_rem(CONTROL.n_chunks.load(Relaxed) as u64).unwrap_or(0))
     }
 
-    /// All chunks that may ever have been taken. The memory of the others may not be there yet.
+    /// All chunks but those never taken: their memory may not be there yet.
     fn all() -> impl Iterator<Item = Self> {
         let (buffer, chunk_bytes) = (CONTROL.chunks.load(Relaxed), CONTROL.chunk_bytes.load(Relaxed));
         let is_emptied = is_emptied();
         let chunks = (0..CONTROL.n_touched_chunks() as u64).map(move |place| Self::within(buffer, chunk_bytes, place));
-        // Of a buffer that is emptied the first ones are taken again and again.
+        // In an emptied buffer the first ones are taken again and again.
         chunks.take_while(move |chunk| !is_emptied || chunk.0.lease.load(Relaxed) != 0)
     }
 
-    /// The place of one that was taken before and is free, among the first of those before `place`.
+    /// The place of a free chunk, taken before, among the first ones before `place`.
     fn first_free(place: u64) -> Option<u64> {
         let is_free = |&place: &u64| {
             let lease = Self::at(place).0.lease.load(Relaxed);
@@ -93,7 +92,7 @@ impl Chunk {
         offset.checked_div(CONTROL.chunk_bytes.load(Relaxed)).unwrap_or(0) as u64
     }
 
-    /// Changes the state under a lease. Fails if that is not the chunk's lease any more.
+    /// Changes the state under a lease. Fails if the chunk has another lease by now.
     ///
     /// Acquire and Release: the records of the last owner are written before those of the next one.
     fn exchange(self, lease: u64, next: u64) -> bool {
@@ -113,7 +112,7 @@ impl Chunk {
     }
 }
 
-/// A cursor, and the size minus 1 of the chunk that it points into or to the end of: both of one buffer.
+/// A cursor, and the size minus 1 of its chunk (it points into the chunk, or to its end): both of one buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     cursor: usize,
@@ -121,22 +120,22 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Where the next record of a thread goes.
+    /// The place of a thread's next record.
     ///
-    /// The cursor is read first. A handler that comes in between may bring the thread to another buffer, and changes the cursor by that: who then
-    /// changes it by compare-exchange from what was read here has read both of one buffer.
+    /// The cursor is read first. A handler in between may bring the thread to another buffer, and then changes the
+    /// cursor. So a successful compare-exchange of the cursor from this value proves both to be of one buffer.
     pub(crate) fn next(block: &ThreadBlock) -> Self {
         let cursor = block.cursor.load(Relaxed);
         compiler_fence(SeqCst);
         Self { cursor, mask: block.chunk_mask.load(Relaxed) }
     }
 
-    /// One of the buffer in use, by who counts among the takers of chunks.
+    /// A place in the buffer in use, for a counted taker of chunks.
     pub(crate) fn in_use(cursor: usize, mask: usize) -> Self {
         Self { cursor, mask }
     }
 
-    /// One that lies behind it in its chunk, or before.
+    /// Another place in the same chunk, behind this one or before.
     pub(crate) fn moved_to(self, cursor: usize) -> Self {
         Self { cursor, mask: self.mask }
     }
@@ -155,12 +154,12 @@ impl Place {
         self.cursor & self.mask != 0
     }
 
-    /// Records that a whole chunk holds.
+    /// Records of a whole chunk.
     pub(crate) fn n_records(self) -> usize {
         records_per_chunk(self.mask.wrapping_add(1))
     }
 
-    /// Records that have room from there on, where one has.
+    /// Room for records from there on, if there is any.
     pub(crate) fn n_left(self) -> usize {
         self.mask.wrapping_add(1).wrapping_sub(self.cursor & self.mask) / size_of::<Record>()
     }
@@ -168,25 +167,26 @@ impl Place {
     /// The chunk.
     pub(crate) fn chunk(self) -> Chunk {
         let chunk = self.cursor.wrapping_sub(1) & !self.mask;
-        // SAFETY: a cursor lies behind the header of a chunk, and what it belongs to stays mapped.
+        // SAFETY: a cursor lies behind the header of a chunk, and its buffer stays mapped.
         Chunk(unsafe { &*(chunk as *const ChunkHeader) })
     }
 }
 
-/// The right to write into a chunk. A thread that is not just taking or leaving one has it in the form of its cursor.
+/// The right to write into a chunk. A thread has it in the form of its cursor, unless it is just taking or leaving a
+/// chunk.
 pub(crate) struct Owned {
     chunk: Chunk,
     index: u64,
 }
 
 impl Owned {
-    /// The chunk of the calling thread's cursor, which the thread gives up by this.
+    /// The chunk of the calling thread's cursor. The thread gives the cursor up by this.
     pub(crate) fn of_cursor(cursor: Place) -> Self {
         let chunk = cursor.chunk();
         Self { chunk, index: lease::index(chunk.0.lease.load(Relaxed)) }
     }
 
-    /// Finds a chunk to write into. What it held is given up. `None` for none; the caller counts what is lost by that.
+    /// Finds a chunk to write into, and gives up its contents. `None` for none; the caller counts the loss.
     pub(crate) fn claim() -> Option<Self> {
         let n_chunks = CONTROL.n_chunks.load(Relaxed) as u64;
         let ring = CONTROL.overwriting.load(Relaxed) != 0;
@@ -202,7 +202,7 @@ impl Owned {
             let own = taken.wrapping_add(1);
             let chunk = Chunk::of_index(own);
             let before = chunk.0.lease.load(Relaxed);
-            // Recently used chunks are in memory, and in the processor's cache: more of the buffer is for when that is not enough.
+            // Recently used chunks are in memory, and in the processor's cache: prefer them to the rest of the buffer.
             if is_emptied
                 && before == 0
                 && let Some(place) = Chunk::first_free(taken.checked_rem(n_chunks).unwrap_or(0))
@@ -242,7 +242,7 @@ impl Owned {
         CONTROL.shared.partial.iter().any(|slot| slot.load(Relaxed) != 0)
     }
 
-    /// One that an ended thread has left, with the place where it goes on.
+    /// A chunk left by an ended thread, with the place to go on at.
     pub(crate) fn adopt() -> Option<(Self, usize)> {
         for slot in &CONTROL.shared.partial {
             if slot.load(Relaxed) == 0 {
@@ -277,7 +277,7 @@ impl Owned {
         self.chunk.first_record()
     }
 
-    /// It is full, but records may still be written that the thread has reserved.
+    /// It is full, but the thread may still write its reserved records.
     pub(crate) fn keep(self) -> Kept {
         self.give_up(chunk_state::KEPT);
         Kept(self.index)
@@ -305,9 +305,9 @@ impl Owned {
     }
 }
 
-/// A full chunk into which a hook that a signal has interrupted may still write. Another thread may have it by now.
+/// A full chunk; an interrupted hook may still write into it. Another thread may have it by now.
 ///
-/// It is the index of the chunk, which is how a thread's block holds it.
+/// It is the index of the chunk, as in a thread's block.
 pub(crate) struct Kept(u64);
 
 impl Kept {
@@ -369,7 +369,7 @@ pub(crate) fn forget_writers(is_kept: impl Fn(u64) -> bool) {
     }
 }
 
-/// Makes all full chunks free, but for those in which a record is still to be written.
+/// Makes all full chunks free, but for those with a record still to be written.
 pub(crate) fn free_full() {
     let next = CONTROL.shared.next_index.load(Relaxed);
     let patience = PATIENCE.wrapping_mul(CONTROL.n_chunks.load(Relaxed) as u64);

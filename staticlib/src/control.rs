@@ -11,13 +11,13 @@ use crate::buffer::{self, Region};
 use crate::control_block::{self, CONTROL, SWITCH};
 use crate::thread;
 
-/// Takes memory to record into. Another buffer than the first takes the place of the one before, and what that holds is
-/// given up. Returns an [`init`] status.
+/// Takes memory to record into. A later buffer replaces the one before, and gives up its contents. Returns an [`init`]
+/// status.
 ///
 /// # Safety
 ///
-/// The memory that `args` names is writable, all zero, used by nobody else and stays mapped as long as the program
-/// runs, also when another buffer has taken its place. `thread_start`, if given, may be called on any thread.
+/// The memory in `args` is writable, all zero, used by nobody else and stays mapped as long as the program runs, also
+/// when another buffer has taken its place. `thread_start`, if given, may be called on any thread.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rftrace_backend_init_v10(args: *const InitArgs) -> u32 {
     // SAFETY: by this function's contract `args` points to a live InitArgs.
@@ -51,7 +51,7 @@ fn is_first() -> bool {
     CONTROL.chunk_bytes.load(Relaxed) == 0
 }
 
-/// Sends the hooks of all threads to their slow paths, where they find the new buffer.
+/// Sends the hooks of all threads to their slow paths. They find the new buffer there.
 fn send_to_new_buffer() -> u32 {
     if cfg!(target_os = "none") {
         return init::ALREADY_DONE;
@@ -60,7 +60,7 @@ fn send_to_new_buffer() -> u32 {
     init::OK
 }
 
-/// Takes the memory that is not for records.
+/// Takes the memory for all but records.
 fn take_other_memory(args: &InitArgs) -> u32 {
     let n_blocks = args.blocks_bytes / size_of::<ThreadBlock>();
     let in_tls = cfg!(target_os = "none");
@@ -106,19 +106,20 @@ extern "C" fn rftrace_backend_enable() {
     }
     let is_filtered = CONTROL.filter.active.load(Relaxed) != 0;
     let on = if is_filtered { enabled::FILTERED } else { enabled::ON };
-    // Nothing is written where it is on: hooks on all processors read it.
+    // Writes nothing if it is on already: hooks on all processors read it.
     change_switch(|now| {
         let next = now & !(enabled::MASK | enabled::STOPPING) | u32::from(on);
         (next != now).then_some(next)
     });
 }
 
-/// Changes [`Switch::enabled`](crate::abi::Switch::enabled), to what it is to be in place of what it is; `None`: leaves it. Returns whether it did.
+/// Changes [`Switch::enabled`](crate::abi::Switch::enabled) to `new` of its value; `None` leaves it. Returns true if it
+/// was changed.
 fn change_switch(new: impl Fn(u32) -> Option<u32>) -> bool {
     SWITCH.enabled.fetch_update(SeqCst, Relaxed, new).is_ok()
 }
 
-/// Filters what is recorded, from now on, as the control block says, or with `active` 0 records everything.
+/// Filters recording from now on, as the control block says; with `active` 0 records everything.
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_filter(active: u8) {
     CONTROL.filter.active.store(active, SeqCst);
@@ -133,13 +134,13 @@ extern "C" fn rftrace_backend_confine() {
     CONTROL.filter.confined.store(1, SeqCst);
 }
 
-/// Stops recording. Functions that are open still return properly.
+/// Stops recording. Open functions still return properly.
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_disable() {
     control_block::stop();
 }
 
-/// Marks that recording is about to be stopped. Returns what [`rftrace_backend_end_disable`] wants.
+/// Marks recording as about to stop. Returns the argument for [`rftrace_backend_end_disable`].
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_begin_disable() -> u32 {
     let mark = |now: u32| now.wrapping_add(enabled::ONE_STOP) | enabled::STOPPING;
@@ -157,14 +158,14 @@ extern "C" fn rftrace_backend_end_disable(marked: u32) -> u8 {
     u8::from(is_off)
 }
 
-/// Frees all full chunks and starts a new cycle. Chunks that threads still hold stay theirs; what they hold is older
-/// than `cycle_start_tsc`. To be called while recording is off.
+/// Frees all full chunks and starts a new cycle. Chunks of threads stay theirs; their records are older than
+/// `cycle_start_tsc`. To be called while recording is off.
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_reset() {
     begin_cycle();
 }
 
-/// Frees all full chunks. What the others hold is older than the new cycle.
+/// Frees all full chunks. Records in the others are older than the new cycle.
 pub(crate) fn begin_cycle() {
     buffer::free_full_chunks();
     CONTROL.full.store(0, Relaxed);
@@ -175,8 +176,7 @@ pub(crate) fn begin_cycle() {
 }
 
 // rustc links programs built with `-Z instrument-mcount`, and gcc those built with `-pg`, with gprof's start-up code.
-// It calls these two functions of the C library, which would start a SIGPROF timer and write `gmon.out`. Ours take
-// their place.
+// It calls these two functions of the C library, to start a SIGPROF timer and write `gmon.out`. Ours take their place.
 #[cfg(target_os = "linux")]
 mod gprof {
     /// gprof's start-up: nothing.

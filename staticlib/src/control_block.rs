@@ -47,14 +47,14 @@ pub(crate) static CONTROL: Control = Control {
     },
 };
 
-/// Stops recording. Functions that are open still return properly.
+/// Stops recording. Open functions still return properly.
 pub(crate) fn stop() {
     note_stop();
     SWITCH.enabled.fetch_and(!enabled::MASK, SeqCst);
     fence(SeqCst);
 }
 
-/// Notes the time of now as that when recording stopped. First: who finds tracing off reads it.
+/// Notes the present time as the end of recording. First: threads read it as soon as they find tracing off.
 pub(crate) fn note_stop() {
     if SWITCH.state(Relaxed) != enabled::OFF {
         CONTROL.stop_tsc.store(arch::ticks(), Relaxed);

@@ -1,5 +1,4 @@
-//! The slow path of the hooks that are called when a function is entered. It does the whole work of its hook, so that it
-//! never has to be tried again.
+//! The slow path of the entry hooks. It does the whole work of its hook, so the hook never has to try again.
 
 use crate::abi::{ADDRESS_SHIFT, ThreadBlock, UNHOOKED, action, enabled, kind, state};
 use crate::arch;
@@ -18,8 +17,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// A function was entered and the fast path could not record it.
 ///
-/// `parent_loc` is where its return address should be, `child_ip` lies in it, `stack_pointer` is its stack pointer; the next two
-/// are registers that tell of its frame, see `arch::frames`, and `registers` is where all of them are saved, for `values`.
+/// `parent_loc` is the expected place of its return address, `child_ip` lies in it, `stack_pointer` is its stack
+/// pointer; the next two registers tell of its frame, see `arch::frames`; `registers` is the place of all saved
+/// registers, for `values`.
 pub(crate) extern "C" fn entry_slow(
     parent_loc: usize,
     child_ip: usize,
@@ -31,7 +31,7 @@ pub(crate) extern "C" fn entry_slow(
     enter(parent_loc, child_ip, stack_pointer, (frame_pointer, further), registers, Hook::Return);
 }
 
-/// The same for a function with an entry branch, whose return must keep all registers.
+/// The same for a function with an entry branch: its return must keep all registers.
 #[cfg(not(target_os = "none"))]
 #[allow(dead_code, reason = "not all processors have entry branches")]
 pub(crate) extern "C" fn entry_slow_at_start(
@@ -87,7 +87,7 @@ fn enter(
     let entry_word = (child_ip as u64) << ADDRESS_SHIFT;
     let site = values::site(action, child_ip);
     if !arch::is_frame(parent_loc, child_ip, stack_pointer) {
-        // No frame pointer, or a frame that is not known: its return is not seen.
+        // No frame pointer, or an unknown frame: its return is not seen.
         return record_point(stack, action, child_ip, site);
     }
     let hook = match arch::interrupted(parent_loc, child_ip, stack.top_word()) {
@@ -118,12 +118,12 @@ fn enter(
     busy::end(stack, frame);
 }
 
-/// Does what is to be done before it is known whether a call is recorded, as [`values::before`]. Nothing where calls are hidden.
+/// Does the work due before the decision to record a call, as [`values::before`]. Nothing among hidden calls.
 fn before(stack: ReturnStack<'_>, site: Option<Site>) -> u32 {
     if stack.state() & state::OUT == 0 { values::before(site) } else { 0 }
 }
 
-/// Records a function as a call that takes no time.
+/// Records a function as a call without duration.
 fn record_point(stack: ReturnStack<'_>, action: u8, child_ip: usize, site: Option<Site>) {
     let levels = before(stack, site);
     if filter::state(action, levels, stack.state()).is_some_and(|state| state & state::HIDDEN == 0) {
@@ -131,7 +131,7 @@ fn record_point(stack: ReturnStack<'_>, action: u8, child_ip: usize, site: Optio
     }
 }
 
-/// Brings the return stack in line with what has happened before a call.
+/// Brings the return stack in line with the events before a call.
 #[inline(always)]
 fn settle(stack: ReturnStack<'_>, call: &Call) {
     moves::drop_gone(stack);
@@ -141,7 +141,7 @@ fn settle(stack: ReturnStack<'_>, call: &Call) {
     }
 }
 
-/// The same where it is more than a call.
+/// The same after more than a call.
 #[inline(never)]
 fn settle_more<'a>(stack: ReturnStack<'a>, call: &Call, mut happened: Happened<'a>) {
     if let Happened::Resumed(frame) = happened {
@@ -162,7 +162,7 @@ fn settle_more<'a>(stack: ReturnStack<'a>, call: &Call, mut happened: Happened<'
 
 /// The caller is not known: it keeps no frame pointer, or is not traced.
 ///
-/// Entries are dead if their frames lie within the running one, or are that of this call. Those further down, nearby, are
+/// Entries are dead if their frames lie within the running one, or equal this call's. Those further down, nearby, are
 /// taken to have been left. Far away they are taken to be open: a signal handler on a stack of its own is called from
 /// them.
 #[cold]
@@ -189,14 +189,14 @@ enum Hook {
     /// A sled tells of it.
     #[cfg(not(target_os = "none"))]
     Sled,
-    /// It has interrupted code that had this stack pointer.
+    /// It has interrupted code with this stack pointer.
     Interrupt {
         stack_pointer: usize,
     },
 }
 
 impl Hook {
-    /// The address that the function is to return to, if that is changed.
+    /// The new return address of the function, if it is changed.
     fn trampoline(self) -> Option<usize> {
         match self {
             Self::Return => Some(arch::trampoline()),
@@ -208,7 +208,7 @@ impl Hook {
         }
     }
 
-    /// The same where its result is recorded, which usually has it return to `usual`.
+    /// The same for a recorded result; without one the function usually returns to `usual`.
     fn values_trampoline(self, usual: usize) -> usize {
         match self {
             #[cfg(not(target_os = "none"))]
@@ -217,7 +217,7 @@ impl Hook {
         }
     }
 
-    /// A number that distinguishes its entry from others.
+    /// A number to distinguish its entry from others.
     fn sequence(self, frame: usize, now: u64) -> u64 {
         match self {
             Self::Return => arch::sequence(now),
@@ -231,7 +231,7 @@ impl Hook {
     }
 }
 
-/// A function that is entered.
+/// A function at its entry.
 #[derive(Clone, Copy)]
 struct Opening {
     frame: usize,
@@ -241,7 +241,7 @@ struct Opening {
     hook: Hook,
 }
 
-/// Records the entry of a function with the values of the call, which take a kilobyte of the stack.
+/// Records the entry of a function with the values of the call. They take a kilobyte of the stack.
 #[cold]
 #[inline(never)]
 fn push_with_values(block: &ThreadBlock, opening: Opening, wanted: Wanted) {
@@ -255,7 +255,8 @@ fn push_with_values(block: &ThreadBlock, opening: Opening, wanted: Wanted) {
     }
 }
 
-/// Records the entry of a function, and hooks its return, maybe by another trampoline than usual. One that is [`state::HIDDEN`] is only hooked.
+/// Records the entry of a function, and hooks its return, maybe by another trampoline than usual. A [`state::HIDDEN`]
+/// one is only hooked.
 fn push(block: &ThreadBlock, opening: Opening, values: Option<&Values>, trampoline: Option<usize>) {
     let Opening { frame, slot, entry_word, state, hook } = opening;
     let stack = ReturnStack::of(block);
@@ -281,7 +282,7 @@ fn push(block: &ThreadBlock, opening: Opening, values: Option<&Values>, trampoli
     let exit_word = entry_word | state | kind::EXIT;
     let parent_ip = slot.return_address();
     let Some(trampoline) = trampoline.or_else(|| hook.trampoline()) else {
-        // Where T is in the slot, as a function that was called by a jump has it, that stands for what is below.
+        // T in the slot (the function was called by a jump) stands for the entry below.
         let unhooked = if slot.is_hooked() { 0 } else { UNHOOKED };
         return entry.publish(&Open { frame, parent_ip: parent_ip | unhooked, exit_word, sequence });
     };

@@ -1,9 +1,9 @@
 //! The slow paths of the trampolines: a function has returned, or an exception leaves it. And of sleds: it is about to return, or to jump to
 //! another one.
 //!
-//! A return has two steps. First it is found where to go on, and nothing is changed: as long as the address is only in the
-//! tracer's registers, unwinders still need the entry. When it is where the trampoline's unwind information tells of it, the
-//! entry is taken away.
+//! A return has two steps. The first finds the address to go on at, and changes nothing: as long as the address is only
+//! in the tracer's registers, unwinders still need the entry. The second takes the entry away, once the trampoline's
+//! unwind information can find the address.
 
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
@@ -19,17 +19,17 @@ use crate::moves;
 use crate::return_stack::{Entry, Open, ReturnStack};
 use crate::thread;
 
-/// Tries after which it is believed what the return stacks and the table say, although entries are being moved all the time.
+/// Tries before the return stacks and the table are believed although entries are being moved all the time.
 const PATIENCE: u32 = 100;
 
-/// Where the function returns to that has just returned to the trampoline.
+/// The return address of the function that has just returned to the trampoline.
 pub(crate) extern "C" fn exit_find(frame: usize) -> usize {
     begin(frame);
     look_up(frame, is_hooked).parent_ip
 }
 
-/// Records the exit of the function that [`exit_find`] was asked about, and takes its entry away. `frame_pointer` is its
-/// caller's, if that keeps one; the words between are not used.
+/// Records the exit of the function asked about by [`exit_find`], and takes its entry away. `frame_pointer` is its
+/// caller's, if it keeps one; the words between are not used.
 pub(crate) extern "C" fn exit_done(frame: usize, _: usize, _: usize, frame_pointer: usize) {
     leave(frame, frame_pointer, &look_up(frame, is_hooked));
 }
@@ -42,7 +42,7 @@ pub(crate) extern "C" fn exit_at_sled(frame: usize, _: usize, _: usize, frame_po
     if thread::existing_block().is_none() {
         return;
     }
-    // A function that returns by T to T was called by a jump, and may have a sled.
+    // A function returning by T to T was called by a jump, and may have a sled.
     let is_own = |open: &Open| open.is_unhooked() || open.is_tail_call();
     if let Some(ended) = try_look_up(frame, |_| true).filter(is_own) {
         begin(frame);
@@ -64,7 +64,7 @@ fn leave(frame: usize, frame_pointer: usize, ended: &Open) {
             continue;
         }
         let n_moves = left::n_moves();
-        // Another thread that takes it for its own may move it meanwhile.
+        // Another thread may take it for its own and move it meanwhile.
         if moves::forget(own, ended) || left::n_moves() == n_moves {
             break;
         }
@@ -74,8 +74,8 @@ fn leave(frame: usize, frame_pointer: usize, ended: &Open) {
     }
 }
 
-/// As [`exit_find`], for a function whose result is wanted, and whose exit is recorded if this thread has its entry: `registers` is where the
-/// result is saved. The entry stays.
+/// As [`exit_find`], for a function with a wanted result; records its exit if this thread has its entry. `registers` is
+/// the place of the saved result. The entry stays.
 #[allow(dead_code, reason = "not all processors have values")]
 pub(crate) extern "C" fn exit_find_with_values(
     frame: usize,
@@ -112,15 +112,15 @@ fn record_result(stack: ReturnStack<'_>, entry: Entry<'_>, ended: &Open, wanted:
     }
 }
 
-/// Takes the entry away of the function that [`exit_find_with_values`] was asked about, as [`exit_done`], and records its exit if that was not
-/// done.
+/// Takes the entry away after [`exit_find_with_values`], as [`exit_done`], and records the exit unless it is recorded.
 #[allow(dead_code, reason = "not all processors have values")]
 pub(crate) extern "C" fn exit_done_with_values(frame: usize, _: usize, _: usize, frame_pointer: usize) {
     begin(frame);
     exit_done(frame, 0, 0, frame_pointer);
 }
 
-/// Ends a function whose entry is on this return stack. Others there with its frame are dead. Returns false if it is not.
+/// Ends a function with an entry on this return stack. Others there with its frame are dead. Returns false without an
+/// entry.
 fn end(stack: ReturnStack<'_>, ended: &Open) -> bool {
     while let Some(entry) = stack.find(ended.frame) {
         let is_it = entry.sequence() == ended.sequence;
@@ -132,8 +132,8 @@ fn end(stack: ReturnStack<'_>, ended: &Open) -> bool {
     false
 }
 
-/// Where the first of the frames would have returned to that an exception leaves by `frame`: one, or a chain of tail
-/// calls. Changes nothing.
+/// An exception leaves by `frame`: a function's, or a chain's of tail calls. Finds the return address of the first one.
+/// Changes nothing.
 #[cfg_attr(target_os = "none", allow(dead_code))]
 pub(crate) extern "C" fn unwound_find(frame: usize) -> usize {
     begin(frame);
@@ -152,8 +152,8 @@ pub(crate) extern "C" fn unwound_done(frame: usize) {
     }
 }
 
-/// An interrupt handler has returned: records its exit. Returns where the interrupted code goes on, whose stack pointer is
-/// given; `flags` become its flags.
+/// An interrupt handler has returned: records its exit. Returns the address to go on at in the interrupted code.
+/// `stack_pointer` is that code's; `flags` become its flags.
 #[allow(dead_code, reason = "nobody interrupts where there is an OS")]
 pub(crate) extern "C" fn interrupt_exit(stack_pointer: usize, flags: &AtomicUsize) -> usize {
     let is_it = |sequence| arch::is_interrupt_sequence(sequence, stack_pointer);
@@ -186,8 +186,8 @@ pub(crate) extern "C" fn interrupt_exit(stack_pointer: usize, flags: &AtomicUsiz
     open.parent_ip
 }
 
-/// The thread ends: records the exits of all functions that are open in it, and moves their entries to the table of left
-/// frames: those on other stacks may go on elsewhere. Returns whether it had room for all; the rest stays.
+/// The thread ends: records the exits of all its open functions, and moves their entries to the table of left frames:
+/// those on other stacks may go on elsewhere. Returns true if it had room for all; the rest stays.
 pub(crate) fn close_all(block: &ThreadBlock) -> bool {
     let stack = ReturnStack::of(block);
     busy::begin_end(stack);
@@ -224,7 +224,7 @@ fn look_up(frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Open {
         let is_sure = left::n_moves() == n_moves || n_tries >= PATIENCE;
         match found {
             Some(found) if is_sure => return found,
-            // It was never there, or the function has returned already: nobody knows where to go on.
+            // It was never there, or the function has returned already: the return address is lost.
             None if left::n_moves() == n_moves => arch::abort(),
             _ => n_tries = n_tries.saturating_add(1),
         }
@@ -232,7 +232,7 @@ fn look_up(frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Open {
 }
 
 fn try_look_up(frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Option<Open> {
-    // One by one: iterators would be moved as a whole, by the `memcpy` that there is not.
+    // One by one: iterators would be moved as a whole, by a `memcpy`, and there is none.
     let mut latest = own_entry(frame, &is_wanted);
     let mut consider = |found: Option<Open>| {
         if let Some(open) = found
@@ -242,7 +242,7 @@ fn try_look_up(frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Option<Open> 
             latest = Some(open);
         }
     };
-    // Before the stacks, as it may be brought back from there to one that was looked at,
+    // Before the stacks, as it may be brought back from there to a stack already looked at,
     consider(left::innermost(frame).map(|left| left.open));
     consider(left::outermost(frame).map(|left| left.open));
     for stack in moves::others(thread::existing_block().map(ReturnStack::of)) {

@@ -1,14 +1,15 @@
-//! The decision to record a call while recording is filtered. The assembly has the same for calls that are nested and chosen simply.
+//! The decision to record a call while recording is filtered. The assembly has the same for nested calls with a simple
+//! choice.
 //!
-//! The [`state`] in the return-stack entry of an entered function decides about the calls in it. So jumps
-//! and switches of stacks, which move entries, need no further care.
+//! The [`state`] in the return-stack entry of an entered function decides about the calls in it. Jumps and switches of
+//! stacks move entries, so they need no further care.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::{ADDRESS_SHIFT, action, enabled, site_slot, state};
 use crate::control_block::{CONTROL, SWITCH};
 
-/// The state that an entry passes on to the entries of the calls in it. OUT is not among it: then there are none.
+/// The part of a state passed on to the entries of the calls in it. OUT is no part of it: then there are none.
 #[allow(dead_code, reason = "for the assembly of some processors")]
 pub(crate) const PASSED_ON: u64 = state::IN | state::DEPTH_MASK;
 
@@ -36,7 +37,7 @@ pub(crate) fn action(child_ip: usize) -> u8 {
     filter.default_action.load(Relaxed)
 }
 
-/// From now on no call that begins is recorded, or they are again: of none the depth is small enough.
+/// Pauses or resumes the recording of new calls: while it is paused no depth is small enough.
 #[allow(dead_code, reason = "not all processors have values")]
 pub(crate) fn pause(is_paused: bool) {
     let filter = &CONTROL.filter;
@@ -51,8 +52,8 @@ pub(crate) fn is_paused() -> bool {
     CONTROL.filter.paused.load(Relaxed) != 0
 }
 
-/// The state of a function that the innermost open one calls, whose own is in `caller`; `None`: it is not recorded, nor is its
-/// return hooked. So many `levels` are recorded from it on, if not 0.
+/// The state of a function called by the innermost open one, with the state `caller`; `None`: it is not recorded, nor
+/// is its return hooked. From it on `levels` levels are recorded, if not 0.
 pub(crate) fn state(action: u8, levels: u32, caller: u64) -> Option<u64> {
     if SWITCH.state(Relaxed) != enabled::FILTERED {
         return Some(0);

@@ -1,24 +1,24 @@
-//! Frames that a thread left without their returning.
+//! Frames left by a thread without a return.
 //!
-//! After a `longjmp` they are dead. After a switch of stacks (coroutines) they live and will run again, on this thread or
-//! on another. When they are left nobody can tell which it is, so their entries are kept here until the frame runs again
-//! or a younger one with its frame comes here.
+//! After a `longjmp` they are dead. After a switch of stacks (coroutines) they live and will run again, on this thread
+//! or on another. Nobody can tell the two apart when they are left, so their entries are kept here until the frame runs
+//! again or a younger one with its frame comes here.
 //!
 //! The table is one for all threads: buckets of cells, found by a hash of the frame. The trampoline's unwind information
 //! walks it like a return stack.
 //!
-//! Two threads may move the same entry: the one that leaves the frame, and the one that runs it now. So an entry comes
-//! here in steps. It is written to a cell as *pending*; then one compare-exchange of the entry's old place decides who
-//! moves it; the winner confirms its cell and the other withdraws its own. A pending entry can be found, and as soon as
-//! it has left its old place it can be taken too: who takes it marks it as dead, and its owner frees the cell.
+//! Two threads may move the same entry: the one leaving the frame, and the one running it now. So an entry comes here
+//! in steps. It is written to a cell as *pending*; then one compare-exchange of the entry's old place decides who moves
+//! it; the winner confirms its cell and the other withdraws its own. A pending entry can be found, and also taken as
+//! soon as it has left its old place: the taker marks it as dead, and its owner frees the cell.
 //!
-//! **Invariant**: an entry that moves is written to its new place before it is taken from the old one, so it can be
-//! found at every moment by who looks at the return stacks first and here second.
+//! **Invariant**: a moving entry is written to its new place before it is taken from the old one. So a search of the
+//! return stacks first and of this table second finds it at every moment.
 //!
 //! **Invariant**: among the entries with a frame the youngest is the living one, wherever they are. If it returns to the
 //! trampoline it is a tail call, and the next younger one lives too.
 //!
-//! **Invariant**: a cell changes hands by compare-exchange of its tag, which holds a stamp that no other entry ever has.
+//! **Invariant**: a cell changes hands by compare-exchange of its tag. The tag holds a stamp of this entry alone.
 
 use core::slice;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -32,11 +32,11 @@ use crate::return_stack::Open;
 const FREE: u64 = 0;
 /// being written or freed,
 const BUSY: u64 = 1;
-/// an entry that is being moved here,
+/// an entry on its way here,
 const PENDING: u64 = 2;
-/// one that is here for good,
+/// one here for good,
 const SETTLED: u64 = 3;
-/// and one that was taken before it was.
+/// and one taken before it was settled.
 const DEAD: u64 = 4;
 const STATE_MASK: u64 = 7;
 /// The step of a stamp.
@@ -44,7 +44,7 @@ const STAMP: u64 = STATE_MASK + 1;
 /// The unit of a link, in bytes.
 const WORD_BYTES: usize = 8;
 
-/// An entry that was found in the table.
+/// An entry found in the table.
 #[derive(Clone, Copy)]
 pub(crate) struct Left {
     cell: &'static LeftCell,
@@ -53,7 +53,7 @@ pub(crate) struct Left {
     link: usize,
 }
 
-/// An entry that is being moved into the table.
+/// An entry on its way into the table.
 pub(crate) struct Moving {
     cell: &'static LeftCell,
     stamp: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Moving {
     pub(crate) is_crowded: bool,
 }
 
-/// The link of an entry with this frame whose caller's is `caller`.
+/// The link of an entry with this frame to its caller's frame, `caller`.
 pub(crate) fn link_to(frame: usize, caller: usize) -> usize {
     caller.wrapping_sub(frame) / WORD_BYTES
 }
@@ -92,7 +92,7 @@ pub(crate) fn put(open: &Open, link: usize) -> Option<Moving> {
     None
 }
 
-/// A number that no claim has.
+/// A number of no claim so far.
 pub(crate) fn next_number() -> u64 {
     next_stamp() / STAMP
 }
@@ -108,7 +108,7 @@ pub(crate) fn n_moves() -> u64 {
 }
 
 impl Moving {
-    /// A number that no other claim has.
+    /// A number of no other claim.
     pub(crate) fn number(&self) -> u64 {
         self.stamp / STAMP
     }
@@ -130,10 +130,10 @@ impl Moving {
     }
 }
 
-/// Takes an entry out of the table whose function has ended. Returns whether it was there.
+/// Takes the entry of an ended function out of the table. Returns true if it was there.
 pub(crate) fn forget(ended: &Open) -> bool {
     let mut was_there = false;
-    // Two threads may be moving it here, of which one will not.
+    // Two threads may be moving it here; only one of them will.
     for left in with_frame(ended.frame).filter(|left| left.open.sequence == ended.sequence) {
         was_there |= left.take();
     }
@@ -157,7 +157,7 @@ impl Left {
         is_taken
     }
 
-    /// The caller's frame, of an entry that is no tail call.
+    /// The caller's frame, unless the entry is a tail call.
     pub(crate) fn caller(&self) -> Option<usize> {
         (self.link != 0).then(|| frame_above(self.open.frame, self.link))
     }
@@ -173,7 +173,7 @@ pub(crate) fn innermost(frame: usize) -> Option<Left> {
     with_frame(frame).max_by_key(|left| left.open.sequence)
 }
 
-/// The youngest entry with this frame that holds a true return address: of a chain of tail calls the outermost one.
+/// The youngest entry with this frame and a true return address: the outermost one of a chain of tail calls.
 pub(crate) fn outermost(frame: usize) -> Option<Left> {
     with_frame(frame).filter(|left| !left.open.is_tail_call()).max_by_key(|left| left.open.sequence)
 }
@@ -184,12 +184,12 @@ pub(crate) fn count(frame: usize) -> usize {
     with_frame(frame).filter(|left| left.open.sequence >= since).count()
 }
 
-/// True if a frame was ever left. Programs that know neither longjmp nor coroutines are spared some searches.
+/// True if a frame was ever left. Programs without longjmp and coroutines are spared some searches.
 pub(crate) fn in_use() -> bool {
     CONTROL.any_left.load(Relaxed) != 0
 }
 
-/// The nearest left frame that lies above this one by at most half a kilobyte.
+/// The nearest left frame above this one, by at most half a kilobyte.
 pub(crate) fn nearest_above(frame: usize) -> Option<usize> {
     const MAX_WORDS: usize = 64;
     if !in_use() {
@@ -198,7 +198,7 @@ pub(crate) fn nearest_above(frame: usize) -> Option<usize> {
     (1..=MAX_WORDS).map(|words| frame_above(frame, words)).find(|&frame| innermost(frame).is_some())
 }
 
-/// An entry whose time, or what stands in its place, is wanted: all cells are searched.
+/// Finds an entry by its time, or the number in place of it: searches all cells.
 #[allow(dead_code, reason = "nobody interrupts where there is an OS")]
 pub(crate) fn find(is_wanted: impl Fn(u64) -> bool) -> Option<Left> {
     let cells = CONTROL.left.load(Acquire);
@@ -206,14 +206,14 @@ pub(crate) fn find(is_wanted: impl Fn(u64) -> bool) -> Option<Left> {
         return None;
     }
     let n_cells = CONTROL.n_left_buckets.load(Relaxed).wrapping_mul(LEFT_BUCKET_CELLS);
-    // SAFETY: the whole table, which stays mapped; cells consist of atomics.
+    // SAFETY: the whole table stays mapped; cells consist of atomics.
     let cells = unsafe { slice::from_raw_parts(cells, n_cells) };
     let found = cells.iter().filter(|cell| is_wanted(cell.entry.sequence.load(Relaxed)));
     let mut frames = found.map(|cell| cell.entry.frame.load(Relaxed));
     frames.find_map(|frame| with_frame(frame).find(|left| is_wanted(left.open.sequence)))
 }
 
-/// Takes away the settled entries with this frame that were entered before `sequence`: they are dead.
+/// Takes away the settled entries with this frame from before `sequence`: they are dead.
 fn purge(frame: usize, sequence: u64) {
     let is_dead = |left: &Left| left.tag & STATE_MASK == SETTLED && left.open.sequence < sequence;
     with_frame(frame).filter(is_dead).for_each(|left| {
@@ -223,8 +223,8 @@ fn purge(frame: usize, sequence: u64) {
 
 /// Takes away all settled entries with frames between a frame and its caller's, by the link: they are dead.
 ///
-/// Nothing else tells that frames which were left by longjmp are dead, so a program that jumps from ever other depths
-/// needs this when the table fills. Frames too large for it may lie on two stacks, with other living ones between.
+/// Nothing else tells that frames left by longjmp are dead, so a program that jumps from ever other depths needs this
+/// when the table fills. Frames too large for it may lie on two stacks, with other living ones between.
 pub(crate) fn purge_up_to_caller(frame: usize, link: usize) {
     const MAX_WORDS: usize = 64;
     if link <= MAX_WORDS {
@@ -260,7 +260,7 @@ fn with_frame(frame: usize) -> impl Iterator<Item = Left> {
     })
 }
 
-/// The cells among which the entries with this frame are.
+/// The cells for entries with this frame.
 fn bucket(frame: usize) -> &'static [LeftCell] {
     /// 2 to the 64th, divided by the golden ratio: multiplying by it spreads neighbours.
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -270,9 +270,9 @@ fn bucket(frame: usize) -> &'static [LeftCell] {
         return &[];
     }
     let hash = ((frame / WORD_BYTES) as u64).wrapping_mul(SPREAD);
-    // The top bits of the hash, which are the best mixed, as a fraction of the number of buckets.
+    // The top bits of the hash, the best mixed ones, as a fraction of the number of buckets.
     let number = u128::from(hash).wrapping_mul(CONTROL.n_left_buckets.load(Relaxed) as u128) >> 64;
     let first = cells.wrapping_add((number as usize).wrapping_mul(LEFT_BUCKET_CELLS));
-    // SAFETY: bucket `number` of the table, which stays mapped; cells consist of atomics.
+    // SAFETY: bucket `number` of the table stays mapped; cells consist of atomics.
     unsafe { slice::from_raw_parts(first, LEFT_BUCKET_CELLS) }
 }

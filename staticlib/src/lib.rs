@@ -1,8 +1,8 @@
-//! The tracer: `mcount`, the return trampoline and what they need, without OS, allocation or dependency.
+//! The tracer: `mcount`, the return trampoline and their helpers, without OS, allocation or dependency.
 //!
 //! The way of an event: the assembly in [`hooks`] stores it into the thread's chunk and pushes or pops the return
-//! stack. Whatever is rare goes through one save-everything routine to Rust: a thread's first call ([`thread`]), a
-//! used-up chunk ([`buffer`]), frames that ended without returning ([`entry`], [`exit`]).
+//! stack. Rare cases go through one save-everything routine to Rust: a thread's first call ([`thread`]), a used-up
+//! chunk ([`buffer`]), frames ended without a return ([`entry`], [`exit`]).
 //!
 //! Modules import downwards: `outside`; `thread_end`; `control`; [`hooks`], the assembly; [`entry`], [`exit`]; [`observe`]; [`moves`];
 //! `busy`, `left`; [`return_stack`]; [`thread`]; [`buffer`]; `chunk`, `filter`, `values`, `watch`; [`arch`]; `control_block`; `abi`.
@@ -10,9 +10,9 @@
 //! **Invariant**: nothing here panics, allocates, divides by a variable without a check, or calls into another
 //! crate's compiled code; the object file has no undefined symbol but the weak `_Unwind_*`.
 //!
-//! **Invariant**: everything may be interrupted between any two instructions by a signal handler or interrupt that is
-//! traced itself and runs to its end on the same thread. So places are reserved with one read-modify-write
-//! instruction before they are written, and read before they are released.
+//! **Invariant**: between any two instructions a signal handler or interrupt may come, be traced itself, and run to its
+//! end on the same thread. So places are reserved with one read-modify-write instruction before they are written, and
+//! read before they are released.
 
 #![no_std]
 #![deny(

@@ -21,7 +21,7 @@ pub(crate) fn leave_above(stack: ReturnStack<'_>, outer: Option<Entry<'_>>) -> b
     stack.top() == outer || leave_some_above(stack, outer)
 }
 
-/// The same where there are some.
+/// The same if there are some.
 #[inline(never)]
 fn leave_some_above(stack: ReturnStack<'_>, outer: Option<Entry<'_>>) -> bool {
     record_suspended(stack, outer);
@@ -34,8 +34,8 @@ fn leave_some_above(stack: ReturnStack<'_>, outer: Option<Entry<'_>>) -> bool {
     true
 }
 
-/// Tells which whole stacks are left where the thread goes on in `outer`: the exits of their functions follow, and may have to
-/// be told from those of functions that have ended.
+/// Records the whole stacks left when the thread goes on in `outer`: the exits of their functions follow, and readers
+/// may have to tell them from exits of ended functions.
 fn record_suspended(stack: ReturnStack<'_>, outer: Option<Entry<'_>>) {
     let mut n_functions = 0u64;
     let mut entries = stack.entries().peekable();
@@ -50,13 +50,13 @@ fn record_suspended(stack: ReturnStack<'_>, outer: Option<Entry<'_>>) {
     }
 }
 
-/// The word of a record about a whole stack, which is named by the sequence number of its outermost function.
+/// The word of a record about a whole stack, named by the sequence number of its outermost function.
 fn stack_word(what: u64, sequence: u64, n_functions: u64) -> u64 {
     let n_functions = n_functions.wrapping_mul(kind::FUNCTIONS_ONE) & kind::FUNCTIONS_MASK;
     sequence << ADDRESS_SHIFT | n_functions | what | kind::RESYNC
 }
 
-/// Forgets what a thread that is not there any more has open; nothing is recorded. Returns as [`leave_above`].
+/// Forgets the open functions of a thread that is gone; nothing is recorded. Returns as [`leave_above`].
 #[cfg_attr(target_os = "none", allow(dead_code))]
 pub(crate) fn forget_all(block: &ThreadBlock) -> bool {
     let stack = ReturnStack::of(block);
@@ -95,7 +95,7 @@ fn link(stack: ReturnStack<'_>, entry: Entry<'_>, frame: usize) -> usize {
     if is_near(frame, outer) { left::link_to(frame, outer) } else { 0 }
 }
 
-/// Takes an entry away whose function has ended, and records its exit. The thread goes on in its caller.
+/// Takes away the entry of an ended function, and records its exit. The thread goes on in its caller.
 pub(crate) fn end(stack: ReturnStack<'_>, entry: Entry<'_>) {
     let left_all = leave_above(stack, Some(entry));
     record_exit(stack, entry);
@@ -114,7 +114,7 @@ pub(crate) fn drop_gone(stack: ReturnStack<'_>) {
     }
 }
 
-/// The same where there are some.
+/// The same if there are some.
 #[inline(never)]
 fn drop_some_gone(stack: ReturnStack<'_>) {
     record_suspended(stack, stack.entries().find(|entry| !entry.is_gone()));
@@ -127,7 +127,7 @@ fn drop_some_gone(stack: ReturnStack<'_>) {
     }
 }
 
-/// Records the exit of a function, unless that was done already.
+/// Records the exit of a function, unless it is recorded already.
 fn record_exit(stack: ReturnStack<'_>, entry: Entry<'_>) {
     record_exit_with(stack, entry, None);
 }
@@ -142,10 +142,10 @@ pub(crate) fn record_exit_with(stack: ReturnStack<'_>, entry: Entry<'_>, values:
         entry.mark_left();
         return;
     }
-    // The place first: what is written before it, at the beginning of a chunk, counts the function as open.
+    // The place first: the beginning of a new chunk still counts the function as open.
     let n_records = values.map_or(0, Values::n_units).wrapping_add(1);
     let place = buffer::reserve_many(stack.block(), n_records);
-    // A signal handler that comes in between may leave the same frames; then the place stays empty.
+    // A signal handler in between may leave the same frames; then the place stays empty.
     let word = entry.mark_left();
     match place {
         Some(place) if word & kind::LEFT == 0 => place.write(arch::ticks(), word, values),
@@ -154,13 +154,14 @@ pub(crate) fn record_exit_with(stack: ReturnStack<'_>, entry: Entry<'_>, values:
     }
 }
 
-/// A frame that was left runs again: moves its entry back from the table, with those of its callers on that stack, and
-/// records that they are entered. Returns whether it did; not while recording is off, or the thread excluded, or the return stack is full.
+/// A left frame runs again: moves its entry back from the table, with those of its callers on the same stack, and
+/// records their entries. Returns true if it did so; not while recording is off, or the thread excluded, or the return
+/// stack is full.
 pub(crate) fn bring_back(stack: ReturnStack<'_>, frame: usize) -> bool {
     if SWITCH.state(Relaxed) == enabled::OFF || buffer::is_excluded(stack.block()) {
         return false;
     }
-    // Of an open function with that frame and what the table has the older one is dead.
+    // If the table has a younger entry with this frame, the open function is dead.
     while let Some(entry) = stack.find(frame) {
         let is_dead = |open: &Open| left::innermost(frame).is_some_and(|left| left.open.sequence > open.sequence);
         if !entry.open().is_some_and(|open| is_dead(&open) && entry.claim_as(&open, left::next_number())) {
@@ -182,8 +183,9 @@ pub(crate) fn bring_back(stack: ReturnStack<'_>, frame: usize) -> bool {
         if !places.publish(&open) {
             break;
         }
-        // Of two threads that do this one has it. What is only being moved here may stay where it is. Where another thread holds a younger one
-        // with this frame, what is here is dead: on top of this return stack it would be believed without a look elsewhere.
+        // Two threads may do this; one of them gets it. A pending entry may stay in its old place. If another thread
+        // holds a younger one with this frame, the one here is dead: on top of this return stack it would be believed
+        // without a look elsewhere.
         if is_held_elsewhere(stack, &left.open) || !left.take() {
             places.take_last_back();
             break;
@@ -194,12 +196,12 @@ pub(crate) fn bring_back(stack: ReturnStack<'_>, frame: usize) -> bool {
             next = left.caller();
         }
     }
-    // Where its caller is open or unknown it is not the whole stack.
+    // With an open or unknown caller it is not the whole stack.
     let whole = outermost.filter(|left| is_shown && left.caller().is_none());
     if let Some(outermost) = whole {
         buffer::record_resumed(stack.block(), stack_word(kind::RESUMED, outermost.open.sequence, 0));
     }
-    // Where another thread was faster some places stay empty: the frames above them were dead.
+    // If another thread was faster some places stay empty: the frames above them were dead.
     for entry in places.finish() {
         let word = entry.exit_word();
         if entry.is_gone() {
@@ -215,7 +217,7 @@ pub(crate) fn bring_back(stack: ReturnStack<'_>, frame: usize) -> bool {
     outermost.is_some()
 }
 
-/// How many entries a left frame has in the table, together with its callers on that stack.
+/// The number of entries in the table of a left frame and of its callers on the same stack.
 fn count_with_callers(stack: ReturnStack<'_>, frame: usize) -> usize {
     let mut n_entries = 0usize;
     let mut next = Some(frame);
@@ -228,8 +230,8 @@ fn count_with_callers(stack: ReturnStack<'_>, frame: usize) -> usize {
     n_entries
 }
 
-/// True if a left frame may run again: it is its stack's first, or its caller is open or was left too. A caller that has returned took
-/// the frames that it had called with it, though they may still look hooked.
+/// True if a left frame may run again: it is its stack's first, or its caller is open or was left too. The return of a
+/// caller has ended the frames of all its calls, though they may still look hooked.
 pub(crate) fn has_living_caller(stack: ReturnStack<'_>, frame: usize) -> bool {
     let mut next = frame;
     while let Some(inner) = left::outermost(next)
@@ -247,8 +249,8 @@ pub(crate) fn has_living_caller(stack: ReturnStack<'_>, frame: usize) -> bool {
     true
 }
 
-/// The entry with this frame that another thread holds, if it is the youngest one: the frame went on running here before that
-/// thread has noticed that it left it.
+/// The entry with this frame held by another thread, if it is the youngest one: the frame went on running here before
+/// the other thread has noticed its leaving.
 pub(crate) fn held_elsewhere(
     own: Option<ReturnStack<'_>>,
     frame: usize,
@@ -269,15 +271,15 @@ fn held_by_another(own: Option<ReturnStack<'_>>, open: &Open) -> Option<Entry<'s
     found.find(|entry| entry.sequence() == open.sequence)
 }
 
-/// Takes an entry away that is not this thread's and whose function has ended. Returns whether it was found.
+/// Takes the entry of an ended function away from another thread. Returns true if it was found.
 pub(crate) fn forget(own: Option<ReturnStack<'_>>, ended: &Open) -> bool {
     let held = held_by_another(own, ended);
     let is_claimed = held.is_some_and(|entry| entry.claim_as(ended, left::next_number()));
     left::forget(ended) || is_claimed
 }
 
-/// Moves such an entry to the table of left frames, with those of its callers that are on this thread's stack: those that
-/// frame pointers reach. Where they could not be followed to their end, those nearby are taken to be.
+/// Moves such an entry to the table of left frames, with those of its callers on this thread's stack: the ones that
+/// frame pointers reach. If these could not be followed to their end, nearby entries are taken to be callers'.
 #[cold]
 pub(crate) fn take_over(own: Option<ReturnStack<'_>>, frame: usize, reach: Reach) {
     let Some((stack, found)) = held_elsewhere(own, frame) else {
@@ -303,7 +305,7 @@ pub(crate) fn take_over(own: Option<ReturnStack<'_>>, frame: usize, reach: Reach
     }
 }
 
-/// The return stacks of all threads that are traced now, but for one.
+/// The return stacks of all threads traced now, but for one.
 pub(crate) fn others(own: Option<ReturnStack<'_>>) -> impl Iterator<Item = ReturnStack<'static>> {
     let is_own = move |stack: &ReturnStack<'static>| own.is_some_and(|own| own.is(*stack));
     thread::traced().map(ReturnStack::of).filter(move |stack| !is_own(stack))

@@ -2,8 +2,8 @@
 //!
 //! A conclusion may be a guess; a wrong one costs a wrong line in the trace, never a wrong return.
 //!
-//! **Invariant**: of the program's memory only words are read that are known to be there: the frame of the running function,
-//! and the words above it in the same page. A frame that is only remembered may be on a stack that is gone.
+//! **Invariant**: of the program's memory only words known to be there are read: the frame of the running function, and
+//! the words above it in the same page. A remembered frame may be on a stack that is gone.
 
 use crate::arch;
 use crate::left;
@@ -13,13 +13,13 @@ use crate::return_stack::{Entry, ReturnStack, is_near};
 /// A call, as its hook finds it.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
-    /// The frame of the function that was called.
+    /// The frame of the called function.
     pub(crate) frame: usize,
-    /// Where its return address is.
+    /// The place of its return address.
     pub(crate) slot: arch::Slot,
     /// Its stack pointer.
     pub(crate) stack_pointer: usize,
-    /// The frame of its caller if that keeps a frame pointer; otherwise it may be anything.
+    /// The frame of its caller if it keeps a frame pointer; otherwise anything.
     pub(crate) caller_frame: usize,
 }
 
@@ -27,17 +27,17 @@ pub(crate) struct Call {
 pub(crate) enum Happened<'a> {
     /// Nothing else: the innermost open function has called this one, or nothing is open, nor was left.
     Nested,
-    /// This open function has ended by a jump to the called one, which has its frame.
+    /// This open function has ended by a jump to the called one, with the same frame.
     TailCall(Entry<'a>),
-    /// The thread went on in this open function, which has called this one; those above it were left.
+    /// The thread went on in this open function, the caller; those above it were left.
     Jumped(Entry<'a>),
-    /// The thread went on in this frame, which was left, by it or by another thread.
+    /// The thread went on in this frame, left before by it or by another thread.
     Resumed(usize),
     /// The thread is on another stack, or the caller is not known.
     OtherStack,
 }
 
-/// Tells what has happened before a call. With `may_resume` false it is not that a frame was resumed.
+/// Finds the event before a call. With `may_resume` false it is no resumption of a frame.
 #[inline(always)]
 pub(crate) fn observe<'a>(stack: ReturnStack<'a>, call: &Call, may_resume: bool) -> Happened<'a> {
     let top = stack.top();
@@ -48,7 +48,7 @@ pub(crate) fn observe<'a>(stack: ReturnStack<'a>, call: &Call, may_resume: bool)
     }
 }
 
-/// The same where it is more than a call.
+/// The same for more than a call.
 #[inline(never)]
 fn observe_more<'a>(stack: ReturnStack<'a>, call: &Call, may_resume: bool) -> Happened<'a> {
     let frame = call.frame;
@@ -59,11 +59,11 @@ fn observe_more<'a>(stack: ReturnStack<'a>, call: &Call, may_resume: bool) -> Ha
     }
     // After a tail call the frame is hooked already, and belongs to the caller.
     let caller_frame = if call.slot.is_hooked() { frame } else { call.caller_frame };
-    // As far as its slot tells, of one that was left.
+    // As far as the slot of a left frame tells.
     let may_live = |other| {
         arch::may_be_hooked(frame, other) || left::innermost(other).is_some_and(|left| left.open.may_live(frame))
     };
-    // A frame that is dead may have been where that of a function is that is not traced.
+    // The frame of an untraced function may be at the place of a dead one.
     let named = stack.find(caller_frame).filter(|caller| looks_open(*caller, frame) && is_youngest(*caller));
     let is_near_caller = is_near(frame, caller_frame);
     if may_resume && named.is_none() && is_near_caller && left::in_use() && may_live(caller_frame) {
@@ -73,8 +73,8 @@ fn observe_more<'a>(stack: ReturnStack<'a>, call: &Call, may_resume: bool) -> Ha
             return Happened::Resumed(caller_frame);
         }
     }
-    // A frame pointer may be that of a function that is not traced, or of one that realigns its frame: then it tells of the
-    // copy of the slot. Without one it is what is open on this stack; if nothing is, all that is there may have been left.
+    // The frame pointer may be an untraced function's, or a realigned frame's: then it tells of the copy of the slot.
+    // Without one the functions open on this stack count; if there are none, all entries may have been left.
     let by_pointer = || if is_near_caller { nearest_above(stack, frame, caller_frame) } else { None };
     let by_place = || nearest_above(stack, frame, frame.wrapping_add(1));
     let found = named.or_else(by_pointer).or_else(by_place).filter(|&caller| is_youngest(caller));
@@ -86,7 +86,7 @@ fn observe_more<'a>(stack: ReturnStack<'a>, call: &Call, may_resume: bool) -> Ha
     let Some(inner) = stack.above(Some(caller)).last() else {
         return Happened::Nested;
     };
-    // On another stack the frame pointer is still that of the function that was interrupted, or that made the stack.
+    // On another stack the frame pointer is still the interrupted function's, or that of the stack's maker.
     let is_near_inner = inner.frame().is_some_and(|inner| is_near(inner, frame) || is_near(frame, inner));
     let is_here = caller.frame().is_some_and(|caller| is_near(frame, caller)) || is_near_inner;
     if is_here { Happened::Jumped(caller) } else { Happened::OtherStack }
@@ -98,20 +98,20 @@ fn is_nested(stack: ReturnStack<'_>, top: Option<Entry<'_>>, frame: usize) -> bo
         return false;
     };
     if top.is_reserved() {
-        // A hook was interrupted when it had just reserved the entry, and this is the handler; unless that has jumped away:
-        // then the call may be where there were frames.
+        // A hook was interrupted when it had just reserved the entry, and this is the handler; unless it has jumped
+        // away: then the call may be at the place of former frames.
         let mut frames = stack.entries().filter_map(Entry::frame);
         return !frames.next().is_some_and(|inner| is_near(inner, frame));
     }
     top.frame().is_some_and(|top| frame < top && is_near(frame, top))
 }
 
-/// True if a function may still be open, by the word in its slot, when that of `frame` is called.
+/// True if a function may still be open, by the word in its slot, at a call with the frame `frame`.
 fn looks_open(entry: Entry<'_>, frame: usize) -> bool {
     entry.open().is_some_and(|open| open.may_live(frame))
 }
 
-/// True if no later call with its frame was left: that would be the living one.
+/// True if no later call with its frame was left: the later one would be the living one.
 fn is_youngest(entry: Entry<'_>) -> bool {
     let left = entry.frame().filter(|_| left::in_use()).and_then(left::innermost);
     left.is_none_or(|left| left.open.sequence <= entry.sequence())

@@ -1,4 +1,4 @@
-//! The tracer that is put into a process from outside: what it is told, and threads that have ended, of which nobody tells.
+//! The tracer put into a process from outside: its arguments, and threads that have ended: nobody reports their end.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -12,14 +12,15 @@ use crate::control_block::CONTROL;
 use crate::thread;
 use crate::thread_end;
 
-/// Blocks whose threads are looked at when another thread begins: more have ended than begun only for a while.
+/// Blocks to check for ended threads when another thread begins: more have ended than begun only for a while.
 const LOOKS: usize = 4;
 
-/// As `rftrace_backend_init_v10`; what that returns is in [`Outside::status`](crate::abi::Outside::status). Its `thread_start` is this module's.
+/// As `rftrace_backend_init_v10`, with the status in [`Outside::status`](crate::abi::Outside::status). Its
+/// `thread_start` is this module's.
 ///
 /// # Safety
 ///
-/// As of that.
+/// As of `rftrace_backend_init_v10`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rftrace_outside_begin(args: *const InitArgs) {
     // SAFETY: by this function's contract.
@@ -27,14 +28,14 @@ unsafe extern "C" fn rftrace_outside_begin(args: *const InitArgs) {
     let args = InitArgs { thread_start: Some(thread_start), ..args };
     // SAFETY: by this function's contract.
     let status = unsafe { control::rftrace_backend_init_v10(&raw const args) };
-    // The table may be another one than those that are known were entered into.
+    // The table may be another one, without the threads known so far.
     for block in thread::traced() {
         tell(block.tid.load(Relaxed) as usize, arch::tid_of_block(ptr::from_ref(block).cast_mut()));
     }
     OUTSIDE.status.store(status.wrapping_add(1), Release);
 }
 
-/// A thread has got this block: says which one it is, and gives back the blocks of some that have ended.
+/// A thread has got this block: tells the thread's id, and gives back the blocks of some ended ones.
 unsafe extern "C" fn thread_start(_key: u32, block: *const c_void) -> c_int {
     // SAFETY: the tracer calls it with a block, which stays.
     let block = unsafe { &*block.cast::<ThreadBlock>() };
@@ -51,11 +52,11 @@ fn tell(number: usize, tid: u32) {
         return;
     }
     let entry = table.wrapping_add(number.wrapping_mul(OUTSIDE.table_stride.load(Relaxed)));
-    // SAFETY: who has given the table says that it has so many entries, which begin with such a word.
+    // SAFETY: by the word of the table's giver it has so many entries, with such a word first.
     unsafe { &*entry.cast::<AtomicU64>() }.store(tid.into(), Relaxed);
 }
 
-/// Gives the block of the next thread back, if that has ended.
+/// Gives the block of the next thread back, if the thread has ended.
 fn end_next() {
     let blocks = CONTROL.blocks.load(Relaxed);
     let n_used = CONTROL.shared.n_blocks_used.load(Relaxed) as usize;
@@ -64,7 +65,7 @@ fn end_next() {
     let block = blocks.wrapping_add(place);
     let tid = arch::tid_of_block(block);
     if tid != 0 && arch::has_ended(tid) && arch::forget_thread(tid, block) {
-        // SAFETY: of those that were ever used; no thread has it now.
+        // SAFETY: a used block; no thread has it now.
         unsafe { thread_end::end(block) };
     }
 }

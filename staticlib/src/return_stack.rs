@@ -1,18 +1,18 @@
 //! The return stack of a thread, and the only ways to change it.
 //!
 //! An entry is *reserved* by moving `sp` over it, then *published*: its `frame` is written last. A pop clears `frame`
-//! first and moves `sp` last. So a signal handler finds only entries that are whole, or that are nobody's yet.
+//! first and moves `sp` last. So a signal handler finds only whole entries, or nobody's yet.
 //!
-//! Another thread that runs an entry's frame may *claim* it. It does so in two steps, each a compare-exchange of `frame`: a
-//! mark that only this claim has takes the place of the frame, and then, if the entry is still the one that was looked
-//! at, says that it holds. Up to there the entry is its owner's, who may do with it what it likes, and others may put their
-//! own mark there; then the claim never holds. After that the owner drops it. So an entry that has been popped, and used for
-//! another call with the same frame, is never taken for the old one; its sequence number tells.
+//! Another thread running an entry's frame may *claim* it, in two steps, each a compare-exchange of `frame`. First a
+//! mark of this claim alone replaces the frame. Then, if the entry is still the same as before, the mark is made to
+//! hold. Until then the entry is its owner's, with all rights, and others may put their own mark there; then the claim
+//! never holds. Afterwards the owner drops the entry. So an entry popped meanwhile, and used for another call with the
+//! same frame, is never taken for the old one; its sequence number tells.
 //!
-//! **Invariant**: entries at or above `sp` have frame 0; that of the sentinel below the stack is odd or 0, no function's.
+//! **Invariant**: entries at or above `sp` have frame 0; the sentinel's below the stack is odd or 0, no function's.
 //!
-//! **Invariant**: an entry that moves is written to its new place before it leaves the old one. Who goes through a stack from
-//! the innermost entry on finds those that move down in it.
+//! **Invariant**: a moving entry is written to its new place before it leaves the old one. So a walk of the stack from
+//! the innermost entry on finds those moving down in it.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::compiler_fence;
@@ -39,7 +39,7 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// True if the function was called by a jump at the end of another one, so that it returns to the trampoline.
+    /// True if the function was called by a jump at the end of another one: then it returns to the trampoline.
     pub(crate) fn is_tail_call(&self) -> bool {
         arch::is_trampoline(self.parent_ip)
     }
@@ -49,7 +49,7 @@ impl Open {
         arch::HAS_SLEDS && self.parent_ip & UNHOOKED != 0
     }
 
-    /// True if its frame may live, by the word in its slot, when that of `running` runs on the same stack.
+    /// True if its frame may live, by the word in its slot, while `running` is the running frame on the same stack.
     pub(crate) fn may_live(&self, running: usize) -> bool {
         match self.is_unhooked() {
             true => arch::may_return_to(running, self.frame, self.parent_ip & !UNHOOKED),
@@ -63,12 +63,12 @@ pub(crate) fn is_near(inner: usize, outer: usize) -> bool {
     outer.wrapping_sub(inner) <= arch::MAX_FRAME_BYTES
 }
 
-/// True if an entry whose `frame` is this word is that of an open function with this frame.
+/// True if `word`, the `frame` of an entry, stands for an open function with this frame.
 fn is_open(word: usize, frame: usize) -> bool {
     word == frame || Claim::of(word).is_some_and(|claim| !claim.holds() && claim.frame() == frame)
 }
 
-/// The word in place of a frame that another thread has claimed.
+/// The word in place of a frame claimed by another thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Claim(usize);
 
@@ -76,12 +76,12 @@ impl Claim {
     /// Set in each: no frame is odd.
     const MARK: usize = 1 << 0;
     const HOLDS: usize = 1 << 1;
-    /// The bits of a frame that tell it from others: those above are alike.
+    /// The bits of a frame to tell it from others: the upper ones are alike.
     const FRAME: usize = (1 << 48) - 8;
     /// Set in each, and the next bit in none: no address near a stack, so the hooks' fast paths leave it alone.
     const FAR: usize = 1 << 63;
     const NUMBERS: usize = (1 << 14) - 1;
-    /// Of an entry that is nobody's, and dropped when it is the innermost one.
+    /// For nobody's entry: it is dropped when it is the innermost one.
     const NOBODY: Self = Self(Self::MARK | Self::HOLDS | Self::FAR);
 
     /// The first step of the claim with this number. `None`: the frame does not fit in.
@@ -109,7 +109,7 @@ impl Claim {
 }
 
 impl<'a> ReturnStack<'a> {
-    /// That of a thread.
+    /// The return stack of a thread.
     pub(crate) fn of(block: &'a ThreadBlock) -> Self {
         Self(block)
     }
@@ -140,12 +140,12 @@ impl<'a> ReturnStack<'a> {
         self.entries().next()
     }
 
-    /// The entries that lie above `outer`, innermost first. All for `None`.
+    /// The entries above `outer`, innermost first. All for `None`.
     pub(crate) fn above(self, outer: Option<Entry<'a>>) -> impl Iterator<Item = Entry<'a>> {
         self.entries().take_while(move |&entry| outer != Some(entry))
     }
 
-    /// The entry in which `inner` was called, if there is one.
+    /// The caller's entry of `inner`, if there is one.
     pub(crate) fn below(self, inner: Entry<'a>) -> Option<Entry<'a>> {
         self.entries().skip_while(|&entry| entry != inner).nth(1)
     }
@@ -155,18 +155,18 @@ impl<'a> ReturnStack<'a> {
         self.entries().find(|entry| entry.frame() == Some(frame))
     }
 
-    /// The state that the innermost open function passes on to those that it calls; see [`state`](crate::abi::state).
+    /// The state passed on by the innermost open function to its calls; see [`state`](crate::abi::state).
     pub(crate) fn state(self) -> u64 {
         self.innermost().exit_word.load(Relaxed)
     }
 
     /// The innermost entry, or the sentinel.
     fn innermost(self) -> &'a ReturnEntry {
-        // SAFETY: `sp` is at least `base`, and below that lies the sentinel.
+        // SAFETY: `sp` is at least `base`, and the sentinel lies below.
         unsafe { &*self.0.sp.load(Relaxed).wrapping_sub(1) }
     }
 
-    /// The word of the innermost entry, or of the sentinel, that the hooks' fast paths compare.
+    /// The word of the innermost entry, or of the sentinel: the hooks' fast paths compare it.
     pub(crate) fn top_word(self) -> usize {
         self.innermost().frame.load(Relaxed)
     }
@@ -176,12 +176,13 @@ impl<'a> ReturnStack<'a> {
         self.0.sp.load(Relaxed) < self.0.limit.load(Relaxed)
     }
 
-    /// Reserves the next entry, for which there is room, for a function with this frame. From here on it counts as open unless
-    /// `exit_word` says that it is hidden.
+    /// Reserves the next entry, if there is room, for a function with this frame. From here on it counts as open unless
+    /// `exit_word` has it hidden.
     pub(crate) fn reserve(self, frame: usize, exit_word: u64) -> Reserved<'a> {
         let place = self.0.sp.load(Relaxed);
         if place == self.0.base.load(Relaxed) {
-            // Where the sentinel seems to lie decides which outermost calls the fast path takes: those around this one.
+            // The apparent place of the sentinel decides about outermost calls: the fast path takes those around this
+            // one.
             let around = frame.wrapping_add(arch::MAX_FRAME_BYTES / 2);
             self.innermost().frame.store(around | 1, Relaxed);
         }
@@ -202,7 +203,7 @@ impl<'a> ReturnStack<'a> {
             return None;
         }
         if first == self.0.base.load(Relaxed) {
-            // When they have returned, an outermost call may be one of a function that was left meanwhile.
+            // When they have returned, an outermost call may be of a function left meanwhile.
             self.innermost().frame.store(0, Relaxed);
         }
         self.0.sp.store(end, Relaxed);
@@ -210,12 +211,12 @@ impl<'a> ReturnStack<'a> {
         Some(ManyReserved { stack: self, first, end, place: end })
     }
 
-    /// Takes the innermost entry away if it is still `top`: a signal handler that came in between may have done it.
+    /// Takes the innermost entry away if it is still `top`: a signal handler in between may have done it.
     pub(crate) fn pop(self, top: Entry<'a>) {
         let end = self.0.sp.load(Relaxed);
         let place = end.wrapping_sub(1);
         if ptr::eq(place, top.0) {
-            // First: who finds the stack lower than this knows that a slow path has been left for good.
+            // First: a stack lower than `busy_floor` means a slow path left for good.
             if self.0.busy_floor.load(Relaxed) > place {
                 self.0.busy_floor.store(place, Relaxed);
             }
@@ -226,7 +227,7 @@ impl<'a> ReturnStack<'a> {
         }
     }
 
-    /// Takes an entry away that is not the innermost one: moves those above it one down.
+    /// Takes away an entry other than the innermost one: moves those above it one down.
     #[cold]
     pub(crate) fn close_gap(self, entry: Entry<'a>) {
         let end = self.0.sp.load(Relaxed);
@@ -251,11 +252,11 @@ impl<'a> ReturnStack<'a> {
     }
 }
 
-/// An entry that is nobody's yet.
+/// A reserved entry, nobody's yet.
 pub(crate) struct Reserved<'a>(&'a ReturnEntry);
 
 impl<'a> Reserved<'a> {
-    /// Makes it that of a function.
+    /// Makes it a function's.
     pub(crate) fn publish(self, open: &Open) {
         self.0.sequence.store(open.sequence, Relaxed);
         self.0.exit_word.store(open.exit_word, Relaxed);
@@ -265,7 +266,7 @@ impl<'a> Reserved<'a> {
     }
 }
 
-/// Entries that are nobody's yet, and become those of functions from the innermost one on.
+/// Reserved entries, nobody's yet. They become functions' from the innermost one on.
 pub(crate) struct ManyReserved<'a> {
     stack: ReturnStack<'a>,
     first: *mut ReturnEntry,
@@ -275,24 +276,24 @@ pub(crate) struct ManyReserved<'a> {
 }
 
 impl<'a> ManyReserved<'a> {
-    /// Makes the next one further out that of a function. Returns false if none is left.
+    /// Makes the next one further out a function's. Returns false if none is left.
     pub(crate) fn publish(&mut self, open: &Open) -> bool {
         if self.place <= self.first {
             return false;
         }
         self.place = self.place.wrapping_sub(1);
-        // SAFETY: one of the entries that were reserved.
+        // SAFETY: one of the reserved entries.
         Reserved(unsafe { &*self.place }).publish(open);
         true
     }
 
-    /// The one that was published last is to be nobody's again.
+    /// Makes the last published one nobody's again.
     pub(crate) fn take_last_back(&mut self) {
-        // SAFETY: one of the entries that were reserved, and published. If another thread has claimed it meanwhile it is gone too.
+        // SAFETY: one of the reserved and published entries. If another thread has claimed it meanwhile it is gone too.
         unsafe { &*self.place }.frame.store(Claim::NOBODY.0, Release);
     }
 
-    /// Those that are left get claimed by nobody, so that they are dropped. Returns all, outermost first.
+    /// Has nobody claim the rest, so it is dropped. Returns all, outermost first.
     pub(crate) fn finish(mut self) -> impl Iterator<Item = Entry<'a>> {
         let open = Open { frame: Claim::NOBODY.0, parent_ip: 0, exit_word: kind::LEFT, sequence: 0 };
         while self.publish(&open) {}
@@ -301,7 +302,7 @@ impl<'a> ManyReserved<'a> {
         iter::from_fn(move || {
             // A signal handler may have taken some away.
             (place < end && place < stack.0.sp.load(Relaxed)).then(|| {
-                // SAFETY: one of the entries that were reserved.
+                // SAFETY: one of the reserved entries.
                 let entry = Entry(unsafe { &*place });
                 place = place.wrapping_add(1);
                 entry
@@ -336,7 +337,7 @@ impl Entry<'_> {
         Claim::of(self.0.frame.load(Acquire)).is_some_and(Claim::holds)
     }
 
-    /// Claims it for the thread that runs its frame, with a number that no other claim has. Fails if it is not `open` any more.
+    /// Claims it for the thread running its frame, with a number of no other claim. Fails if it is not `open` any more.
     pub(crate) fn claim_as(self, open: &Open, number: u64) -> bool {
         let Some(claim) = Claim::new(open.frame, number) else {
             return false;
@@ -353,7 +354,8 @@ impl Entry<'_> {
         word.compare_exchange(claim.0, claim.holding().0, AcqRel, Relaxed).is_ok()
     }
 
-    /// Takes it from its own thread's stack, where it stays reserved. Fails if another thread was faster: if its claim holds.
+    /// Takes it from its own thread's stack; it stays reserved there. Fails if another thread was faster: if its claim
+    /// holds.
     pub(crate) fn withdraw(self, frame: usize) -> bool {
         self.0.frame.fetch_update(AcqRel, Acquire, |word| is_open(word, frame).then_some(0)).is_ok()
     }
@@ -365,7 +367,7 @@ impl Entry<'_> {
         (self.frame()? == open.frame && self.0.sequence.load(Relaxed) == open.sequence).then_some(open)
     }
 
-    /// The same for one of the own thread's, which another one may have.
+    /// The same for an entry of the own thread; another one may have it.
     pub(crate) fn read(self) -> Open {
         let word = self.0.frame.load(Acquire);
         Open {
@@ -384,12 +386,12 @@ impl Entry<'_> {
         self.0.exit_word.load(Relaxed)
     }
 
-    /// Notes that its exit is recorded. Returns the word as it was before.
+    /// Marks its exit as recorded. Returns the word from before.
     pub(crate) fn mark_left(self) -> u64 {
         self.0.exit_word.fetch_or(kind::LEFT, Relaxed)
     }
 
-    /// Notes that its function was entered again.
+    /// Marks its function as entered again.
     pub(crate) fn unmark_left(self) {
         self.0.exit_word.fetch_and(!kind::LEFT, Relaxed);
     }

@@ -27,7 +27,7 @@ pub(crate) fn existing_block() -> Option<&'static ThreadBlock> {
     (!block.is_null() && block != arch::UNTRACED).then(|| unsafe { &*block })
 }
 
-/// The blocks of all threads that are traced now.
+/// The blocks of all threads traced now.
 pub(crate) fn traced() -> impl Iterator<Item = &'static ThreadBlock> {
     blocks().filter(|block| !block.limit.load(Relaxed).is_null())
 }
@@ -49,7 +49,7 @@ fn start_thread() {
     } else {
         set_up(block);
     }
-    // From here on the hooks record, also those of a handler; one that came in before was the first.
+    // From here on the hooks record, also a handler's; a handler before this line was the first.
     if arch::set_first_thread_block(pointer) {
         call_thread_start(pointer);
     } else if !is_local {
@@ -63,7 +63,7 @@ fn base(block: &ThreadBlock) -> *mut ReturnEntry {
     (&raw const block.stack).cast::<ReturnEntry>().cast_mut().wrapping_add(1)
 }
 
-/// Makes a block that nobody else uses ready for a thread.
+/// Makes an unused block ready for a thread.
 fn set_up(block: &ThreadBlock) {
     let base = base(block);
     // SAFETY: the sentinel.
@@ -89,8 +89,8 @@ fn set_up(block: &ThreadBlock) {
     block.limit.store(base.wrapping_add(RETURN_STACK_ENTRIES), Release);
 }
 
-/// The same where the block lies in the thread's own storage, all zero at first. An interrupt handler that comes in between does it too, in
-/// the same block, and has calls there when this one goes on: who finds a word that is not 0 leaves it.
+/// The same for a block in the thread's own storage, all zero at first. An interrupt handler in between does it too, in
+/// the same block, and has calls there when this one goes on: so a word other than 0 stays.
 fn set_up_local(block: &ThreadBlock) {
     let base = base(block);
     // SAFETY: the sentinel.
@@ -123,7 +123,7 @@ pub(crate) fn publish_left() {
 #[cfg(target_os = "none")]
 pub(crate) fn publish_left() {}
 
-/// Puts a block in front of the list that the trampoline's unwind information walks. It stays there for ever.
+/// Puts a block in front of the list for the trampoline's unwind information. It stays there for ever.
 fn publish(pointer: *mut ThreadBlock) {
     // SAFETY: the block belongs to this thread.
     let block = unsafe { &*pointer };
@@ -137,7 +137,7 @@ fn publish(pointer: *mut ThreadBlock) {
     }
 }
 
-/// All blocks that were ever used, where they are listed.
+/// All blocks ever used, on targets with a list of them.
 pub(crate) fn blocks() -> impl Iterator<Item = &'static ThreadBlock> {
     let mut next = CONTROL.threads.load(SeqCst);
     iter::from_fn(move || {
@@ -162,7 +162,7 @@ pub(crate) fn call_thread_start(block: *mut ThreadBlock) {
     });
 }
 
-/// Takes a block off the free list, or one that was never used. `None` if there are no more, or none at all.
+/// Takes a block off the free list, or a new one. `None` if there are no more, or none at all.
 fn allocate() -> Option<*mut ThreadBlock> {
     let blocks = CONTROL.blocks.load(Acquire);
     if blocks.is_null() {
@@ -174,7 +174,8 @@ fn allocate() -> Option<*mut ThreadBlock> {
         let block = blocks.wrapping_add((head as u32 as usize).wrapping_sub(1));
         // SAFETY: the free list holds numbers of blocks; they stay mapped even if another thread takes this one first.
         let next = unsafe { &(*block).next_free }.load(Relaxed);
-        // The tag in the upper half changes every time, so that a list that only looks the same is noticed.
+        // The tag in the upper half changes every time: a list with the same first block but other ones behind it is
+        // noticed.
         let new = ((head >> 32).wrapping_add(1) << 32) | u64::from(next);
         match free.compare_exchange_weak(head, new, AcqRel, Acquire) {
             Ok(_) => return Some(block),
@@ -207,8 +208,8 @@ pub(crate) fn release(block: *mut ThreadBlock) {
     }
 }
 
-/// Stops recording on this thread; the result is for [`rftrace_backend_resume_thread`]. The functions that are open now
-/// must not return before that. For frontends, which may be instrumented like the program.
+/// Stops recording on this thread; the result is for [`rftrace_backend_resume_thread`]. Functions open now must not
+/// return before. For frontends: they may be instrumented like the program.
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_suspend_thread() -> *mut ThreadBlock {
     let block = arch::thread_block();
@@ -222,7 +223,7 @@ extern "C" fn rftrace_backend_thread() -> *const ThreadBlock {
     arch::thread_block()
 }
 
-/// The address that hooked functions return to.
+/// The return address of hooked functions.
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_trampoline() -> usize {
     arch::trampoline()
@@ -232,14 +233,14 @@ extern "C" fn rftrace_backend_trampoline() -> usize {
 ///
 /// # Safety
 ///
-/// `block` is what [`rftrace_backend_suspend_thread`] returned on this thread last.
+/// `block` is the last result of [`rftrace_backend_suspend_thread`] on this thread.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rftrace_backend_resume_thread(block: *mut ThreadBlock) {
     arch::set_thread_block(block);
 }
 
-/// From now on nothing of a thread is recorded, or again, with `is_excluded` 0. For what is open in it, and returns meanwhile, it is as if
-/// recording were off. Any thread may call it.
+/// Excludes a thread from recording from now on, or with `is_excluded` 0 includes it again. Its open functions, and
+/// their returns meanwhile, are treated as if recording were off. Any thread may call it.
 ///
 /// # Safety
 ///

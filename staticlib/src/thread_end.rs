@@ -11,16 +11,16 @@ use crate::{arch, buffer, exit, thread};
 #[cfg(not(target_os = "none"))]
 use crate::{control, moves};
 
-/// Rounds of destructors that a thread end has (`PTHREAD_DESTRUCTOR_ITERATIONS`). The block is given back in the last
-/// one, so that the destructors of other libraries are still traced.
+/// Rounds of destructors at a thread's end (`PTHREAD_DESTRUCTOR_ITERATIONS`). The block is given back in the last one,
+/// so the destructors of other libraries are still traced.
 const EXIT_ROUNDS: u32 = 4;
 
-/// A thread ends: called by the destructor of the key that `thread_start` sets. Records the exits of functions that
-/// will not return any more, and lets the chunk and the block go.
+/// A thread ends: the destructor of the key set by `thread_start` calls this. Records the exits of functions open for
+/// good, and lets the chunk and the block go.
 ///
 /// # Safety
 ///
-/// `block` is the block of the calling thread, as `thread_start` got it; or null, for that block.
+/// `block` is the block of the calling thread, as `thread_start` got it; null stands for it too.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
     let own = arch::thread_block();
@@ -39,11 +39,11 @@ unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
     unsafe { end(pointer) };
 }
 
-/// Records the exits of what is open in a thread, and lets its chunk and its block go.
+/// Records the exits of a thread's open functions, and lets its chunk and its block go.
 ///
 /// # Safety
 ///
-/// It is a traced thread's block, and that is the calling thread, or there is no such thread any more.
+/// It is a traced thread's block: the calling thread's, or that of one that is gone.
 pub(crate) unsafe fn end(pointer: *mut ThreadBlock) {
     // SAFETY: by this function's contract.
     let block = unsafe { &*pointer };
@@ -51,9 +51,9 @@ pub(crate) unsafe fn end(pointer: *mut ThreadBlock) {
     if arch::thread_block() == pointer {
         arch::set_thread_block(arch::UNTRACED);
     }
-    // Entries for which the table of left frames has no room keep their block, where they are found.
+    // Entries without room in the table of left frames keep their block, and are found there.
     block.limit.store(if is_empty { ptr::null_mut() } else { block.base.load(Relaxed) }, Release);
-    // The place of the next record is in the cursor or, if that is 0, was put aside.
+    // The place of the next record is in the cursor or, if it is 0, was put aside.
     let parked = block.parked_cursor.swap(0, Relaxed);
     let cursor = match block.cursor.swap(0, Relaxed) {
         0 => parked,
@@ -65,14 +65,14 @@ pub(crate) unsafe fn end(pointer: *mut ThreadBlock) {
     }
 }
 
-/// This process is the child of a fork, and the calling thread its only one: forgets the others, and what was recorded
-/// before. Functions that are open on this thread stay so. `args`, if not null, names another buffer for this process, as for
+/// This process is the child of a fork, and the calling thread its only one: forgets the others, and all earlier
+/// records. Functions open on this thread stay so. `args`, if not null, names another buffer for this process, as for
 /// init: the one before is its parent's. Returns an [`init`](crate::abi::init) status.
 ///
 /// # Safety
 ///
-/// As of `rftrace_backend_init_v10`. What the buffer before was is not the parent's memory any more: a hook that this fork has
-/// interrupted may write there.
+/// As of `rftrace_backend_init_v10`. The memory of the buffer before is no longer the parent's: a hook interrupted by
+/// this fork may write there.
 #[cfg(not(target_os = "none"))]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rftrace_backend_forked(args: *const InitArgs) -> u32 {

@@ -1,8 +1,9 @@
-//! A chunk of a buffer that somebody empties while it is filled: who finds none waits, as long as it pays.
+//! Waiting for a chunk, as long as it pays, of a buffer that somebody empties while it is filled.
 //!
-//! Waiting is spinning: a system call might end a program that may make none. It ends when a chunk is free, when recording is
-//! switched off, or when the other one has done nothing for [`Bank::wait_ticks`]. From then on, until it does something again, nobody
-//! waits, and calls are lost; who loses one does not even look for a chunk for some time, as that takes as long as the buffer is large.
+//! Waiting is spinning: a system call might end a confined program. It ends when a chunk is free, when recording is
+//! switched off, or when the other side has done nothing for [`Bank::wait_ticks`]. From then on, until the other side
+//! does something again, nobody waits, and calls are lost. After a lost call a thread does not even look for a chunk
+//! for some time: a look takes as long as the buffer is large.
 
 use core::hint;
 use core::sync::atomic::Ordering::Relaxed;
@@ -12,7 +13,7 @@ use crate::arch;
 use crate::chunk::Owned;
 use crate::control_block::{CONTROL, SWITCH};
 
-/// Ticks for which nobody looks for a chunk where there was none: a fraction of a millisecond.
+/// Ticks without a look for a chunk after one in vain: a fraction of a millisecond.
 const NONE_TICKS: u64 = 1 << 18;
 
 /// Turns of waiting between two looks.

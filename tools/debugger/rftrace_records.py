@@ -2,8 +2,8 @@
 
 import struct
 
-# What is known of src/abi/: its VERSION, which is part of a symbol's name, sizes, and offsets of fields. All else here
-# goes by these. The test `samplers::offsets_are_those_of_the_tracer` compares them with the tracer's.
+# The layout of src/abi/: its VERSION, which is part of a symbol's name, sizes, and offsets of fields. All else here goes by these.
+# The test `samplers::offsets_are_those_of_the_tracer` compares them with the tracer's.
 VERSION = 10
 CONTROL_SYMBOL = "rftrace_backend_control_v{}"
 LAYOUT = {

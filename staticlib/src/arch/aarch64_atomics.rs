@@ -1,14 +1,15 @@
-//! Atomic instructions of Armv8.1 (LSE), where the processors have them: words that all threads share are changed by one instruction there, and
-//! where many threads want them at once exclusive pairs may fail for long.
+//! Atomic instructions of Armv8.1 (LSE), if the processors have them: they change words shared by all threads in one
+//! instruction. With many threads at one word exclusive pairs may fail for long.
 //!
-//! The compiler calls a function for each atomic change in Rust (`+outline-atomics`, which build.rs sets), as it does in programs, where libgcc or
-//! compiler-builtins have it. These are the tracer's own, as it refers to nothing: no symbol of the object is global but those in `abi`, so who links it
-//! finds none of these. They are those that the tracer's code wants; one that it comes to want is an undefined symbol, which a test finds.
+//! The compiler calls a function for each atomic change in Rust (`+outline-atomics`, set by build.rs), as it does in
+//! programs, with libgcc's or compiler-builtins' functions. These are the tracer's own, as it refers to nothing: the
+//! object's only global symbols are those in `abi`, so other code linked with it finds none of these. They are the ones
+//! used by the tracer's code; if it comes to use another one, a test finds the undefined symbol.
 //!
 //! The hooks' fast paths are not concerned: their words have one writer, and they change them by exclusive pairs on all processors.
 //!
-//! A call has its operands in x0, or for a comparison in x0 (what is expected) and x1, the word's address in the next register, and gets the word as it
-//! was in x0. As libgcc's they change nothing else but x15 to x17 and the flags.
+//! A call has its operands in x0, or for a comparison in x0 (the expected word) and x1, the word's address in the next
+//! register, and gets the word from before in x0. As libgcc's they change nothing else but x15 to x17 and the flags.
 
 use core::arch::global_asm;
 use core::sync::atomic::AtomicBool;
@@ -17,8 +18,8 @@ use core::sync::atomic::Ordering::Relaxed;
 /// True if all processors have these instructions.
 static HAS_LSE: AtomicBool = AtomicBool::new(false);
 
-/// Says that all processors have the atomic instructions of Armv8.1, before there are several threads. Where threads run already, each change is by either
-/// kind, and both are atomic to each other.
+/// Tells the tracer that all processors have the atomic instructions of Armv8.1, before there are several threads. If
+/// threads run already, each change is by either kind, and both are atomic to each other.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn rftrace_backend_use_lse() {
     HAS_LSE.store(true, Relaxed);
@@ -27,7 +28,7 @@ pub(crate) extern "C" fn rftrace_backend_use_lse() {
 #[rustfmt::skip]
 global_asm!(
     ".arch_extension lse",
-    // A function: what is done with LSE, `rftrace_or_exclusive`, what is done without, `rftrace_ends`.
+    // A function: its code with LSE, `rftrace_or_exclusive`, its code without, `rftrace_ends`.
     ".macro rftrace_either name",
     ".type \\name, @function",
     ".p2align 4",
@@ -87,7 +88,7 @@ global_asm!(
     "cbnz w15, 3b",
     "rftrace_ends __aarch64_\\load\\name",
     ".endm",
-    // One name for all of them, for who looks which instructions have run.
+    // One name for all of them, to recognise their instructions among those executed.
     ".p2align 4",
     ".type rftrace_outlined_atomics, @function",
     "rftrace_outlined_atomics:",

@@ -1,4 +1,4 @@
-//! aarch64: what no Rust can say.
+//! aarch64: operations without a form in Rust.
 
 use core::arch::asm;
 #[cfg(not(target_os = "none"))]
@@ -26,7 +26,7 @@ macro_rules! address_of {
     }};
 }
 
-/// The virtual counter, which programs may read; its frequency is in CNTFRQ_EL0.
+/// The virtual counter. Programs may read it; its frequency is in CNTFRQ_EL0.
 pub(crate) fn ticks() -> u64 {
     let ticks;
     // SAFETY: reads a register.
@@ -39,13 +39,13 @@ pub(crate) fn trampoline() -> usize {
     address_of!(".Lrftrace_trampoline")
 }
 
-/// The address of T5, which functions with entry branches return to.
+/// The address of T5, the return address of functions with entry branches.
 #[cfg(not(target_os = "none"))]
 pub(crate) fn entry_trampoline() -> usize {
     address_of!(".Lrftrace_keeping_trampoline")
 }
 
-/// The address of T4, which functions return to whose result is recorded.
+/// The address of T4, the return address of functions with a recorded result.
 #[cfg(not(target_os = "none"))]
 pub(crate) fn values_trampoline() -> usize {
     address_of!(".Lrftrace_values_trampoline")
@@ -57,7 +57,7 @@ pub(crate) fn entry_values_trampoline() -> usize {
     address_of!(".Lrftrace_keeping_values_trampoline")
 }
 
-/// True if an address is that of a trampoline: an old word on a stack may also be a return address of their slow paths.
+/// True if an address is a trampoline's: an old word on a stack may also be a return address of their slow paths.
 pub(crate) fn is_trampoline(address: usize) -> bool {
     #[cfg(not(target_os = "none"))]
     if address == values_trampoline() || address == entry_trampoline() || address == entry_values_trampoline() {
@@ -70,15 +70,15 @@ pub(crate) fn is_trampoline(address: usize) -> bool {
 #[cfg(not(target_os = "none"))]
 pub(crate) static HAS_SCALABLE: AtomicBool = AtomicBool::new(false);
 
-/// Says that the processor has scalable vectors, before there are entry branches.
+/// Notes a processor with scalable vectors, before there are entry branches.
 #[cfg(not(target_os = "none"))]
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_keep_scalable() {
     HAS_SCALABLE.store(true, Relaxed);
 }
 
-/// A trampoline as a function expects it in its frame that signs its return address with key A (1), key B (3) or not at all (0). The
-/// modifier is the CFA.
+/// A trampoline as a function expects it in its frame. It signs its return address with key A (1), key B (3) or not at
+/// all (0). The modifier is the CFA.
 pub(crate) fn signed(trampoline: usize, cfa: usize, key: u64) -> usize {
     let mut address = trampoline;
     // The instructions are hints: processors without signatures do nothing.
@@ -93,7 +93,7 @@ pub(crate) fn signed(trampoline: usize, cfa: usize, key: u64) -> usize {
     address
 }
 
-/// Fills memory with zeros, without the `memset` that the compiler would call.
+/// Fills memory with zeros, without the compiler's call of `memset`.
 ///
 /// # Safety
 ///
@@ -115,22 +115,22 @@ pub(crate) unsafe fn zero(start: *mut u8, bytes: usize) {
     }
 }
 
-/// Runs `work`, which may be foreign code. The hook was called as a function that keeps no argument and no vector register.
+/// Runs `work`, perhaps foreign code. The hook was called as a function without arguments or vector registers to keep.
 pub(crate) fn keeping_vectors(work: impl FnOnce()) {
     work();
 }
 
-/// True if the calling thread has a guarded control stack (Armv9.4), which faults where a return address was changed. The
-/// instruction does nothing where there is none, also on older processors (Arm ARM, CHKFEAT).
+/// True if the calling thread has a guarded control stack (Armv9.4): it faults at a changed return address. The
+/// instruction does nothing without one, also on older processors (Arm ARM, CHKFEAT).
 pub(crate) fn has_shadow_stack() -> bool {
     const GCS: usize = 1 << 0;
     let mut features = GCS;
-    // SAFETY: reads the state of the processor; clears the bit of what is on.
+    // SAFETY: reads the state of the processor; clears the bits of active features.
     unsafe { asm!("hint #40", inout("x16") features, options(nostack, nomem, preserves_flags)) };
     features & GCS == 0
 }
 
-/// Stops the program: it is in a state from which no return is possible.
+/// Stops the program: no return is possible from its state.
 pub(crate) fn abort() -> ! {
     // SAFETY: raises an exception.
     unsafe { asm!("brk #0x7ace", options(noreturn, nostack, nomem)) }

@@ -1,8 +1,9 @@
-//! aarch64: what a function's prologue says about its frame, read backwards from its call of the hook.
+//! aarch64: the facts about a function's frame in its prologue, read backwards from its call of the hook.
 //!
-//! On aarch64 the return address has no fixed place: `[x29 + 8]` holds it while the function runs, but how far that is from
-//! the CFA (the stack pointer before the function's first instruction, and again after its `ret`) differs from function to
-//! function. The trampoline only sees the CFA, so the hook has to know the distance. It is a constant of the call site:
+//! On aarch64 the return address has no fixed place: `[x29 + 8]` holds it while the function runs, but its distance to
+//! the CFA (the stack pointer before the function's first instruction, and again after its `ret`) differs from function
+//! to function. The trampoline only sees the CFA, so the hook has to know the distance. It is a constant of the call
+//! site:
 //!
 //! ```text
 //!   GCC                               LLVM
@@ -13,9 +14,9 @@
 //!   bl   _mcount                      bl   _mcount
 //! ```
 //!
-//! This file knows nothing of the tracer, so that tests can compare what it says with `.eh_frame`.
+//! This file knows nothing of the tracer, so tests can compare its results with `.eh_frame`.
 
-/// How the return address in the frame is signed: the lowest bit says that it is, the next one by which key.
+/// The signature of the return address in the frame: the lowest bit is set if there is one, the next one tells the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     None = 0,
@@ -28,17 +29,18 @@ pub(crate) enum Key {
 pub(crate) struct Frame {
     /// CFA - x29, a multiple of 8: LLVM saves a lone d register below x29.
     pub(crate) cfa_offset: u32,
-    /// The key that the return address at `[x29 + 8]` was signed with; the modifier is the CFA.
+    /// The key of the return address at `[x29 + 8]`, by its signature; the modifier is the CFA.
     pub(crate) key: Key,
-    /// How many instructions before the one behind the call the [`DECISIVE`] ones begin that tell all this: where one of these has
-    /// signed the return address or is in front of the function, and another one of them has stored x29 and x30.
+    /// The distance of the [`DECISIVE`] instructions, from their beginning to the one behind the call, if they decide
+    /// all this: one of them has signed the return address or is in front of the function, and another one has stored
+    /// x29 and x30.
     pub(crate) decided: Option<usize>,
 }
 
-/// So many instructions in a row say what a frame is, in functions as compilers make them.
+/// So many instructions in a row decide about a frame, in functions as compilers make them.
 pub(crate) const DECISIVE: usize = 4;
 
-/// The longest prologue that is looked at, in instructions.
+/// The longest prologue to look at, in instructions.
 const LONGEST: usize = 96;
 
 const PACIASP: u32 = 0xd503_233f;
@@ -46,17 +48,18 @@ const PACIBSP: u32 = 0xd503_237f;
 const NOP: u32 = 0xd503_201f;
 const SP: u32 = 31;
 
-/// Reads the prologue. `word(i)` is the instruction `i + 1` places before the call, or `None` where nothing is mapped.
+/// Reads the prologue. `word(i)` is the instruction `i + 1` places before the call, or `None` if nothing is mapped
+/// there.
 ///
-/// `None` if there is anything that this function does not know; such a function's return is not hooked.
+/// `None` for anything unknown to this function; then the function's return is not hooked.
 pub(crate) fn decode(mut word: impl FnMut(usize) -> Option<u32>) -> Option<Frame> {
-    // sp - x29 before the instruction that is looked at; known above `add x29, sp, #n`.
+    // sp - x29 before the instruction in question; known above `add x29, sp, #n`.
     let mut sp: Option<i64> = None;
-    // Which instruction has stored x29 and x30.
+    // The instruction that stores x29 and x30.
     let mut record: Option<usize> = None;
-    // Which one is in front of the prologue, or signs the return address.
+    // The one in front of the prologue, or the signing one.
     let mut first: Option<usize> = None;
-    // `sub sp, sp, xN`: the register, and the bits of its value that are known.
+    // `sub sp, sp, xN`: the register, and the known bits of its value.
     let mut wanted: Option<(u32, i64)> = None;
     let mut key = Key::None;
 
@@ -114,7 +117,7 @@ pub(crate) fn decode(mut word: impl FnMut(usize) -> Option<u32>) -> Option<Frame
     (wanted.is_none() && cfa_offset % 8 == 0).then_some(Frame { cfa_offset, key, decided })
 }
 
-/// The bytes that a store with pre-indexing takes from the stack.
+/// The bytes taken from the stack by a store with pre-indexing.
 fn pushed(w: u32) -> Option<i64> {
     if w >> 5 & 0x1f != SP {
         return None;
@@ -159,8 +162,8 @@ fn is_bti(w: u32) -> bool {
     w & 0xffff_ff3f == 0xd503_241f
 }
 
-/// Another instruction that may have sp as its destination: add and sub with an immediate or an extended register, a logical
-/// one with an immediate, SVE's addvl and addpl; loads and stores with writeback.
+/// Another instruction with sp as a possible destination: add and sub with an immediate or an extended register, a
+/// logical one with an immediate, SVE's addvl and addpl; loads and stores with writeback.
 fn writes_sp(w: u32) -> bool {
     let to_sp = w & 0x1f == SP;
     let add = w & 0xbf80_0000 == 0x9100_0000 || w & 0xbfe0_0000 == 0x8b20_0000;

@@ -1,33 +1,33 @@
-//! aarch64 Linux: where the values of a call are, and memory that is read by the system.
+//! aarch64 Linux: the places of a call's values, and memory read by the system.
 //!
 //! Procedure Call Standard for the Arm 64-bit Architecture, 6.8 and 6.9: integers and pointers in x0 to x7, then on the stack, from the CFA
 //! on; floating-point numbers in v0 to v7; results in x0 and v0.
 //!
-//! `_mcount` is called behind the prologue, and gets the return address in x0: there no argument is where it was. The frontend asks for none
-//! of functions that call it.
+//! `_mcount` is called behind the prologue, and gets the return address in x0: by then the arguments have moved. The
+//! frontend asks for none of functions with a call of it.
 
 use core::arch::asm;
 
 /// The registers saved by a slow path: from here on x0 to x7, x8, a word of its own, and v0 to v7.
 #[derive(Clone, Copy)]
 pub(crate) struct Registers {
-    /// Where x0 is; 0 where nothing is known of registers.
+    /// The place of x0; 0 if nothing is known of registers.
     base: usize,
     /// The CFA.
     frame: usize,
 }
 
-/// Where v0 is behind x0.
+/// The place of v0 behind x0.
 const VECTORS: usize = 80;
 
 impl Registers {
-    /// Those of a function that was entered.
+    /// The registers of a function at its entry.
     #[allow(clippy::unnecessary_wraps, reason = "other processors have hooks that save none")]
     pub(crate) fn of_call(base: usize, frame: usize) -> Option<Self> {
         Some(Self { base, frame })
     }
 
-    /// Those of a function that has returned.
+    /// The registers of a returned function.
     pub(crate) fn of_return(base: usize) -> Option<Self> {
         Self::of_call(base, 0)
     }
@@ -37,11 +37,11 @@ impl Registers {
         if self.base == 0 {
             return 0;
         }
-        // SAFETY: saved by the slow path, which waits.
+        // SAFETY: the slow path has saved it, and waits.
         unsafe { *(self.base.wrapping_add(distance) as *const u64) }
     }
 
-    /// An argument, from 1 on, or where it is on the stack.
+    /// An argument, from 1 on, or its place on the stack.
     pub(crate) fn argument(self, number: usize) -> Result<u64, usize> {
         match number {
             1..=8 => Ok(self.saved(number.wrapping_sub(1).wrapping_mul(8))),
@@ -49,7 +49,7 @@ impl Registers {
         }
     }
 
-    /// Where a word of the stack is, from 1 on from the CFA.
+    /// The place of a word of the stack, from 1 on from the CFA.
     pub(crate) fn stack(self, number: usize) -> usize {
         self.frame.wrapping_add(number.wrapping_sub(1).wrapping_mul(8))
     }
@@ -70,13 +70,14 @@ impl Registers {
     }
 }
 
-/// The highest byte of a function's stack that is there for sure: below its CFA, above which the stack may end.
+/// The highest byte certain to be in a function's stack: below its CFA; the stack may end there.
 pub(crate) fn last_byte(frame: usize) -> usize {
     frame.wrapping_sub(1)
 }
 
-/// Copies memory of this process, of which some may not be there, as the system's `process_vm_readv` does for these ranges (an address and a length
-/// each), of which the second may be empty. Returns what that does: how many bytes, or an error, which is above all lengths.
+/// Copies memory of this process, perhaps not all there, as the system's `process_vm_readv` does for these ranges (an
+/// address and a length each); the second one may be empty. Returns the system's result: a number of bytes, or an error
+/// above all lengths.
 ///
 /// # Safety
 ///

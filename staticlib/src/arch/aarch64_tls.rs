@@ -1,4 +1,4 @@
-//! aarch64: what belongs to a thread in thread-local storage: where its block is, and the last sequence number of its calls.
+//! aarch64: a thread's data in thread-local storage: the place of its block, and the last sequence number of its calls.
 
 use core::arch::{asm, global_asm};
 #[cfg(target_os = "none")]
@@ -12,15 +12,16 @@ use crate::abi::ThreadBlock;
 /// ahead of it a little.
 pub(crate) const SEQUENCE_BITS: u32 = 4;
 
-/// Set in a thread's first word if it has a block: that is where its cursor is, so that one instruction tells it from 0 and UNTRACED, and records are
-/// reserved by the word itself.
+/// Set in a thread's first word if it has a block, as the word is the cursor's place then. So one instruction tells it
+/// from 0 and UNTRACED, and records are reserved by the word itself.
 pub(crate) const BLOCK_BIT: u32 = CURSOR.trailing_zeros();
 
 const CURSOR: usize = offset_of!(ThreadBlock, cursor);
 const _: () = assert!(UNTRACED_ADDRESS < 1 << BLOCK_BIT && 1 << BLOCK_BIT < align_of::<ThreadBlock>());
 
-// The two words: where the cursor of the thread's block is, and the last sequence number. Initial-exec access works in every
-// executable, static or PIE, and in shared objects loaded at start; the linker relaxes it to a constant offset where it can.
+// The two words: the place of the cursor in the thread's block, and the last sequence number. Initial-exec access works
+// in every executable, static or PIE, and in shared objects loaded at start; the linker relaxes it to a constant offset
+// if it can.
 global_asm!(
     ".pushsection .tbss.rftrace_thread_block, \"awT\", @nobits",
     ".p2align 4",
@@ -69,7 +70,8 @@ fn words() -> *mut [usize; 2] {
     address_of!("rftrace_thread_block")
 }
 
-/// Where this thread's words are, from the thread pointer on: the same in all threads. The stubs of patched entries have it.
+/// The place of this thread's words, from the thread pointer on: the same in all threads. The stubs of patched entries
+/// have it.
 #[cfg(not(target_os = "none"))]
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_words_offset() -> usize {
@@ -100,8 +102,8 @@ pub(crate) fn set_thread_block(block: *mut ThreadBlock) {
 /// Sets the block of this thread if it has none. Returns whether it was set; a signal handler may have been faster.
 pub(crate) fn set_first_thread_block(block: *mut ThreadBlock) -> bool {
     let before: usize;
-    // SAFETY: changes this thread's variable, which only the tracer uses. What comes in between the two exclusive
-    // instructions clears the monitor.
+    // SAFETY: changes this thread's variable; only the tracer uses it. Any event between the two exclusive instructions
+    // clears the monitor.
     unsafe {
         asm!(
             "2:",
@@ -120,10 +122,10 @@ pub(crate) fn set_first_thread_block(block: *mut ThreadBlock) -> bool {
     before == 0
 }
 
-/// The sequence number of a call: larger than that of any earlier one on this thread.
+/// The sequence number of a call: larger than any earlier one on this thread.
 ///
-/// The clock may stand still from one call to the next, so it is not enough. Two threads that enter functions with the same
-/// frame have handed a stack over in between, which takes longer than a tick.
+/// The clock may stand still from one call to the next, so it is not enough. Two threads that enter functions with the
+/// same frame have handed a stack over in between, which takes longer than a tick.
 pub(crate) fn sequence(now: u64) -> u64 {
     let last = words().cast::<u64>().wrapping_add(1);
     // SAFETY: the second of this thread's words.
@@ -134,7 +136,7 @@ pub(crate) fn sequence(now: u64) -> u64 {
     }
 }
 
-/// The block that lies in thread-local storage, on targets that have it there.
+/// The block in thread-local storage, on targets with blocks there.
 #[cfg(target_os = "none")]
 pub(crate) fn local_block() -> *mut ThreadBlock {
     address_of!("rftrace_local_block")

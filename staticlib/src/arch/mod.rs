@@ -1,23 +1,22 @@
 //! Code for each processor, and features of only some: nothing outside asks for the processor. The hooks themselves, and `values`, are
 //! above all else here.
 //!
-//! An entry of a return stack is named by the *frame* of its function, a word that hooks and trampolines know and that no other
-//! frame has as long as this one lives. On x86-64 it is the address of the return address, on the others the CFA. A port brings:
+//! An entry of a return stack is named by the *frame* of its function: a word known to hooks and trampolines, and no
+//! other frame's as long as this one lives. On x86-64 it is the address of the return address, on the others the CFA. A
+//! port brings:
 //!
 //! | | |
 //! |---|---|
-//! | `is_frame`, `frames`, `caller_frame`, `frame_of_pointer` | the frames of a function and of its caller, by what the hook finds |
-//! | `Slot` | where the return address of a function is that is running |
-//! | `may_be_hooked`, `may_return_to`, `reach` | what is above it on the same stack, as far as that may be read |
+//! | `is_frame`, `frames`, `caller_frame`, `frame_of_pointer` | the frames of a function and of its caller, as the hook finds them |
+//! | `Slot` | the place of a running function's return address |
 //! | `may_be_hooked`, `may_return_to`, `reach` | the words above it on the same stack, as far as they may be read |
-//! | `HAS_SLEDS` | whether some returns are told of by sleds |
 //! | `HAS_SLEDS` | true if sleds report some returns |
-//! | `trampoline`, `entry_trampoline`, `entry_values_trampoline`, `is_trampoline` | where hooked functions return to |
+//! | `trampoline`, `entry_trampoline`, `entry_values_trampoline`, `is_trampoline` | return addresses of hooked functions |
 //! | `thread_block`, `set_thread_block`, `set_first_thread_block`, `local_block` | thread-local storage |
 //! | `keeping_vectors`, `zero`, `abort` | operations without a form in Rust |
 //! | `hooks` | in assembly |
-//! | `values` | arguments and results, and where they are (`registers`); on Linux on x86-64 and aarch64, `no_values.rs` where there are none |
-//! | `interrupted` and its like | functions that an interrupt has called; `no_interrupts.rs` where there are none |
+//! | `values` | arguments and results, and their places (`registers`); on Linux on x86-64 and aarch64, elsewhere `no_values.rs` |
+//! | `interrupted` and its like | functions called by an interrupt; elsewhere `no_interrupts.rs` |
 
 use core::ptr;
 
@@ -138,8 +137,8 @@ compile_error!(
      module in staticlib/src/arch"
 );
 
-/// The block of this thread, all zero at first, where each has it in storage of its own: without an OS nobody else could give memory back when a
-/// task ends.
+/// The block of this thread, all zero at first, on targets with storage for it in each thread: without an OS nobody
+/// else could give memory back when a task ends.
 #[inline(always)]
 pub(crate) fn local_block() -> Option<*mut ThreadBlock> {
     #[cfg(target_os = "none")]
@@ -148,10 +147,12 @@ pub(crate) fn local_block() -> Option<*mut ThreadBlock> {
     None
 }
 
-/// True if there are functions whose returns are not hooked, see [`UNHOOKED`](crate::abi::UNHOOKED): addresses must leave that bit free.
+/// True if there are functions without hooked returns, see [`UNHOOKED`](crate::abi::UNHOOKED): addresses must leave its
+/// bit free.
 pub(crate) const HAS_SLEDS: bool = cfg!(all(target_arch = "x86_64", not(target_os = "none")));
 
-/// Stands for the block of a thread that is not traced (any more). The hooks take what is not above it for no block.
+/// Stands for the block of an untraced thread (also of a thread untraced by now). To the hooks nothing up to it is a
+/// block.
 pub(crate) const UNTRACED: *mut ThreadBlock = ptr::without_provenance_mut(UNTRACED_ADDRESS);
 /// As a number, for the hooks.
 pub(crate) const UNTRACED_ADDRESS: usize = 1;

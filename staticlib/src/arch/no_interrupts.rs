@@ -1,9 +1,9 @@
-//! Where the tracer knows of no interrupts: under an OS, or without the feature `interruptsafe`. As
-//! `x86_64_interrupts.rs` has it.
+//! For targets without interrupts known to the tracer: under an OS, or without the feature `interruptsafe`. The items
+//! are as in `x86_64_interrupts.rs`.
 
 use core::sync::atomic::AtomicUsize;
 
-/// A function that was called by an interrupt.
+/// A function called by an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "there is none")]
 pub(crate) enum Interrupted {

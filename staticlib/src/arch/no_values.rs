@@ -1,4 +1,4 @@
-//! Where no values are recorded: on processors and systems that have no `values.rs`.
+//! No values are recorded: for processors and systems without `values.rs`.
 
 use core::iter;
 

@@ -1,10 +1,10 @@
-//! riscv64: frames. A frame's name is its *CFA*, the stack pointer before the function's first instruction and behind its return. How
-//! far from the function's frame pointer or stack pointer that is, and where the return address lies, is read from the function's
-//! prologue. A table remembers what prologues say.
+//! riscv64: frames. A frame's name is its *CFA*, the stack pointer before the function's first instruction and behind
+//! its return. The function's prologue tells its distance from the function's frame pointer or stack pointer, and the
+//! place of the return address. A table remembers the facts of prologues.
 //!
-//! Code changes: a library is unloaded, and another one lies where it was. A wrong frame would be a wrong return. So a cell of the
-//! table does not say whose prologue it is of but how it looks: it is used only where the instructions are the same. And whatever a
-//! prologue says, a return address is there only if it is the one that the hook was called with.
+//! Code changes: a library is unloaded, and another one takes its place. A wrong frame would be a wrong return. So a
+//! cell of the table does not name the function of a prologue but describes its instructions: it is used only if they
+//! are the same. And whatever a prologue says, a return address has to equal the hook's argument.
 
 use core::mem::size_of;
 use core::sync::atomic::AtomicU64;
@@ -14,54 +14,54 @@ use super::reach::Reach;
 use super::riscv64_machine::is_trampoline;
 use super::riscv64_prologue::{self as prologue, Frame};
 
-/// log2 of the cells that remember prologues.
+/// log2 of the cells for prologues.
 pub(crate) const CELL_BITS: u32 = 12;
-/// A cell is chosen by the address behind the call, whose lowest bit is 0.
+/// The address behind the call chooses a cell; its lowest bit is 0.
 pub(crate) const CELL_SHIFT: u32 = 1;
-/// The unit in which distances are kept.
+/// The unit of distances.
 pub(crate) const OFFSET_UNIT: usize = 8;
-/// The bit of a cell that says that the CFA is told from s0, not from sp.
+/// The bit of a cell for a CFA told from s0, not from sp.
 pub(crate) const HAS_POINTER: u64 = 1 << 0;
-/// Where in a cell the distance is from that to the CFA: so that it need not be shifted to be one in bytes.
+/// The place in a cell of the distance from there to the CFA: so it need not be shifted to be one in bytes.
 pub(crate) const CFA_SHIFT: u32 = OFFSET_UNIT.trailing_zeros();
-/// Bits of that.
+/// Its bits.
 pub(crate) const CFA_BITS: u32 = 8;
-/// Where in a cell the distance is from the return address to the CFA.
+/// The place in a cell of the distance from the return address to the CFA.
 pub(crate) const RETURN_SHIFT: u32 = CFA_SHIFT + CFA_BITS;
-/// Bits of that.
+/// Its bits.
 pub(crate) const RETURN_BITS: u32 = 4;
-/// Where in a cell it is said how many halves of an instruction are between the beginning of each of the two decisive instructions and
-/// that of the last four bytes of the call.
+/// The places in a cell of two numbers of halves of an instruction: from the beginning of each of the two decisive
+/// instructions to the beginning of the last four bytes of the call.
 pub(crate) const DECISIVE_SHIFTS: [u32; 2] = [RETURN_SHIFT + RETURN_BITS, RETURN_SHIFT + RETURN_BITS + DECISIVE_BITS];
 /// Bits of each.
 pub(crate) const DECISIVE_BITS: u32 = 7;
-/// Where their fingerprint begins, up to the highest bit.
+/// The place of their fingerprint, up to the highest bit.
 pub(crate) const FINGERPRINT_SHIFT: u32 = DECISIVE_SHIFTS[1] + DECISIVE_BITS;
 /// The factor of fingerprints: an odd number without pattern, 2^64 / the golden ratio.
 pub(crate) const FINGERPRINT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Decoded prologues, by the names above; 0 in an unused cell. A cell is written whole.
 ///
-/// **Invariant**: the instructions that a cell leads to lie in the page of the call, for each call that the cell may be found for:
-/// the cell's number has the call's place in its page. So they may be read whatever lies there now. An unused cell leads to the
+/// **Invariant**: a cell's instructions lie in the page of the call, for each call that may find the cell: the cell's
+/// number has the call's place in its page. So they may be read whatever lies there now. An unused cell leads to the
 /// end of the call.
 pub(crate) static CELLS: [AtomicU64; 1 << CELL_BITS] = [const { AtomicU64::new(0) }; 1 << CELL_BITS];
 
-/// The smallest pages. A cell's number tells where in such a page a call is.
+/// The smallest pages. A cell's number tells the place of a call in such a page.
 const PAGE_BYTES: usize = 1 << 12;
 const _: () = assert!(1 << (CELL_BITS + CELL_SHIFT) >= PAGE_BYTES);
 
 /// Bytes of half an instruction.
 const HALF: usize = size_of::<u16>();
 
-/// The most by which the CFA of a function that takes any number of arguments lies above its frame pointer: it keeps seven registers there,
-/// in units of 16 bytes.
+/// The most bytes from a frame pointer up to the CFA, in a function with any number of arguments: it keeps seven
+/// registers there, in units of 16 bytes.
 const MOST_KEPT_BYTES: usize = 64;
 
-/// Where a function's frame is that has called the hook.
+/// The frame of the hook's caller.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
-    /// Where its return address is.
+    /// The place of its return address.
     pub(crate) slot: usize,
     /// Its CFA.
     pub(crate) frame: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Found {
     pub(crate) caller: usize,
 }
 
-/// The frame of the function that has called the hook, and returns to `parent_ip`.
+/// The frame of the hook's caller; it returns to `parent_ip`.
 pub(crate) fn find(child_ip: usize, stack_pointer: usize, frame_pointer: usize, parent_ip: usize) -> Option<Found> {
     let known = prologue::decode(|place| Some(half(child_ip, place)))?;
     let base = if known.has_frame_pointer { frame_pointer } else { stack_pointer };
@@ -78,7 +78,7 @@ pub(crate) fn find(child_ip: usize, stack_pointer: usize, frame_pointer: usize, 
     if slot < stack_pointer || !slot.is_multiple_of(size_of::<usize>()) {
         return None;
     }
-    // SAFETY: of the function's frame, in which its prologue stores the return address.
+    // SAFETY: of the function's frame; its prologue stores the return address there.
     if unsafe { word(slot) } != parent_ip {
         return None;
     }
@@ -89,7 +89,7 @@ pub(crate) fn find(child_ip: usize, stack_pointer: usize, frame_pointer: usize, 
     Some(Found { slot, frame, caller })
 }
 
-/// Puts what a prologue says into the table, if it fits.
+/// Puts the facts of a prologue into the table, if they fit.
 fn remember(child_ip: usize, known: &Frame) {
     let cell = CELLS.get(child_ip >> CELL_SHIFT & ((1 << CELL_BITS) - 1));
     let (Some(places), Some(cell)) = (known.decisive, cell) else {
@@ -113,11 +113,11 @@ fn remember(child_ip: usize, known: &Frame) {
     cell.store(value, Relaxed);
 }
 
-/// The half of an instruction that is so many before the end of the call.
+/// The half of an instruction so many places before the end of the call.
 fn half(child_ip: usize, place: usize) -> u16 {
     let address = child_ip.wrapping_sub(place.wrapping_mul(HALF));
-    // SAFETY: code of the running function, or what is in front of it. A program's first code is no function that calls the hook, or has
-    // other parts of the file in front of it.
+    // SAFETY: code of the running function, or the bytes in front of it. A program's first code is no function with a
+    // call of the hook, or has other parts of the file in front of it.
     unsafe { (address as *const u16).read_volatile() }
 }
 
@@ -146,19 +146,19 @@ fn fingerprint(child_ip: usize, [first, second]: [usize; 2]) -> u64 {
     (two(first) | two(second) << 32).wrapping_mul(FINGERPRINT_FACTOR) >> FINGERPRINT_SHIFT
 }
 
-/// Where the return address of a function is that is running on this thread.
+/// The place of the return address of a function running on this thread.
 #[derive(Clone, Copy)]
 pub(crate) struct Slot {
     place: usize,
 }
 
 impl Slot {
-    /// That of the function of which [`find`] has found the return address at `place`.
+    /// The slot of the function; [`find`] has found its return address at `place`.
     pub(crate) fn new(_frame: usize, place: usize, _child_ip: usize, _caller: usize) -> Self {
         Self { place }
     }
 
-    /// Where the function returns to.
+    /// The return address.
     pub(crate) fn return_address(self) -> usize {
         // SAFETY: of the running function's frame.
         unsafe { word(self.place) }
@@ -166,7 +166,7 @@ impl Slot {
 
     /// Has it return elsewhere.
     pub(crate) fn set_return_address(self, address: usize) {
-        // SAFETY: the word of the running function's frame that holds its return address, of which its return is the only user.
+        // SAFETY: the return address in the running function's frame; its return is the only user.
         unsafe { (self.place as *mut usize).write_volatile(address) };
     }
 
@@ -186,7 +186,8 @@ pub(crate) fn frames(_slot: usize, _child_ip: usize, frame: usize, caller: usize
     (frame, caller)
 }
 
-/// The frame of a caller by its frame pointer: that has the same address, or is that of a function that takes any number of arguments.
+/// The frame of a caller by its frame pointer: at the same address, or the frame of a function with any number of
+/// arguments.
 pub(crate) fn caller_frame(
     frame_pointer: usize,
     open: impl Iterator<Item = (usize, usize)>,
@@ -196,7 +197,7 @@ pub(crate) fn caller_frame(
     frames.filter(|frame| frame.wrapping_sub(frame_pointer) <= MOST_KEPT_BYTES).min().unwrap_or(frame_pointer)
 }
 
-/// The frame of a function by its frame pointer, when that is set up.
+/// The frame of a function by its frame pointer, once set up.
 pub(crate) fn frame_of_pointer(frame_pointer: usize) -> usize {
     frame_pointer
 }
@@ -211,12 +212,12 @@ pub(crate) fn may_return_to(_running: usize, _frame: usize, _address: usize) -> 
     true
 }
 
-/// How far frame pointers lead up the stack: code without them may be between, so that is not known.
+/// The reach of frame pointers up the stack: unknown, as code without them may be between.
 pub(crate) fn reach(_running: usize, frame: usize, _caller: usize) -> Reach {
     Reach { up_to: frame, is_cut: true }
 }
 
-/// An address of which the upper 16 bits are missing: 0 in programs.
+/// An address without its upper 16 bits: 0 in programs.
 pub(crate) fn whole_address(low: usize) -> usize {
     low
 }

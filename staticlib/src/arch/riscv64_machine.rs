@@ -1,11 +1,11 @@
-//! riscv64: what no Rust can say.
+//! riscv64: operations without a form in Rust.
 
 use core::arch::asm;
 
 /// The block with the trampoline, its size and alignment, as its unwind information has it.
 pub(crate) const TRAMPOLINE_BYTES: usize = 1024;
 
-/// The clock that all cores share, which programs may read on Linux.
+/// The clock of all cores. Programs may read it on Linux.
 pub(crate) fn ticks() -> u64 {
     let ticks;
     // SAFETY: reads a register.
@@ -32,12 +32,12 @@ pub(crate) fn entry_trampoline() -> usize {
     trampoline()
 }
 
-/// True if an address is that of T: an old word on a stack may also be a return address of its slow path.
+/// True if an address is T's: an old word on a stack may also be a return address of its slow path.
 pub(crate) fn is_trampoline(address: usize) -> bool {
     address == trampoline()
 }
 
-/// Fills memory with zeros, without the `memset` that the compiler would call.
+/// Fills memory with zeros, without the compiler's call of `memset`.
 ///
 /// # Safety
 ///
@@ -60,18 +60,18 @@ pub(crate) unsafe fn zero(start: *mut u8, bytes: usize) {
     }
 }
 
-/// Runs `work`, which may be foreign code. The hook was called as a function that keeps no argument.
+/// Runs `work`, perhaps foreign code. The hook was called as a function without arguments to keep.
 pub(crate) fn keeping_vectors(work: impl FnOnce()) {
     work();
 }
 
-/// True if the calling thread has a shadow stack (Zicfiss). The instruction that tells is illegal on processors without; Linux gives
-/// one only to programs that were built for it.
+/// True if the calling thread has a shadow stack (Zicfiss). The instruction to ask with is illegal on processors
+/// without; Linux gives one only to programs built for it.
 pub(crate) fn has_shadow_stack() -> bool {
     false
 }
 
-/// Stops the program: it is in a state from which no return is possible.
+/// Stops the program: no return is possible from its state.
 pub(crate) fn abort() -> ! {
     // SAFETY: raises an exception.
     unsafe { asm!("unimp", options(noreturn, nostack, nomem)) }

@@ -1,8 +1,9 @@
-//! riscv64: what a function's prologue says about its frame, read from the code before its call of the hook.
+//! riscv64: the facts about a function's frame in its prologue, read from the code before its call of the hook.
 //!
-//! The return address lies in the frame while the function runs, and the trampoline sees the CFA: the stack pointer before the function's
-//! first instruction, and again after its `ret`. Functions with a frame pointer, s0, have both at fixed distances from it, which are
-//! others in functions that take any number of arguments, as these keep their arguments' registers above:
+//! The return address lies in the frame while the function runs, and the trampoline sees the CFA: the stack pointer
+//! before the function's first instruction, and again after its `ret`. Functions with a frame pointer, s0, have both at
+//! fixed distances from it. These are others in functions with any number of arguments, as they keep their arguments'
+//! registers above:
 //!
 //! ```text
 //!   GCC and LLVM                                 GCC, any number of arguments   GCC without frame pointer
@@ -14,42 +15,44 @@
 //!   call _mcount                                 call _mcount                   call _mcount
 //! ```
 //!
-//! Large frames without frame pointer are taken in two steps, the second one by a register that is set before.
+//! Large frames without frame pointer are taken in two steps, the second one by a register set before.
 //!
-//! Instructions have two or four bytes, so they can only be read forwards. Where a function begins is not known: each place before the
-//! call at which the stack pointer is lowered may be it. It is the nearest from where one comes to the call, instruction by instruction, past
-//! a store of ra. (Compilers put a few stores and constants between both, none of which has a half that lowers the stack pointer.)
+//! Instructions have two or four bytes, so they can only be read forwards. The beginning of a function is not known: it
+//! may be any place before the call with a lowering of the stack pointer. It is the nearest one with a way to the call,
+//! instruction by instruction, past a store of ra. (Compilers put a few stores and constants between both; none of
+//! their halves lowers the stack pointer.)
 //!
-//! This file knows nothing of the tracer, so that tests can compare what it says with `.eh_frame`.
+//! This file knows nothing of the tracer, so tests can compare its results with `.eh_frame`.
 
 /// The frame of a function while the hook runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     /// True if distances are from s0; else they are from sp.
     pub(crate) has_frame_pointer: bool,
-    /// How far above that the CFA is, in bytes.
+    /// The distance from there up to the CFA, in bytes.
     pub(crate) cfa_offset: u32,
-    /// How far below the CFA the return address is, in bytes.
+    /// The distance from the CFA down to the return address, in bytes.
     pub(crate) return_offset: u32,
-    /// How many halves of an instruction before the call's end the two instructions begin that tell all this, if two do: the one that
-    /// lowers the stack pointer, and the one that sets the frame pointer, or where none does, that stores ra.
+    /// The distances of the two decisive instructions, in halves of one, from their beginning to the call's end, if
+    /// there are two: the one that lowers the stack pointer, and the one that sets the frame pointer, or without a
+    /// frame pointer the one that stores ra.
     pub(crate) decisive: Option<[usize; 2]>,
 }
 
-/// The longest prologue that is looked at, in halves of an instruction.
+/// The longest prologue to look at, in halves of an instruction.
 const LONGEST: usize = 120;
 
 const RA: u32 = 1;
 const SP: u32 = 2;
 const S0: u32 = 8;
 
-/// Reads the prologue. `half(i)` is the half of an instruction `i` places before the end of the call, from 1 on, or `None` where nothing
-/// is mapped.
+/// Reads the prologue. `half(i)` is the half of an instruction `i` places before the end of the call, from 1 on, or
+/// `None` if nothing is mapped there.
 ///
-/// `None` if there is anything that this function does not know; such a function's return is not hooked.
+/// `None` for anything unknown to this function; then the function's return is not hooked.
 pub(crate) fn decode(mut half: impl FnMut(usize) -> Option<u16>) -> Option<Frame> {
     for start in 1..=LONGEST {
-        half(start)?; // what is mapped ends here
+        half(start)?; // nothing is mapped before
         if matches!(instruction(&mut half, start), Some(Instruction { effect: Effect::MoveSp(bytes), .. }) if bytes < 0)
             && let Some(frame) = decode_from(&mut half, start)
         {
@@ -61,12 +64,13 @@ pub(crate) fn decode(mut half: impl FnMut(usize) -> Option<u16>) -> Option<Frame
 
 /// The same for a prologue that begins there.
 fn decode_from(half: &mut impl FnMut(usize) -> Option<u16>, start: usize) -> Option<Frame> {
-    // CFA - sp; CFA - the place of the return address, and where that is stored; CFA - s0, and where that is set.
+    // CFA - sp; CFA - the place of the return address, with the place of its store; CFA - s0, with the place of its
+    // setting.
     let mut depth: i64 = 0;
     let mut n_moves = 0;
     let mut stored: Option<(i64, usize)> = None;
     let mut pointer: Option<(i64, usize)> = None;
-    // A register whose value is known: large frames are taken from the stack by one, which may be set directly before.
+    // A register with a known value: large frames are taken from the stack by one, perhaps set directly before.
     let before = [2, 1].into_iter().find_map(|halves| {
         let found = instruction(half, start.wrapping_add(halves)).filter(|found| found.halves == halves);
         found.and_then(
@@ -79,7 +83,7 @@ fn decode_from(half: &mut impl FnMut(usize) -> Option<u16>, start: usize) -> Opt
         let Instruction { halves, effect } = instruction(half, place)?;
         let next = place.checked_sub(halves)?;
         if let Effect::Write(register) | Effect::Set(register, _) | Effect::Add(register, _) = effect {
-            // With a frame pointer it does not matter what becomes of sp.
+            // With a frame pointer changes of sp do not matter.
             let is_lost = match register {
                 SP => pointer.is_none(),
                 S0 => pointer.is_some(),
@@ -93,7 +97,7 @@ fn decode_from(half: &mut impl FnMut(usize) -> Option<u16>, start: usize) -> Opt
         match effect {
             Effect::Call if next == 0 => break,
             Effect::Call | Effect::Leave => return None,
-            // There may be a loop that touches each page of the frame.
+            // There may be a loop to touch each page of the frame.
             Effect::Branch if pointer.is_none() => return None,
             Effect::MoveSp(_) | Effect::AddToSp(_) if pointer.is_some() => {}
             Effect::MoveSp(bytes) => {
@@ -232,10 +236,12 @@ fn long(w: u32) -> Effect {
         0x23 if function == 3 && source == SP && w >> 20 & 31 == RA => {
             Effect::StoreRa(i64::from(w as i32 >> 25 << 5 | register as i32)) // sd
         }
-        // Branches, stores, stores of floating-point numbers and vectors, fences, what of those has no register as its result.
+        // Branches; stores and fences; floating-point and vector instructions without an integer register as their
+        // result.
         0x63 => Effect::Branch,
         0x23 | 0x27 | 0x0f | 0x07 | 0x43 | 0x47 | 0x4b | 0x4f => Effect::Other,
-        // Comparisons and moves to s0 have such a result; others that seem to change sp, ra or s0 change f1, f2 or f8.
+        // Comparisons and moves to s0 have such a result; others only seem to change sp, ra or s0: they change f1, f2
+        // or f8.
         0x53 => match w >> 27 {
             0x14 | 0x18 | 0x1c => Effect::Write(register),
             _ => Effect::Other,

@@ -1,4 +1,4 @@
-//! riscv64: what belongs to a thread in thread-local storage: where its block is, and the last sequence number of its calls.
+//! riscv64: a thread's data in thread-local storage: the place of its block, and the last sequence number of its calls.
 
 use core::arch::{asm, global_asm};
 
@@ -50,8 +50,8 @@ pub(crate) fn set_thread_block(block: *mut ThreadBlock) {
 /// Sets the block of this thread if it has none. Returns whether it was set; a signal handler may have been faster.
 pub(crate) fn set_first_thread_block(block: *mut ThreadBlock) -> bool {
     let before: usize;
-    // SAFETY: changes this thread's variable, which only the tracer uses. A handler that comes in between takes the reservation
-    // away, or leaves a value that is not 0.
+    // SAFETY: changes this thread's variable; only the tracer uses it. A handler in between takes the reservation away,
+    // or leaves a value other than 0.
     unsafe {
         asm!(
             "2:",
@@ -70,10 +70,10 @@ pub(crate) fn set_first_thread_block(block: *mut ThreadBlock) -> bool {
     before == 0
 }
 
-/// The sequence number of a call: larger than that of any earlier one on this thread.
+/// The sequence number of a call: larger than any earlier one on this thread.
 ///
-/// The clock may stand still from one call to the next, so it is not enough. Two threads that enter functions with the same
-/// frame have handed a stack over in between, which takes longer than a tick.
+/// The clock may stand still from one call to the next, so it is not enough. Two threads that enter functions with the
+/// same frame have handed a stack over in between, which takes longer than a tick.
 pub(crate) fn sequence(now: u64) -> u64 {
     let last = words().cast::<u64>().wrapping_add(1);
     // SAFETY: the second of this thread's words.

@@ -1,10 +1,11 @@
-//! Arguments and results: what is recorded of a call whose action says so, see [`value`].
+//! Arguments and results: the values recorded for a call if its action says so, see [`value`].
 //!
-//! A value is read where the calling convention has it, whatever the program is about to do with it. What a pointer points to is read
-//! without trust: directly from the running function's own stack, and from memory of which the frontend says that it stays; all else by
-//! the system, which tells where there is nothing. A pointer that leads nowhere is recorded as text, `<0x10>`.
+//! A value is read at its place by the calling convention, whatever the program is about to do with it. Pointers are
+//! followed without trust: directly within the running function's own stack, and within memory that stays by the
+//! frontend's word; the system reads all else, and tells of missing memory. A pointer to nowhere is recorded as text,
+//! `<0x10>`.
 //!
-//! Not here: which values are wanted (the frontend's table), and how they are reserved and written (`buffer`).
+//! Not here: the choice of values (the frontend's table), and how they are reserved and written (`buffer`).
 
 use core::mem::{MaybeUninit, size_of};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -28,10 +29,10 @@ const WORD: usize = size_of::<u64>();
 
 /// The values of a call or a return, as items.
 pub(crate) struct Values {
-    /// The items, and then a word of zeros as soon as all are there. Before that there is one of which not all counts.
+    /// The items, and then a word of zeros as soon as all are there. Before, one of them may count only in part.
     bytes: MaybeUninit<[u8; MAX_BYTES + 2 * WORD]>,
     n_bytes: usize,
-    /// Where the block that was read last lies in the bytes.
+    /// The place in the bytes of the block read last.
     block: [usize; 2],
 }
 
@@ -39,7 +40,7 @@ pub(crate) struct Values {
 #[derive(Clone, Copy)]
 pub(crate) struct Site(&'static ValueSite);
 
-/// That of the function that hooks know by `child_ip`, if its `action` says that there is one.
+/// The values of the function known to hooks by `child_ip`, if its `action` says so.
 pub(crate) fn site(action: u8, child_ip: usize) -> Option<Site> {
     if !matches!(action, action::RECORD_VALUES | action::INTO_VALUES) {
         return None;
@@ -47,17 +48,17 @@ pub(crate) fn site(action: u8, child_ip: usize) -> Option<Site> {
     find_site(child_ip)
 }
 
-/// The values to read of a function, and the memory that may be read directly for them.
+/// The values to read of a function, and the memory to read directly for them.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
     site: &'static ValueSite,
     registers: Registers,
-    /// Of the stack, from where the function has its own to the end of the page in which its last byte is.
+    /// The stack, from the function's own part to the end of the page with its last byte.
     stack: [usize; 2],
 }
 
 impl Wanted {
-    /// Those of a function. `frame` names its frame, `stack_pointer` is below that.
+    /// The values of a function. `frame` names its frame, `stack_pointer` is below the frame.
     fn new(Site(site): Site, registers: Registers, stack_pointer: usize, frame: usize) -> Self {
         let stack = [stack_pointer, (last_byte(frame) | (PAGE - 1)).wrapping_add(1)];
         Self { site, registers, stack }
@@ -73,7 +74,7 @@ impl Wanted {
         Some(Self::new(find_site(child_ip)?, Registers::of_return(registers)?, frame, frame))
     }
 
-    /// The address that the function is to return to, if its return is looked at.
+    /// The new return address of the function, if its return is looked at.
     pub(crate) fn trampoline(self) -> Option<usize> {
         (self.site.n_result != 0 || watch::has_returns(self.site)).then(super::values_trampoline)
     }
@@ -85,16 +86,16 @@ impl Wanted {
         }
     }
 
-    /// It has returned, and that is recorded. `entered` is when it began.
+    /// It has returned, and the return is recorded. It was entered at `entered`.
     pub(crate) fn returned(self, thread: u32, entered: u64) {
         if self.site.n_watches != 0 {
             watch::returned(self.site, thread, entered);
         }
     }
 
-    /// Memory that can be read directly.
+    /// Directly readable memory.
     fn direct(self) -> impl Iterator<Item = [usize; 2]> {
-        // SAFETY: null, or a table that stays mapped.
+        // SAFETY: null, or a table mapped for good.
         let table = unsafe { CONTROL.filter.values.load(Acquire).as_ref() };
         let (first, n_ranges) = table.map_or((ptr::null(), 0), |table| (table.constant, table.n_constant));
         // SAFETY: so many are there.
@@ -103,8 +104,8 @@ impl Wanted {
     }
 }
 
-/// A function is about to be called: does what is to be done before it is known whether the call is recorded. Returns how many levels are from
-/// there on, see [`ValueSite::levels`].
+/// A function is about to be called: does the work due before the decision to record the call. Returns the number of
+/// levels from there on, see [`ValueSite::levels`].
 pub(crate) fn before(site: Option<Site>) -> u32 {
     let Some(Site(site)) = site else { return 0 };
     if site.n_watches != 0 {
@@ -113,9 +114,9 @@ pub(crate) fn before(site: Option<Site>) -> u32 {
     site.levels
 }
 
-/// The site of the function that hooks know by `child_ip`.
+/// The site of the function known to hooks by `child_ip`.
 fn find_site(child_ip: usize) -> Option<Site> {
-    // SAFETY: null, or a table that stays mapped.
+    // SAFETY: null, or a table mapped for good.
     let table = unsafe { CONTROL.filter.values.load(Acquire).as_ref() }?;
     let (mut low, mut high) = (0, table.n_sites);
     while low < high {
@@ -139,13 +140,13 @@ impl Values {
     /// None yet.
     #[inline(always)]
     pub(crate) fn new() -> Self {
-        // Of a constant the compiler would make zeros of the bytes too, by a `memset` that there is none of.
+        // From a constant the compiler would zero the bytes too, by a `memset`, and there is none.
         Self { bytes: MaybeUninit::uninit(), n_bytes: hint::black_box(0), block: [0; 2] }
     }
 
     /// How many records they take.
     pub(crate) fn n_units(&self) -> usize {
-        // They are at most MAX_BYTES: `div_ceil` would look at what is left.
+        // They are at most MAX_BYTES: `div_ceil` would look at the remainder.
         self.n_bytes.wrapping_add(UNIT_BYTES - 1) / UNIT_BYTES
     }
 
@@ -180,7 +181,7 @@ impl Values {
         self.end_at(self.n_bytes);
     }
 
-    /// Adds the item of a value. That of one that is in a register is done here, as most are; all else by functions of their own.
+    /// Adds the item of a value. Values in registers are done here, as most are; all else by functions of their own.
     #[inline(always)]
     fn read(&mut self, wanted: Wanted, code: u16) {
         self.put(u64::from(code), 2);
@@ -195,7 +196,7 @@ impl Values {
         }
     }
 
-    /// Adds the text that a word points to.
+    /// Adds the text at a pointer.
     #[inline(never)]
     fn put_pointed(&mut self, wanted: Wanted, code: u16, word: u64) {
         match code >> FORM_SHIFT & FORM_MASK {
@@ -228,7 +229,7 @@ impl Values {
         self.block = [first, self.n_bytes];
     }
 
-    /// The value itself, or the address of what is wanted.
+    /// The value itself, or the address of the wanted data.
     #[inline(always)]
     fn word(&self, wanted: Wanted, code: u16) -> u64 {
         let number = usize::from(code >> NUMBER_SHIFT & NUMBER_MASK);
@@ -251,13 +252,13 @@ impl Values {
         }
     }
 
-    /// A word of the block that was read last; 0 where it was not read.
+    /// A word of the block read last; 0 if it was not read.
     fn word_of_block(&self, number: usize) -> u64 {
         let at = self.block[0].wrapping_add(number.wrapping_mul(8));
         if at.wrapping_add(8) > self.block[1] {
             return 0;
         }
-        // SAFETY: below the end of the block, whose bytes are written.
+        // SAFETY: below the end of the block; its bytes are written.
         unsafe { self.at(at).cast::<u64>().read_unaligned() }
     }
 
@@ -269,7 +270,7 @@ impl Values {
         self.word(wanted, if code & LENGTH_FIRST == 0 { place.wrapping_add(one) } else { place.wrapping_sub(one) })
     }
 
-    /// Adds the bytes that a structure of three words owns.
+    /// Adds the bytes owned by a structure of three words.
     fn put_owned(&mut self, wanted: Wanted, address: usize, which: u16) {
         let first = usize::from(which >> 1);
         let second = first.wrapping_add(1).wrapping_add(usize::from(which & 1));
@@ -287,7 +288,7 @@ impl Values {
         }
     }
 
-    /// Where a byte is.
+    /// The address of a byte.
     fn at(&self, place: usize) -> *const u8 {
         self.bytes.as_ptr().cast::<u8>().wrapping_add(place)
     }
@@ -311,7 +312,7 @@ impl Values {
         unsafe { self.at_mut(n_bytes).cast::<u64>().write_unaligned(0) };
     }
 
-    /// Adds the length and the bytes of a string: of `known` bytes, or that ends with a NUL.
+    /// Adds the length and the bytes of a string: of `known` bytes, or up to a NUL.
     fn put_string(&mut self, wanted: Wanted, address: usize, known: Option<usize>) {
         if known == Some(0) {
             return self.put(0, 2);
@@ -346,7 +347,7 @@ impl Values {
         self.put_length(first);
     }
 
-    /// Puts before `first`, and not over what is there, how many bytes there are.
+    /// Puts the number of bytes before `first`, over nothing else.
     fn put_length(&mut self, first: usize) {
         let length = self.n_bytes.wrapping_sub(first) as u16;
         // SAFETY: the two bytes before `first`, which were left out.
@@ -366,7 +367,7 @@ impl Values {
     }
 }
 
-/// Reads as many bytes as can be read, `n_bytes` at the most; maybe no more behind a NUL if that is the end. Returns how many that were.
+/// Reads as many bytes as possible, `n_bytes` at the most; of text maybe none behind a NUL. Returns their number.
 ///
 /// # Safety
 ///
@@ -374,9 +375,9 @@ impl Values {
 unsafe fn read(wanted: Wanted, address: usize, to: *mut u8, n_bytes: usize, is_text: bool) -> usize {
     let range = wanted.direct().find(|range| range[0] <= address && address < range[1]);
     let n_direct = range.map_or(0, |[_, end]| n_bytes.min(end.wrapping_sub(address)));
-    // SAFETY: memory that is there, by the frontend's word or because it is the running function's stack.
+    // SAFETY: the memory is there, by the frontend's word or as the running function's stack.
     let (n_copied, is_ended) = unsafe { copy(address, to, n_direct, is_text) };
-    // The bytes behind that may be readable too.
+    // The bytes behind may be readable too.
     let n_others = n_bytes.wrapping_sub(n_copied);
     if is_ended || n_others == 0 || CONTROL.filter.confined.load(Relaxed) != 0 {
         return n_copied;
@@ -386,7 +387,7 @@ unsafe fn read(wanted: Wanted, address: usize, to: *mut u8, n_bytes: usize, is_t
     n_copied.wrapping_add(n_remote)
 }
 
-/// Reads memory that may not be there: as many bytes as there are. It costs two system calls, and no signal is raised.
+/// Reads memory as far as it is there. It costs two system calls, and no signal is raised.
 ///
 /// # Safety
 ///
@@ -400,8 +401,8 @@ unsafe fn read_remote(address: usize, to: *mut u8, n_bytes: usize) -> usize {
     if result > n_bytes { 0 } else { result }
 }
 
-/// Copies bytes; none behind the word in which a NUL is, if that is the end. Returns how many, and whether there was that end. The reads are
-/// volatile as others may write there.
+/// Copies bytes; of text none behind the word with a NUL. Returns their number, and true if there was a NUL. The reads
+/// are volatile as others may write there.
 ///
 /// # Safety
 ///
@@ -454,7 +455,7 @@ unsafe fn length(text: *const u8) -> usize {
     }
 }
 
-/// Has its lowest bit where the first byte that is 0 has its highest one; 0 if none is.
+/// Its lowest set bit is the highest bit of the first zero byte; 0 if there is none.
 fn zeros(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 0xff;
     word.wrapping_sub(ONES) & !word & ONES << 7

@@ -1,10 +1,12 @@
 //! The rule for return addresses in the unwind information of trampolines, for all processors.
 
-// The rule for the return address of a trampoline: a DWARF expression that looks for the entry of a frame in the return stacks of all threads. What stands on
-// its stack is beside, right end on top: the CFA; the frame; T, where the block of the trampolines begins; whether this is the second pass.
+// The rule for the return address of a trampoline: a DWARF expression to find the entry of a frame in the return stacks
+// of all threads. Its stack is noted beside, right end on top: the CFA; the frame; T, the beginning of the trampolines'
+// block; the flag of the second pass.
 //
-// `rule` is the column of the return address, and how many bytes follow. `frame` and `block` push the frame and T. `list` is how far from T the distance to
-// the list of threads is kept (ULEB128); `mask` the upper byte of what makes T of an address in the block. Jumps stay within what is the same for all.
+// `rule` is the column of the return address, and the number of bytes to follow. `frame` and `block` push the frame and
+// T. `list` is the place of the distance to the list of threads, from T on (ULEB128); `mask` the upper byte of the mask
+// for an address in the block to give T. Jumps stay within the common part.
 macro_rules! walk_return_stacks {
     (rule = $rule:literal, frame = $frame:literal, block = $block:literal, list = $list:literal, mask = $mask:literal) => {
         concat!(
@@ -40,7 +42,7 @@ macro_rules! walk_return_stacks {
             ".cfi_escape 0x15, 0x05, 0x2d, 0x28, 0x84, 0x00\n", // pick 5, lt, bra next
             ".cfi_escape 0x12, 0x09, 0xe8, 0x22, 0x06\n", // dup, const1s -24, plus, deref: frame of the innermost entry
             ".cfi_escape 0x15, 0x05, 0x2b, 0x28, 0x79, 0x00\n", // pick 5, gt, bra next
-            // Binary search for the last entry whose frame is not below ours.
+            // Binary search for the last entry with a frame not below ours.
             ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x16\n", // over, plus 16, deref, swap .. block lo hi
             // bs: lo = base, hi = p at first
             ".cfi_escape 0x12, 0x15, 0x02, 0x1c, 0x12\n", // dup, pick 2, minus, dup .. lo hi n n

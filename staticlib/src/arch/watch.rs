@@ -1,5 +1,5 @@
-//! Calls at which something is done: somebody is told that a function was called, or that a call of it took long; or recording goes on
-//! or stops. What is done by whom is told is not done here: a hook leaves a note, and the program goes on.
+//! Calls with an action: somebody is told of a call, or of a long one, of a function; or recording goes on or stops.
+//! Nothing else is done here: a hook leaves a note, and the program goes on.
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
@@ -11,14 +11,14 @@ use crate::filter;
 /// [`Noticed::tsc`](crate::abi::Noticed::tsc) while it is written.
 const WRITING: u64 = 1;
 
-/// A call is about to begin: what is recorded from it on.
+/// A call is about to begin: pauses recording from it on, or goes on with it.
 #[cold]
 pub(crate) fn before(site: &ValueSite) {
     for watch in watches(site) {
         match watch.action {
             watch::ON => filter::pause(false),
             watch::OFF => filter::pause(true),
-            // Nothing will be recorded behind which it could be done.
+            // No record will follow that it could wait for.
             watch::FINISH if filter::is_paused() => control_block::stop(),
             _ => {}
         }
@@ -42,7 +42,7 @@ pub(crate) fn begun(site: &ValueSite, thread: u32) {
     }
 }
 
-/// A call that began at `entered` has returned, and that is recorded.
+/// A call that began at `entered` has returned, and its return is recorded.
 #[cold]
 pub(crate) fn returned(site: &ValueSite, thread: u32, entered: u64) {
     let ticks = arch::ticks().saturating_sub(entered);
@@ -71,12 +71,12 @@ fn watches(site: &ValueSite) -> impl Iterator<Item = &Watch> {
     (0..site.n_watches).map(move |place| unsafe { &*first.wrapping_add(place) })
 }
 
-/// Leaves a note, unless there is one that nobody has seen. Not while recording is off, as in the child of a fork that is not recorded.
+/// Leaves a note, unless there is an unseen one. Not while recording is off, as in the unrecorded child of a fork.
 fn tell(watch: &Watch, thread: u32, lasted: u64) {
     if SWITCH.state(Relaxed) == enabled::OFF {
         return;
     }
-    // SAFETY: null, or memory that stays mapped; it consists of atomics.
+    // SAFETY: null, or mapped for good; it consists of atomics.
     let Some(noticed) = (unsafe { CONTROL.filter.noticed.load(Relaxed).as_ref() }) else { return };
     if noticed.tsc.compare_exchange(0, WRITING, AcqRel, Relaxed).is_ok() {
         noticed.number.store(watch.number, Relaxed);

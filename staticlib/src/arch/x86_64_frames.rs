@@ -11,19 +11,19 @@ use super::reach::{MAX_FRAME_BYTES, Reach};
 /// The smallest page.
 const PAGE_BYTES: usize = 4096;
 
-/// Where the return address of a function is that is running on this thread.
+/// The place of the return address of a function running on this thread.
 #[derive(Clone, Copy)]
 pub(crate) struct Slot {
     frame: usize,
 }
 
 impl Slot {
-    /// That of the function with this frame, which is all that it takes.
+    /// The slot of the function with this frame; it needs nothing else.
     pub(crate) fn new(frame: usize, _parent_loc: usize, _child_ip: usize, _further: usize) -> Self {
         Self { frame }
     }
 
-    /// Where the function returns to.
+    /// The return address.
     pub(crate) fn return_address(self) -> usize {
         return_address(self.frame)
     }
@@ -39,17 +39,17 @@ impl Slot {
     }
 }
 
-/// True if a function whose return address should be at `parent_loc` has a frame there.
+/// True if a function has a frame with its return address at `parent_loc`.
 pub(crate) fn is_frame(parent_loc: usize, _child_ip: usize, stack_pointer: usize) -> bool {
     parent_loc >= stack_pointer && parent_loc.is_multiple_of(align_of::<usize>())
 }
 
-/// The frame of a function by its frame pointer, when that is set up.
+/// The frame of a function by its frame pointer, once set up.
 pub(crate) fn frame_of_pointer(frame_pointer: usize) -> usize {
     frame_pointer.wrapping_add(size_of::<usize>())
 }
 
-/// The frame of a caller: that which its frame pointer tells.
+/// The frame of a caller: the one told by its frame pointer.
 pub(crate) fn caller_frame(
     told: usize,
     _open: impl Iterator<Item = (usize, usize)>,
@@ -58,30 +58,31 @@ pub(crate) fn caller_frame(
     told
 }
 
-/// Where the function with this frame, which is running on this thread, returns to.
+/// The return address of the function with this frame, running on this thread.
 fn return_address(frame: usize) -> usize {
     word(frame).load(Relaxed)
 }
 
-/// True if the function with this frame, which is running on this thread, will return to a trampoline.
+/// True if the function with this frame, running on this thread, will return to a trampoline.
 fn is_hooked(frame: usize) -> bool {
     let address = return_address(frame);
     is_trampoline(address) || is_interrupt_trampoline(address)
 }
 
-/// The same for any frame, when that of `running` runs: only what is in the same page above it is known to be there, and looked
-/// at. All others may.
+/// The same for any frame, while `running` is the running one: only words in the same page above it are known to be
+/// there, and looked at. All others may.
 pub(crate) fn may_be_hooked(running: usize, frame: usize) -> bool {
     !is_there(running, frame) || is_hooked(frame)
 }
 
-/// True if any frame may be that of a function which returns there, when that of `running` runs: as [`may_be_hooked`].
+/// True if any frame may be of a function with this return address, while `running` is the running one: as
+/// [`may_be_hooked`].
 pub(crate) fn may_return_to(running: usize, frame: usize, address: usize) -> bool {
     !is_there(running, frame) || return_address(frame) == address
 }
 
-/// How far frame pointers lead up the stack on which `running` runs: from `frame`, which is on it, to that of its caller and so
-/// on. `caller` is that of the caller of `running`. What is not in the page of `running` is not read.
+/// The reach of frame pointers up the stack of `running`: from `frame`, which is on it, to its caller's and so on.
+/// `caller` is the frame of the caller of `running`. Only the page of `running` is read.
 pub(crate) fn reach(running: usize, frame: usize, caller: usize) -> Reach {
     let mut up_to = frame;
     loop {
@@ -110,22 +111,22 @@ fn is_there(running: usize, place: usize) -> bool {
 
 /// The word in a slot.
 fn word(frame: usize) -> &'static AtomicUsize {
-    // SAFETY: a word of the stack on which this thread runs, at or above a frame that is running. Of a return address the
-    // function's return is the only user.
+    // SAFETY: a word of this thread's stack, at or above a running frame. A return address has only one user, the
+    // function's return.
     unsafe { &*(frame as *const AtomicUsize) }
 }
 
 /// The sequence number of a call: of two entries with one frame the later one has the larger number.
 ///
-/// The time stamp counter is one: between two calls that have the same frame lies a whole hook, or a switch of
-/// threads, which take more than the few cycles in which it may stand still, and Linux lets no program use it where
-/// processors disagree by more than such a switch takes.
+/// The time stamp counter is one: between two calls with the same frame lies a whole hook, or a switch of threads. Both
+/// take more than the few cycles in which it may stand still, and Linux lets no program use it if processors disagree
+/// by more than such a switch takes.
 pub(crate) fn sequence(now: u64) -> u64 {
     now
 }
 
-/// An address of which the upper 16 bits are missing.
+/// An address without its upper 16 bits.
 pub(crate) fn whole_address(low: usize) -> usize {
-    // Bit 47 is that of all above.
+    // Bit 47 equals all above.
     ((low << 16) as isize >> 16) as usize
 }

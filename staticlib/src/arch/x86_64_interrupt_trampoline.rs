@@ -1,4 +1,4 @@
-//! x86-64 without OS: where hooked interrupt handlers return to.
+//! x86-64 without OS: the return address of hooked interrupt handlers.
 
 use core::arch::global_asm;
 use core::mem::{offset_of, size_of};
@@ -20,7 +20,7 @@ global_asm!(
     "push rcx",
     "push rdx",
     "push r11",
-    // The frame from which the interrupted code goes on.
+    // The frame to go on at in the interrupted code.
     "mov eax, cs",
     "mov [rsp + 40 + {cs}], rax",
     "mov rax, [rsp + 32]",

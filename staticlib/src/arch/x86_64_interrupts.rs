@@ -1,8 +1,8 @@
-//! x86-64 without OS: functions that an interrupt has called, and that return with `iretq`.
+//! x86-64 without OS: functions called by an interrupt, with `iretq` as their return.
 //!
-//! The processor pushes a frame of five words, and for some exceptions an error code, then the function's prologue calls
-//! the hook. What the hook takes for the return address is the frame's instruction pointer, the error code, or a word that
-//! the compiler pushed to align the stack:
+//! The processor pushes a frame of five words, and for some exceptions an error code, then the function's prologue
+//! calls the hook. The hook takes for the return address the frame's instruction pointer, the error code, or a word
+//! pushed by the compiler to align the stack:
 //!
 //! ```text
 //!   higher addresses
@@ -17,35 +17,35 @@
 //!   | saved rbp                | <- rbp while the hook of mcount runs
 //! ```
 //!
-//! Such a function must not return to T, which counts on the state at a `ret`. There are two ways to record it:
+//! Such a function must not return to T: T counts on the state at a `ret`. There are two ways to record it:
 //!
-//! - Interrupts of devices and `int n` (vectors from 32 on) that have interrupted code of the same privilege: RIP in the
-//!   frame is replaced by the interrupt trampoline, which keeps every register and flag and the red zone below the
-//!   interrupted stack pointer. The interrupt flag in the frame is cleared, and the trampoline's own `iretq` brings it back.
-//! - Exceptions (vectors below 32): their handlers show the frame, or change it to go on elsewhere. It stays as it is, and
-//!   the call is recorded as one that takes no time.
+//! - Interrupts of devices and `int n` (vectors from 32 on) in code of the same privilege: the interrupt trampoline
+//!   replaces RIP in the frame, and keeps every register and flag and the red zone below the interrupted stack pointer.
+//!   The interrupt flag in the frame is cleared, and the trampoline's own `iretq` brings it back.
+//! - Exceptions (vectors below 32): their handlers show the frame, or change it to go on elsewhere. It stays as it is,
+//!   and the call is recorded as one without duration.
 //!
-//! Which vector it is the interrupt descriptor table tells: the gate whose function lies closest before the call of the hook.
+//! The interrupt descriptor table tells the vector: by the gate with its function closest before the call of the hook.
 
 use core::arch::asm;
 use core::mem::size_of;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Bytes below the stack pointer that belong to the interrupted code (System V ABI for AMD64, 3.2.2).
+/// Bytes of the interrupted code below the stack pointer (System V ABI for AMD64, 3.2.2).
 pub(crate) const RED_ZONE: usize = 128;
 /// The interrupt flag.
 const IF: usize = 1 << 9;
-/// Words below the frame in which the slot may be.
+/// Words below the frame that may hold the slot.
 const MAX_EXTRA_WORDS: usize = 2;
 /// Vectors of the processor's own exceptions.
 const N_EXCEPTIONS: usize = 32;
 /// Bytes from a handler's first instruction to the return address of its call of the hook: its prologue.
 const LONGEST_PROLOGUE: usize = 128;
-/// The page size: where no open function says that a stack goes on, it is read up to the end of its page.
+/// The page size: unless an open function shows more of a stack, it is read up to the end of its page.
 const PAGE: usize = 4096;
 
-/// The words that the processor pushes.
+/// The words pushed by the processor.
 #[repr(C)]
 pub(crate) struct Frame {
     pub(crate) ip: AtomicUsize,
@@ -55,10 +55,10 @@ pub(crate) struct Frame {
     pub(crate) ss: AtomicUsize,
 }
 
-/// A function that was called by an interrupt.
+/// A function called by an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupted {
-    /// Its return can be hooked in the slot where the hook expects it; this was rsp of the interrupted code.
+    /// Its return can be hooked in the slot as the hook expects it; this was rsp of the interrupted code.
     Hookable(usize),
     /// Its frame is not to be touched.
     Untouchable,
@@ -78,15 +78,16 @@ pub(crate) fn interrupt_trampoline() -> usize {
     address
 }
 
-/// True if an address is that of the interrupt trampoline.
+/// True if an address is the interrupt trampoline's.
 pub(crate) fn is_interrupt_trampoline(address: usize) -> bool {
     address == interrupt_trampoline()
 }
 
-/// Has the handler whose frame begins at `parent_loc` return with interrupts off. Returns whether they were on.
+/// Has the handler with its frame at `parent_loc` return with interrupts off. Returns true if they were on.
 ///
-/// Otherwise an interrupt that waits would strike at the trampoline's first instruction: on the interrupted stack that would
-/// grow without end, and on a stack of its own the next handler would take the slot of the one whose exit is not recorded yet.
+/// Otherwise a waiting interrupt would strike at the trampoline's first instruction: on the interrupted stack this
+/// would grow without end, and on a stack of its own the next handler would take the slot of the one whose exit is not
+/// recorded yet.
 pub(crate) fn keep_interrupts_off(parent_loc: usize) -> bool {
     // SAFETY: the frame of the handler that runs, as `interrupted` has found it.
     let frame = unsafe { &*(parent_loc as *const Frame) };
@@ -101,18 +102,19 @@ pub(crate) fn let_interrupts_in(flags: &AtomicUsize) {
 /// In a handler's sequence number: the interrupted code had interrupts off. No part of an address: its upper bits are alike.
 const NO_INTERRUPTS: u64 = 1 << 62;
 
-/// The sequence number of a handler that has interrupted code with this stack pointer: above all others, and it is found by it.
+/// The sequence number of a handler that has interrupted code with this stack pointer: above all others, and found by
+/// the stack pointer.
 pub(crate) fn interrupt_sequence(stack_pointer: usize, had_interrupts: bool) -> u64 {
     let number = stack_pointer as u64 | 1 << 63 | NO_INTERRUPTS;
     if had_interrupts { number & !NO_INTERRUPTS } else { number }
 }
 
-/// True if it is that of a handler that has interrupted code with this stack pointer.
+/// True if it is the number of a handler that has interrupted code with this stack pointer.
 pub(crate) fn is_interrupt_sequence(sequence: u64, stack_pointer: usize) -> bool {
     sequence | NO_INTERRUPTS == interrupt_sequence(stack_pointer, false)
 }
 
-/// True if it is that of any such handler, which tells no time.
+/// True if it is the number of any such handler: it tells no time.
 pub(crate) fn is_of_handler(sequence: u64) -> bool {
     sequence >> 63 != 0
 }
@@ -122,7 +124,7 @@ pub(crate) fn had_interrupts(sequence: u64) -> bool {
     sequence & NO_INTERRUPTS == 0
 }
 
-/// The frame of a handler that has interrupted code on its own stack, with this stack pointer.
+/// The frame of a handler on the stack of the interrupted code, with this stack pointer.
 pub(crate) fn frame_below(stack_pointer: usize) -> usize {
     (stack_pointer & !15).wrapping_sub(size_of::<Frame>())
 }
@@ -134,9 +136,9 @@ pub(crate) fn interrupted(parent_loc: usize, child_ip: usize, top_loc: usize) ->
     if current_cs & 3 != 0 {
         return None;
     }
-    // The same slot is that of an earlier handler on this stack, which has been left.
+    // The same slot is an earlier handler's on this stack, left meanwhile.
     let is_nested = (1..=super::reach::MAX_FRAME_BYTES).contains(&top_loc.wrapping_sub(parent_loc));
-    // A function that has returned and is at T's first instruction has given its slot up.
+    // A function at T's first instruction, just returned, has given its slot up.
     let end =
         if is_nested { top_loc.wrapping_add(size_of::<usize>()) } else { (parent_loc | (PAGE - 1)).wrapping_add(1) };
     for n_extra in 0..=MAX_EXTRA_WORDS {
@@ -145,7 +147,7 @@ pub(crate) fn interrupted(parent_loc: usize, child_ip: usize, top_loc: usize) ->
             // Nobody knows whether there is more of this stack.
             return (!is_nested && clears_direction_flag(child_ip)).then_some(Interrupted::Untouchable);
         }
-        // SAFETY: five words of the stack that the function runs on: up to the slot of its caller, or in a page of it.
+        // SAFETY: five words of the function's own stack: up to the slot of its caller, or in a page of it.
         let [_, cs, flags, stack_pointer, ss] = unsafe { *(frame as *const [usize; 5]) };
         if is_frame(cs, flags, ss) {
             let hookable = n_extra == 0 && cs == current_cs && !is_exception(child_ip);
@@ -164,11 +166,11 @@ fn is_frame(cs: usize, flags: usize, ss: usize) -> bool {
     cs > 3 && is_selector(cs) && is_selector(ss) && flags & (ALWAYS_SET | ALWAYS_CLEAR) == ALWAYS_SET
 }
 
-/// True if the prologue before `child_ip` may have a `cld`, as that of every interrupt handler has.
+/// True if the prologue before `child_ip` may have a `cld`, as every interrupt handler's.
 fn clears_direction_flag(child_ip: usize) -> bool {
     const CLD: u8 = 0xfc;
     let earliest = child_ip.saturating_sub(LONGEST_PROLOGUE).max(child_ip & !(PAGE - 1));
-    // SAFETY: code of the running function or before it, in a page that is mapped.
+    // SAFETY: code of the running function or before it, in a mapped page.
     (earliest..child_ip).any(|place| unsafe { *(place as *const u8) } == CLD)
 }
 

@@ -1,8 +1,10 @@
-//! x86-64 Linux with the feature `outside`: where a thread's block is, told by the thread's id, as nobody gives the tracer thread-local storage. The
-//! C library keeps the id where `fs` points to ([`Outside::tid_at`]), from a thread's first instruction on.
+//! x86-64 Linux with the feature `outside`: the place of a thread's block, by the thread's id, as nobody gives the
+//! tracer thread-local storage. The C library keeps the id in the thread's memory at `fs` ([`Outside::tid_at`]), from
+//! its first instruction on.
 //!
-//! A table has a bucket for each id, by its low 16 bits, in one cache line. A word there has an id, negated, and the number of the block that its
-//! thread has: from 1, or 0 for a thread that is not traced. The word of a thread that has ended goes when another one wants its place.
+//! A table has a bucket for each id, by its low 16 bits, in one cache line. A word there has an id, negated, and the
+//! number of the thread's block: from 1, or 0 for an untraced thread. The word of an ended thread goes when another one
+//! wants its place.
 
 use core::arch::{asm, global_asm};
 use core::mem::{offset_of, size_of};
@@ -40,7 +42,8 @@ struct Bucket([AtomicU64; WORDS]);
 #[unsafe(export_name = "rftrace_outside_threads")]
 static TABLE: [Bucket; BUCKETS] = [const { Bucket([const { AtomicU64::new(0) }; WORDS]) }; BUCKETS];
 
-/// The address of a thread's block, by its number: of that without number [`UNTRACED`](super::UNTRACED), as a thread may have been told to be.
+/// The address of a thread's block, by its number: [`UNTRACED`](super::UNTRACED) for number 0, as a thread may have
+/// been told to be.
 #[unsafe(export_name = "rftrace_outside_blocks")]
 static BLOCKS: [AtomicPtr<ThreadBlock>; MOST_THREADS + 1] = {
     let mut blocks = [const { AtomicPtr::new(ptr::null_mut()) }; MOST_THREADS + 1];
@@ -48,7 +51,7 @@ static BLOCKS: [AtomicPtr<ThreadBlock>; MOST_THREADS + 1] = {
     blocks
 };
 
-/// The id of the thread that has a block, by the block's number.
+/// The id of a block's thread, by the block's number.
 static OWNERS: [AtomicU32; MOST_THREADS + 1] = [const { AtomicU32::new(0) }; MOST_THREADS + 1];
 
 // r11 = the running thread's block; 0 if there is none yet. Keeps all other registers and the flags: so there is no comparison, and `jrcxz`.
@@ -99,13 +102,13 @@ global_asm!(
 );
 // As the assembly has it.
 const _: () = assert!(WORDS == 8 && size_of::<Bucket>() == 64);
-// And the hooks, which look at the first word themselves.
+// And of the hooks: they look at the first word themselves.
 const _: () = assert!(offset_of!(Outside, tid_at) == 16);
 
 /// The id of this thread.
 pub(crate) fn own_tid() -> u32 {
     let tid;
-    // SAFETY: reads what the C library keeps of this thread.
+    // SAFETY: reads the C library's memory for this thread.
     unsafe {
         asm!(
             "mov {tid:e}, fs:[{at}]",
@@ -117,7 +120,7 @@ pub(crate) fn own_tid() -> u32 {
     tid
 }
 
-/// The word of a thread with a block of that number.
+/// The word of a thread with a block of this number.
 fn word(tid: u32, number: usize) -> u64 {
     (number as u64) << 32 | u64::from(tid.wrapping_neg())
 }
@@ -130,7 +133,7 @@ fn number_of(word: u64) -> usize {
     (word >> 32) as usize
 }
 
-/// The words among which a thread's is.
+/// The words that may be a thread's.
 fn bucket(tid: u32) -> &'static [AtomicU64; WORDS] {
     // SAFETY: there are as many as the number can be.
     unsafe { &TABLE.get_unchecked(tid as usize % BUCKETS).0 }
@@ -156,7 +159,7 @@ pub(crate) fn thread_block() -> *mut ThreadBlock {
     }
 }
 
-/// Sets the block of this thread, which has had one: another one for a while.
+/// Sets another block for this thread, which has had one, for a while.
 pub(crate) fn set_thread_block(block: *mut ThreadBlock) {
     let number = find(own_tid()).map_or(0, |place| number_of(place.load(Relaxed)));
     if let Some(it) = BLOCKS.get(number).filter(|_| number != 0) {
@@ -190,7 +193,7 @@ fn enter(tid: u32, new: u64) -> bool {
         let now = place.load(Relaxed);
         let is_free = now == 0 || has_ended(tid_of(now));
         if is_free && place.compare_exchange(now, new, Release, Relaxed).is_ok() {
-            // A handler that came just before has another place, if one became free meanwhile.
+            // A handler just before has another place, if one became free meanwhile.
             let is_only = bucket(tid).iter().filter(|place| tid_of(place.load(Relaxed)) == tid).count() == 1;
             if !is_only {
                 place.store(0, Relaxed);
@@ -201,12 +204,12 @@ fn enter(tid: u32, new: u64) -> bool {
     false
 }
 
-/// The id of the thread that has a block, and 0 if that is nobody's.
+/// The id of a block's thread, and 0 if it is nobody's.
 pub(crate) fn tid_of_block(block: *mut ThreadBlock) -> u32 {
     OWNERS.get(number_of_block(block)).map_or(0, |owner| owner.load(Acquire))
 }
 
-/// Takes its block from a thread that has ended. Returns whether it was that one's, and nobody has it now.
+/// Takes the block from an ended thread. Returns true if it was this thread's, and nobody has it now.
 pub(crate) fn forget_thread(tid: u32, block: *mut ThreadBlock) -> bool {
     let number = number_of_block(block);
     let is_own = OWNERS.get(number).is_some_and(|it| it.compare_exchange(tid, 0, Acquire, Relaxed).is_ok());
@@ -216,7 +219,7 @@ pub(crate) fn forget_thread(tid: u32, block: *mut ThreadBlock) -> bool {
     for place in bucket(tid) {
         let _ = place.compare_exchange(word(tid, number), 0, Relaxed, Relaxed);
     }
-    // Another one may have got its id since, and found the block by it: it keeps that, in both their names.
+    // Another one may have got its id since, and found the block by it: it keeps the block, in both their names.
     has_ended(tid)
 }
 
@@ -230,10 +233,10 @@ pub(crate) fn has_ended(tid: u32) -> bool {
     system_call(TGKILL, process as usize, tid as usize) == ESRCH
 }
 
-/// A system call with two arguments, and a third one that is 0.
+/// A system call with two arguments, and 0 as the third one.
 fn system_call(number: usize, first: usize, second: usize) -> isize {
     let result;
-    // SAFETY: who calls it passes one that changes no memory.
+    // SAFETY: every caller passes one that changes no memory.
     unsafe {
         asm!(
             "syscall",
@@ -249,7 +252,8 @@ fn system_call(number: usize, first: usize, second: usize) -> isize {
     result
 }
 
-// Code for a borrowed thread: a system call, and the return address of a frame, which gives it its registers back. Not all programs have these.
+// Code for a borrowed thread: a system call, and a frame's return address, to give it its registers back. Not all
+// programs have these.
 global_asm!(
     ".globl rftrace_outside_call",
     ".type rftrace_outside_call,@function",

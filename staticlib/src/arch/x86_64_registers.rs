@@ -1,4 +1,4 @@
-//! x86-64 Linux: where the values of a call are, and memory that is read by the system.
+//! x86-64 Linux: the places of a call's values, and memory read by the system.
 //!
 //! System V ABI for AMD64, 3.2.3: integers and pointers in rdi, rsi, rdx, rcx, r8, r9, then on the stack; floating-point numbers in
 //! xmm0-7; results in rax and xmm0.
@@ -10,28 +10,28 @@ use core::arch::asm;
 pub(crate) struct Registers {
     /// The rbp of `rftrace_call_saved`.
     base: usize,
-    /// Where the return address of the function is.
+    /// The place of the return address of the function.
     slot: usize,
 }
 
 impl Registers {
-    /// Those of a function that was entered.
+    /// The registers of a function at its entry.
     pub(crate) fn of_call(base: usize, slot: usize) -> Option<Self> {
         (base != 0).then_some(Self { base, slot })
     }
 
-    /// Those of a function that has returned.
+    /// The registers of a returned function.
     pub(crate) fn of_return(base: usize) -> Option<Self> {
         Self::of_call(base, 0)
     }
 
     /// The word at a distance from the base.
     fn saved(self, distance: isize) -> u64 {
-        // SAFETY: saved by this hook, which waits.
+        // SAFETY: this hook has saved it, and waits.
         unsafe { *(self.base.wrapping_add_signed(distance) as *const u64) }
     }
 
-    /// An argument, from 1 on, or where it is on the stack.
+    /// An argument, from 1 on, or its place on the stack.
     pub(crate) fn argument(self, number: usize) -> Result<u64, usize> {
         // rdi, rsi, r8 and r9 lie below rbp; the hook's own rdx and rcx above rbp and its return address.
         let distance = match number {
@@ -46,7 +46,7 @@ impl Registers {
         Ok(self.saved(distance))
     }
 
-    /// Where a word of the stack is, from 1 on above the return address.
+    /// The place of a word of the stack, from 1 on above the return address.
     pub(crate) fn stack(self, number: usize) -> usize {
         self.slot.wrapping_add(number.wrapping_mul(8))
     }
@@ -71,13 +71,14 @@ impl Registers {
     }
 }
 
-/// The highest byte of a function's stack that is there for sure: in the slot of its return address.
+/// The highest byte certain to be in a function's stack: in the slot of its return address.
 pub(crate) fn last_byte(slot: usize) -> usize {
     slot
 }
 
-/// Copies memory of this process, of which some may not be there, as the system's `process_vm_readv` does for these ranges (an address and a length
-/// each), of which the second may be empty. Returns what that does: how many bytes, or an error, which is above all lengths.
+/// Copies memory of this process, perhaps not all there, as the system's `process_vm_readv` does for these ranges (an
+/// address and a length each); the second one may be empty. Returns the system's result: a number of bytes, or an error
+/// above all lengths.
 ///
 /// # Safety
 ///

@@ -1,8 +1,8 @@
-//! x86-64 with the feature `threadhook`: where a thread's block is, the kernel says.
+//! x86-64 with the feature `threadhook`: the kernel tells the place of a thread's block.
 //!
-//! The kernel defines the function `rftrace_thread_area`, which returns in r11 the address of a [`ThreadArea`] that belongs
-//! to the running task, and changes no other register, not even a flag. It is called amid functions and interrupt handlers,
-//! is not traced itself, and needs no more room on the stack than for a return address. Where there is no task yet it
+//! The kernel defines the function `rftrace_thread_area`. It returns in r11 the address of the running task's
+//! [`ThreadArea`], and changes no other register, not even a flag. It is called amid functions and interrupt handlers,
+//! is not traced itself, and needs no more room on the stack than for a return address. While there is no task yet it
 //! returns the address of `rftrace_untraced_area`.
 
 use core::arch::asm;
@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::{ThreadArea, ThreadBlock};
 
-/// For code that runs where no task is.
+/// For code without a task.
 #[unsafe(no_mangle)]
 static rftrace_untraced_area: AtomicPtr<ThreadBlock> = AtomicPtr::new(super::UNTRACED);
 
@@ -25,7 +25,7 @@ fn area() -> *mut ThreadArea {
     area
 }
 
-/// The pointer to this thread's block: all that is there in the area of code without task.
+/// The pointer to this thread's block: the area of code without task has nothing else.
 fn pointer() -> &'static AtomicPtr<ThreadBlock> {
     // SAFETY: the area's first field; the area belongs to the running task and stays where it is.
     unsafe { &*area().cast() }
@@ -48,8 +48,8 @@ pub(crate) fn set_first_thread_block(block: *mut ThreadBlock) -> bool {
     pointer().compare_exchange(ptr::null_mut(), block, Relaxed, Relaxed).is_ok()
 }
 
-/// The block that lies in the area.
+/// The block in the area.
 pub(crate) fn local_block() -> *mut ThreadBlock {
-    // SAFETY: computes an address. The area is a task's: that of code without task has a pointer that is not null.
+    // SAFETY: computes an address. The area is a task's: without a task the pointer is not null.
     unsafe { &raw mut (*area()).block }
 }

@@ -1,4 +1,4 @@
-//! x86-64: where a thread's block is, in thread-local storage.
+//! x86-64: the place of a thread's block, in thread-local storage.
 
 use core::arch::asm;
 use core::arch::global_asm;
@@ -8,7 +8,7 @@ use core::mem::size_of;
 use crate::abi::ThreadBlock;
 
 // Thread-local storage: the address of the thread's block. Initial-exec access works in every executable, static or
-// PIE, and in shared objects loaded at start; the linker relaxes it to a constant offset where it can.
+// PIE, and in shared objects loaded at start; the linker relaxes it to a constant offset if it can.
 global_asm!(
     ".pushsection .tbss.rftrace_thread_block, \"awT\", @nobits",
     ".p2align 3",
@@ -35,7 +35,7 @@ global_asm!(
 /// The block of this thread, null before its first traced call and after its end.
 pub(crate) fn thread_block() -> *mut ThreadBlock {
     let block;
-    // SAFETY: reads this thread's variable, which is defined above.
+    // SAFETY: reads this thread's variable, defined above.
     unsafe {
         asm!(
             "mov {block}, [rip + rftrace_thread_block@gottpoff]",
@@ -49,7 +49,7 @@ pub(crate) fn thread_block() -> *mut ThreadBlock {
 
 /// Sets the block of this thread.
 pub(crate) fn set_thread_block(block: *mut ThreadBlock) {
-    // SAFETY: writes this thread's variable, which is defined above and which only the tracer uses.
+    // SAFETY: writes this thread's variable, defined above; only the tracer uses it.
     unsafe {
         asm!(
             "mov {offset}, [rip + rftrace_thread_block@gottpoff]",
@@ -78,7 +78,7 @@ pub(crate) fn set_first_thread_block(block: *mut ThreadBlock) -> bool {
     before == 0
 }
 
-/// The block that lies in thread-local storage, on targets that have it there.
+/// The block in thread-local storage, on targets with blocks there.
 #[cfg(target_os = "none")]
 pub(crate) fn local_block() -> *mut ThreadBlock {
     let block: *mut ThreadBlock;

@@ -229,7 +229,7 @@ impl Family {
     }
 }
 
-/// What a table says otherwise of some ways.
+/// A table's changes for some ways.
 fn changes(table: &Table) -> impl Iterator<Item = (&String, &Value)> {
     table.get("by").and_then(Value::as_table).into_iter().flatten()
 }

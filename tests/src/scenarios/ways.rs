@@ -14,7 +14,7 @@ use crate::{CProgram, Run, require};
 pub struct Way {
     /// Its name.
     pub name: &'static str,
-    /// Who records.
+    /// The recorder.
     pub(super) by: By,
     compiler: Compiler,
     /// The compiler's arguments for C and C++.
@@ -27,7 +27,7 @@ pub struct Way {
     pub options: &'static [&'static str],
 }
 
-/// Who records.
+/// The recorder of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
     Itself,

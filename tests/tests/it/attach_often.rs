@@ -29,7 +29,7 @@ fn nothing_hangs_or_stays_changed() {
     }
 }
 
-/// What is mapped in a process: how many places, and bytes of addresses.
+/// Mappings of a process: their number, and bytes of addresses.
 fn mapped(running: &Running) -> (usize, u64) {
     let maps = fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap();
     let bytes = |line: &str| {
@@ -48,7 +48,7 @@ fn left(running: &Running) -> Vec<String> {
     files.filter(|file| file.contains("memfd:rftrace")).chain(memory).collect()
 }
 
-/// What the first recorder leaves is used by all others.
+/// All later recorders use the memory and files of the first one.
 #[test]
 fn nothing_grows() {
     if !require(&["gcc"]) {

@@ -532,7 +532,7 @@ fn numbers_are_those_of_a_committed_file() {
     let run = workspace.run(&["check"]);
     assert_eq!((run.code, run.stderr.matches("not compared: ").count()), (Some(0), 1), "{}", run.stderr);
 
-    // What the file does not know is new, though it varies.
+    // A function that the file does not know is new, though it varies.
     fs::write(&file, second.replace("\"areas::by_chance\": {\"calls\":[", "\"areas::other\": {\"calls\":[")).unwrap();
     let run = workspace.run(&["check", "-n", "2"]);
     assert!(run.code == Some(1) && run.stdout.contains("areas::by_chance (new) (areas)"), "{run:?}");

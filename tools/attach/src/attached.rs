@@ -47,29 +47,29 @@ pub enum State {
     OtherProgram,
 }
 
-/// A process that is recorded.
+/// A recorded process.
 #[derive(Debug)]
 pub(crate) struct Attached {
     process: Process,
     needs: Needs,
     gadgets: Gadgets,
     library: Library,
-    /// That for resources, if it records.
+    /// The library for resources, if it records.
     resources: Option<Library>,
-    /// Functions that are called otherwise than through slots too, and their modules.
+    /// Functions with calls around the slots too, and their modules.
     left_out: Vec<String>,
-    /// How many slots call the tracer.
+    /// The number of slots that call the tracer.
     n_slots: usize,
-    /// The modules when it was last looked at.
+    /// The modules at the last look.
     modules: Vec<String>,
     /// Threads that were told to stop and have not.
     late: Vec<pid_t>,
     branches: Option<OwnBranches>,
-    /// Its program, if branches see the ends of functions because its runtime needs that.
+    /// Its program, if branches see the ends of functions because its runtime needs this.
     reader: Option<String>,
-    /// The C library's functions that fork.
+    /// The C library's functions for forks.
     forks: Vec<Range<u64>>,
-    /// Where the tracer could be called when that was last looked for, and the modules then.
+    /// The places for a call of the tracer at the last search, and the modules then.
     places: Option<(Vec<String>, Places)>,
 }
 
@@ -106,7 +106,7 @@ fn find(pid: pid_t) -> Result<Found> {
 }
 
 impl Attached {
-    /// Has a process record into what `prepare` makes of the empty files that it is given.
+    /// Has a process record into its new files, after `prepare` has set them up.
     ///
     /// # Errors
     ///
@@ -122,14 +122,14 @@ impl Attached {
         let is_reader = wanted.ends.is_none() && !wanted.branches.is_empty() && process.reads_return_addresses(&maps);
         let reader = is_reader.then(|| process.program_path());
         let ends = wanted.ends.unwrap_or(if is_reader { Ends::Exits } else { Ends::Returns });
-        // All that takes long comes before a thread is held.
+        // All slow work comes before a thread is held.
         let file = LibraryFile::tracer(&wanted.library)?;
         let of_resources =
             wanted.resources.as_ref().map(|wanted| LibraryFile::resources(&wanted.library)).transpose()?;
         let dlopen = libc.function("dlopen")?;
         let found = Library::find(&process, &maps, &file)?;
         if let Some(library) = &found {
-            // Those of a recorder that was killed. The code prepared now is to be the program's own.
+            // Branches of a killed recorder. The code prepared now is to be the program's own.
             Branches::prepared(&process, library)?.restore(&process, None, &mut late)?;
         }
         let tracer = found
@@ -152,7 +152,7 @@ impl Attached {
                 let hooked = begin_resources(&mut thread, &process, &begun)
                     .and_then(|()| write_branches(&mut thread, &process, &begun.library, wanted, &maps, &mut late));
                 if hooked.is_err() {
-                    // The error that came first is the one to be told.
+                    // The error to report is the first one.
                     leave_again(&mut thread, &process, &begun, &mut late);
                 }
                 Ok((begun, hooked?))
@@ -183,12 +183,13 @@ impl Attached {
         })
     }
 
-    /// Functions that give out something or take it back, each with a module that calls it otherwise than through slots that could be changed.
+    /// Functions that give out or take back resources, each with a module that calls it around slots that could be
+    /// changed.
     pub(crate) fn left_out(&self) -> &[String] {
         &self.left_out
     }
 
-    /// Its root directory, if that is not the one of this process.
+    /// Its root directory, if it is not this process's.
     pub(crate) fn other_root(&self) -> Option<OtherRoot> {
         self.process.other_root()
     }
@@ -198,12 +199,13 @@ impl Attached {
         self.process.maps().is_ok_and(|maps| modules(&maps) != self.modules)
     }
 
-    /// Looks after the process: libraries that were loaded since are redirected too. By a thread that is lent, if one is: that is traced by this one and
-    /// was told to stop. It stays so. The system has to mark stops at system calls (`PTRACE_O_TRACESYSGOOD`).
+    /// Looks after the process: libraries loaded since are redirected too. Uses the lent thread, if there is one: this
+    /// thread traces it and has told it to stop. It stays so. The system has to mark stops at system calls
+    /// (`PTRACE_O_TRACESYSGOOD`).
     ///
     /// # Errors
     ///
-    /// As of that; this thread may be at no place for it.
+    /// No thread could be borrowed, or the lent one is at no place for it.
     pub(crate) fn look_by(&mut self, lent: Option<u32>) -> Result<State> {
         self.let_late_go();
         let Ok(maps) = self.process.maps() else { return Ok(State::Ended) };
@@ -232,17 +234,17 @@ impl Attached {
         Ok(State::Attached)
     }
 
-    /// Has a thread look for what the recorder asks of the process by its bank, and answer there.
+    /// Has a thread read the recorder's requests to the process from its bank, and answer there.
     ///
     /// # Errors
     ///
-    /// No thread could be borrowed, or the process has ended: it may have done nothing of what it was asked.
+    /// No thread could be borrowed, or the process has ended: it may have done nothing of the request.
     pub(crate) fn answer(&mut self) -> Result<()> {
         self.let_late_go();
         self.ask("rftrace_attach_answer", None, |_, _| Ok(())).map(drop)
     }
 
-    /// Ends recording. Everything is as it was before, but for the library, which stays.
+    /// Ends recording. Everything is as before, except for the library, which stays.
     ///
     /// # Errors
     ///
@@ -251,7 +253,7 @@ impl Attached {
         self.let_late_go();
         let left = self.ask("rftrace_detach", None, give_all_back).map(drop);
         if left.is_err() {
-            // No thread has to be borrowed for that.
+            // This needs no borrowed thread.
             let Self { process, library, late, .. } = &mut self;
             let _ = Branches::prepared(process, library).and_then(|branches| branches.restore(process, None, late));
         }
@@ -263,30 +265,31 @@ impl Attached {
         self.branches.as_ref().map_or("", |branches| &branches.told)
     }
 
-    /// Its program, if branches see the ends of functions because its runtime needs that.
+    /// Its program, if branches see the ends of functions because its runtime needs this.
     pub(crate) fn reader(&self) -> Option<&str> {
         self.reader.as_deref()
     }
 
-    /// Functions among those that have a branch by that, and have none, by address.
+    /// Functions without a branch among those reported to have one, by address.
     pub(crate) fn without_branch(&self) -> &[(u64, NoBranch)] {
         self.branches.as_ref().map_or(&[], |branches| &branches.written.left_out)
     }
 
-    /// How many threads stood in the first instructions of functions when these got their branches, and went on in the copies of those; and
-    /// for how long all threads were stopped for that.
+    /// The number of threads that stood in the first instructions of functions when these got their branches, and went
+    /// on in the copies; and the time for which all threads were stopped.
     pub(crate) fn stopped(&self) -> (usize, Duration) {
         self.branches.as_ref().map_or((0, Duration::ZERO), OwnBranches::stopped)
     }
 
-    /// Has a thread, which may be lent, call a function of the library, and then does the rest of what is wanted.
+    /// Has a thread, maybe a lent one, call a function of the library, and then does the rest of the work.
     fn ask<T>(
         &mut self,
         function: &str,
         lent: Option<u32>,
         then: impl FnOnce(&mut Parts<'_>, &mut Borrowed<'_>) -> Result<T>,
     ) -> Result<(String, T)> {
-        // It may take the dynamic linker's lock, which is recursive, and no other of the program's; and its allocator's.
+        // It may take the dynamic linker's lock, which is recursive, and no other of the program's; and its
+        // allocator's.
         let registers = function != "rftrace_detach";
         let Self { process, needs, library, resources, late, gadgets, forks, places: known, .. } = self;
         let maps = process.maps()?;
@@ -295,7 +298,7 @@ impl Attached {
             Some((its, places)) if registers && its == modules => places.with_maps(maps),
             _ => Places::for_tracer(process, tracer(process, library), forks, gadgets.restorer, registers)?,
         };
-        // Only who leaves needs them, and where the unwinder is takes longer to find than all else.
+        // Only detaching needs them, and the search for the unwinder takes longer than all else.
         let stacks = (!registers).then(|| stacks(process, library));
         let taken = match lent {
             Some(thread) => Borrowed::lent(process, &places, needs, *gadgets, thread.cast_signed()),
@@ -329,7 +332,8 @@ struct Parts<'a> {
     late: &'a mut Vec<pid_t>,
 }
 
-/// Gives return addresses back, and takes branches away. Return addresses that stay return by the tracer; no branch may stay.
+/// Gives return addresses back, and takes branches away. The remaining return addresses return by the tracer; no branch
+/// may stay.
 fn give_all_back(parts: &mut Parts<'_>, thread: &mut Borrowed<'_>) -> Result<()> {
     /// Passes over the stacks until no thread is in the tracer.
     const TRIES: usize = 20;
@@ -358,7 +362,7 @@ fn give_all_back(parts: &mut Parts<'_>, thread: &mut Borrowed<'_>) -> Result<()>
     left::remove(thread, process, late)
 }
 
-/// Writes the branches that are wanted, if any are.
+/// Writes the wanted branches, if there are any.
 fn write_branches(
     thread: &mut Borrowed<'_>,
     process: &Process,
@@ -373,7 +377,7 @@ fn write_branches(
     own_branches(thread, process, library, before, late).map(Some)
 }
 
-/// Records resources from now on, if that is wanted.
+/// Records resources from now on, if they are wanted.
 fn begin_resources(thread: &mut Borrowed<'_>, process: &Process, begun: &Begun) -> Result<()> {
     let Some(resources) = &begun.resources else { return Ok(()) };
     if begun.answer.n_interposed == 0 {
@@ -387,7 +391,7 @@ fn begin_resources(thread: &mut Borrowed<'_>, process: &Process, begun: &Begun) 
     resources.ask(thread, process, "rftrace_resources_begin", None).map(drop)
 }
 
-/// Leaves a process that cannot be recorded as it was wanted.
+/// Leaves a process that cannot be recorded with these options.
 fn leave_again(thread: &mut Borrowed<'_>, process: &Process, begun: &Begun, late: &mut Vec<pid_t>) {
     let Begun { library, resources, .. } = begun;
     if let Some(resources) = resources {
@@ -547,8 +551,8 @@ pub(crate) fn modules(maps: &[Map]) -> Vec<String> {
     found
 }
 
-/// Leaves a process that a recorder has left in the middle of it; `library` and `of_resources` are the files of the libraries. Returns whether
-/// there was anything to leave.
+/// Leaves a process that a recorder has left in the middle of its work; `library` and `of_resources` are the files of
+/// the libraries. Returns true if there was anything to leave.
 ///
 /// # Errors
 ///

@@ -25,7 +25,7 @@ pub struct BankPlaces {
     pub n_bytes: u64,
     /// The range of the memory for the tracer's records.
     pub chunks: Range<u64>,
-    /// The offset of the memory that tracer and recorder share.
+    /// The offset of the memory shared by tracer and recorder.
     pub bank: u64,
     /// The offset of the notices of calls.
     pub noticed: u64,
@@ -39,11 +39,11 @@ pub struct BankPlaces {
     pub is_ring: bool,
 }
 
-/// Buckets of frames that were left, as for the library.
+/// Buckets of left frames, as for the library.
 const LEFT_BUCKETS: usize = 512;
 
-/// Maps the file of the bank where chunks are aligned: where the tracer with this control block had the one before, if that was as large, so that what stays
-/// does not grow.
+/// Maps the file of the bank with aligned chunks: in place of the bank before of the tracer with this control block, if
+/// it was as large, so the memory left behind does not grow.
 pub(crate) fn map_bank(
     thread: &mut Borrowed<'_>,
     process: &Process,
@@ -64,7 +64,7 @@ pub(crate) fn map_bank(
     Ok(start..start + places.n_bytes)
 }
 
-/// Where a bank of this size was that the tracer had and nobody has now.
+/// The place of a bank of this size that the tracer had and nobody has now.
 fn before(process: &Process, control: u64, places: &BankPlaces) -> Option<u64> {
     let word = |offset: usize| process.word(control + offset as u64);
     let chunks = word(offset_of!(Control, chunks)).filter(|&chunks| chunks != 0)?;
@@ -76,7 +76,7 @@ fn before(process: &Process, control: u64, places: &BankPlaces) -> Option<u64> {
     (is_same && process.maps().ok()?.iter().any(is_hidden)).then_some(start)
 }
 
-/// Addresses for so many bytes where chunks are aligned.
+/// Addresses for so many bytes, with aligned chunks.
 fn reserve(thread: &mut Borrowed<'_>, n_bytes: u64) -> Result<u64> {
     let align = MAX_CHUNK_BYTES as u64;
     let reserved = map(thread, n_bytes + align, libc::PROT_NONE)?;
@@ -89,7 +89,7 @@ fn reserve(thread: &mut Borrowed<'_>, n_bytes: u64) -> Result<u64> {
     Ok(start)
 }
 
-/// Makes the bank private memory: what hooks still write there is nobody's. The addresses stay taken.
+/// Makes the bank private memory: later writes of hooks are nobody's. The addresses stay taken.
 pub(crate) fn hide_bank(thread: &mut Borrowed<'_>, bank: &Range<u64>) -> Result<()> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let flags = flags | libc::MAP_NORESERVE | libc::MAP_FIXED;
@@ -107,7 +107,7 @@ pub(crate) fn record_into(
     tid_at: u64,
     is_new: bool,
 ) -> Result<()> {
-    /// A thread that takes a chunk at this moment has taken it soon.
+    /// A thread that takes a chunk at this moment is done soon.
     const TRIES: usize = 100;
     const PAUSE: Duration = Duration::from_millis(1);
 
@@ -139,7 +139,7 @@ pub(crate) fn record_into(
     put(offset_of!(InitArgs, blocks_bytes), blocks_bytes as u64);
     put(offset_of!(InitArgs, left), left);
     put(offset_of!(InitArgs, left_bytes), left_bytes as u64);
-    // A ring is not emptied: what else the bank has is for the recorder.
+    // A ring is not emptied: the other parts of the bank are for the recorder.
     put(offset_of!(InitArgs, bank), if places.is_ring { 0 } else { bank + places.bank });
     arguments[offset_of!(InitArgs, overwriting)] = places.is_ring.into();
     let at = thread.room(arguments.len() as u64)?;

@@ -1,9 +1,10 @@
 //! A thread that works for this process for a while.
 //!
-//! A function is called on a stack of our own and returns to the frame of a signal handler (`frame`); a system call is such a call of the
-//! two instructions `syscall; ret`, which every C library has. All signals are blocked meanwhile but SIGSEGV and SIGTRAP, which would be
-//! this process's fault, and those of clocks of processor time: the thread uses some for us, and if it blocked them another thread's wait
-//! would be ended by them. No handler of the program runs on it: a signal that is not blocked is sent again at the end.
+//! A function is called on a stack of our own and returns to the frame of a signal handler (`frame`); a system call is
+//! such a call of the two instructions `syscall; ret`, present in every C library. Meanwhile all signals are blocked,
+//! with two exceptions. SIGSEGV and SIGTRAP would be this process's fault. Signals of clocks of processor time would
+//! end another thread's wait if this one, which uses some time for us, blocked them. No handler of the program runs on
+//! it: an unblocked signal is sent again at the end.
 
 use std::io;
 use std::thread;
@@ -27,23 +28,25 @@ use super::world::let_late_go;
 
 /// Bytes of the stack for calls.
 const STACK_BYTES: u64 = 1 << 20;
-/// And of the memory for what functions are told, behind it.
+/// And of the memory for its arguments, behind it.
 const TEXT_BYTES: u64 = 64 << 10;
 /// Most bytes of a frame on a thread's own stack.
 const OWN_STACK_BYTES: u64 = 64 << 10;
-/// Bytes that a leaf function may use below its stack pointer.
+/// Bytes below the stack pointer for leaf functions.
 const RED_ZONE_BYTES: u64 = 128;
-/// How long anything may take that the thread is asked for.
+/// The longest time for any request to the thread.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Instructions of the C library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gadgets {
-    /// `syscall; ret`; where there is no restorer only the first.
+    /// `syscall; ret`; without a restorer only the first.
     pub(crate) syscall: u64,
-    /// `mov rax, 15; syscall`: what signal handlers return to. 0 if there is none: then only system calls can be made, without a frame.
+    /// `mov rax, 15; syscall`: the return address of signal handlers. 0 if there is none: then only system calls can be
+    /// made, without a frame.
     pub(crate) restorer: u64,
-    /// Where the C library keeps how far a thread's `errno` is from its control block. 0 if that is not known.
+    /// The place of the C library's word for the distance from a thread's control block to its `errno`. 0 if it is
+    /// unknown.
     pub(crate) errno: u64,
 }
 
@@ -58,7 +61,7 @@ impl Gadgets {
         Ok(Self { syscall: find(&SYSCALL)?, restorer: find(&RESTORER)?, errno })
     }
 
-    /// Those that are anywhere in a program's code, which may have no library that is known.
+    /// Gadgets from anywhere in a program's code, which may have no known library.
     pub(crate) fn anywhere(process: &Process, maps: &[Map]) -> Result<Self> {
         let texts = || maps.iter().filter(|map| map.is_executable && map.path != "[vsyscall]");
         let find = |wanted: &[u8]| texts().find_map(|map| process.find(&map.range, wanted));
@@ -70,7 +73,8 @@ impl Gadgets {
     }
 }
 
-/// The word that `__errno_location` adds to the thread's control block: `mov rax, [rip+N]; add rax, fs:0`, behind `endbr64` or not.
+/// The word added by `__errno_location` to the thread's control block: `mov rax, [rip+N]; add rax, fs:0`, behind
+/// `endbr64` or not.
 fn errno_offset(process: &Process, function: u64) -> Option<u64> {
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     const LOAD: [u8; 3] = [0x48, 0x8b, 0x05];
@@ -106,8 +110,8 @@ pub(crate) struct Borrowed<'a> {
 }
 
 impl<'a> Borrowed<'a> {
-    /// Borrows a thread that is at one of `places` and may do what it `needs` to. If there is none waits for one. `late` get threads that could not be stopped
-    /// at once.
+    /// Borrows a thread at one of `places` that may do what it `needs` to. Waits for one if there is none. `late` gets
+    /// threads that could not be stopped at once.
     pub(crate) fn take(
         process: &'a Process,
         places: &Places,
@@ -116,7 +120,7 @@ impl<'a> Borrowed<'a> {
         late: &mut Vec<pid_t>,
     ) -> Result<Self> {
         const LIMIT: Duration = Duration::from_secs(30);
-        /// Between two looks, at first and at the most. Threads that get no processor between stand where they stood.
+        /// Between two looks, at first and at the most. Threads without a processor in between do not move.
         const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(20)];
 
         let (start, [mut pause, longest]) = (Instant::now(), PAUSES);
@@ -124,14 +128,14 @@ impl<'a> Borrowed<'a> {
             let mut confined = None;
             let mut denied = None;
             let (mut n_seized, mut n_confined) = (0, 0);
-            // One that was waited for in vain may be the one to be borrowed, and does not go on before.
+            // A late thread may be the one to be borrowed, and does not go on before.
             let_late_go(late);
             for thread in process.threads()? {
                 if late.contains(&thread) {
                     continue;
                 }
                 if let Err(error) = sys::seize(thread) {
-                    // One that has ended cannot be traced either.
+                    // An ended thread cannot be traced either.
                     denied = denied
                         .or_else(|| (error.raw_os_error() == Some(libc::EPERM)).then(|| refusal::denied(process.pid)));
                     continue;
@@ -154,13 +158,13 @@ impl<'a> Borrowed<'a> {
                     }
                     Stopped::Gone => continue,
                 }
-                // One that has ended meanwhile is none any more.
+                // An ended thread is gone anyway.
                 let _ = call::let_go(thread);
             }
             if let Some(denied) = denied.filter(|_| n_seized == 0 && late.is_empty()) {
                 bail!(denied);
             }
-            // No thread gets rid of its filters, and a new one has those of who starts it.
+            // No thread gets rid of its filters, and a new one inherits those of its creator.
             let has_none = n_confined > 0 && n_confined == n_seized && late.is_empty();
             if let Some(error) = confined.filter(|_| has_none || start.elapsed() > LIMIT) {
                 return Err(error);
@@ -173,7 +177,7 @@ impl<'a> Borrowed<'a> {
         }
     }
 
-    /// Borrows a thread that this one traces and that was told to stop. It stays so.
+    /// Borrows a thread traced by this one and told to stop. It stays so.
     pub(crate) fn lent(
         process: &'a Process,
         places: &Places,
@@ -188,7 +192,7 @@ impl<'a> Borrowed<'a> {
         Self::new(process, gadgets, thread, true)
     }
 
-    /// Borrows the thread of a program that this process has started, and holds where no lock is taken yet. It stays so.
+    /// Borrows the thread of a program started by this process, and held before it takes any lock. It stays so.
     pub(crate) fn held(process: &'a Process, gadgets: Gadgets, thread: pid_t) -> Result<Self> {
         Self::new(process, gadgets, thread, true)
     }
@@ -221,7 +225,8 @@ impl<'a> Borrowed<'a> {
         Ok(())
     }
 
-    /// Maps memory for the time that it is borrowed, which the next recorder finds when this one is killed. The first [`Owner::BYTES`] say whose it is.
+    /// Maps memory for the time of the borrowing; the next recorder finds it if this one is killed. The first
+    /// [`Owner::BYTES`] name the owner.
     pub(crate) fn own_memory(&mut self, n_bytes: u64) -> Result<u64> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         let thread = self.thread;
@@ -230,19 +235,19 @@ impl<'a> Borrowed<'a> {
             self.system_call(libc::SYS_mmap, &arguments)
         };
         let own = Owner::places(thread).find_map(|place| map(place, flags | libc::MAP_FIXED_NOREPLACE).ok());
-        // Anywhere, in a program that uses all addresses.
+        // Anywhere, if the program uses all addresses.
         let memory = own.map_or_else(|| map(0, flags), Ok)?;
         let owner = Owner { thread: self.thread, masks: [self.mask, self.mask_while_borrowed()] };
         owner.write(self.process, memory)?;
         Ok(memory)
     }
 
-    /// Where its memory is; 0 if there is none.
+    /// The address of its memory; 0 if there is none.
     pub(crate) fn memory(&self) -> u64 {
         self.memory
     }
 
-    /// The signals that it has blocked by itself.
+    /// The signals it has blocked by itself.
     pub(crate) fn mask(&self) -> u64 {
         self.mask
     }
@@ -271,7 +276,7 @@ impl<'a> Borrowed<'a> {
         self.gadgets = gadgets;
     }
 
-    /// Has it call a function. The result of that is not known.
+    /// Has it call a function. The result is not known.
     pub(crate) fn call(&mut self, function: u64, arguments: &[u64]) -> Result<()> {
         let errno = self.errno();
         let done = self.run(function, 0, arguments).map(drop);
@@ -281,7 +286,7 @@ impl<'a> Borrowed<'a> {
         done
     }
 
-    /// Where its `errno` is, and what that is.
+    /// The address of its `errno`, and the value.
     fn errno(&self) -> Option<(u64, [u8; 4])> {
         let offset = Some(self.gadgets.errno).filter(|&errno| errno != 0).and_then(|errno| self.process.word(errno))?;
         let place = self.registers.fs_base.wrapping_add(offset);
@@ -306,8 +311,8 @@ impl<'a> Borrowed<'a> {
         Ok(place)
     }
 
-    /// Runs code with these registers until it returns, and gives the thread its registers back. Returns what the last system call at the
-    /// place of the first instruction has returned.
+    /// Runs code with these registers until it returns, and gives the thread its registers back. Returns the result of
+    /// the last system call at the place of the first instruction.
     fn run(&mut self, code: u64, rax: u64, arguments: &[u64]) -> Result<u64> {
         let top = match self.memory {
             0 => self.registers.rsp - RED_ZONE_BYTES,
@@ -329,8 +334,8 @@ impl<'a> Borrowed<'a> {
         result
     }
 
-    /// Has it make a system call where there is no stack for a frame: a heap's, or one that a program has made. This alone the thread does
-    /// not outlive without this process.
+    /// Has it make a system call on a stack without room for a frame: a heap's, or one made by the program. Only here
+    /// the thread does not outlive this process.
     fn step(&mut self, number: u64, arguments: &[u64]) -> Result<u64> {
         self.begin(self.gadgets.syscall, number, arguments, self.registers.rsp)?;
         let result = self.wait_for_call_end();
@@ -356,7 +361,7 @@ impl<'a> Borrowed<'a> {
         Ok(())
     }
 
-    /// Waits until a system call that begins now has come to its end.
+    /// Waits for the end of a system call that begins now.
     fn wait_for_call_end(&mut self) -> Result<u64> {
         self.go_on_to_system_call()?;
         self.go_on_to_system_call()?;
@@ -404,7 +409,7 @@ impl<'a> Borrowed<'a> {
                     }
                     if is_begin && now.orig_rax == libc::SYS_rt_sigreturn as u64 && now.rsp == frame_at + 8 {
                         if self.is_confined {
-                            // A call that is called off here is one with the number -1 for a filter, which may kill for it.
+                            // A call that is called off here has the number -1 for a filter, which may kill for it.
                             self.go_on_to_system_call()?;
                             call::forget_rest(&mut self.registers);
                         }
@@ -424,8 +429,8 @@ impl<'a> Borrowed<'a> {
         }
     }
 
-    /// Gives the thread all registers back, wherever it has stopped, and has it stop where it was told to: only there a system call that
-    /// was interrupted goes on as the system wants it.
+    /// Gives the thread all registers back, wherever it has stopped, and has it stop as it was told to: only there an
+    /// interrupted system call goes on as the system wants it.
     fn put_back(&mut self) -> Result<()> {
         sys::set_extended_state(self.thread, &self.extended)?;
         sys::set_signal_mask(self.thread, self.mask)?;
@@ -446,14 +451,14 @@ impl<'a> Borrowed<'a> {
                 }
             }
         }
-        // Told to stop on its way back from the call, it has all of them; but for those of a call that is to go on.
+        // Told to stop on its way back from the call, it has all of them, except for those of a call that is to go on.
         sys::set_registers(self.thread, &self.registers)?;
         Ok(())
     }
 
-    /// True if the thread's call begins anew. The only signal that may wait for it is that of a clock of processor time, of which the thread has used
-    /// some for us. Without us that signal had not come during the wait in a system call. So it is to come before the call begins again, not to end
-    /// it.
+    /// True if the thread's call begins anew. The only signal that may wait for it is that of a clock of processor
+    /// time, as the thread has used some for us. Without us this signal would not have come during the wait in a system
+    /// call. So it is to come before the call begins again, not to end it.
     fn begins_anew(&self) -> bool {
         let waiting = Status::of(self.thread).map_or(0, |status| status.pending) & !self.mask;
         let waiting = self.pending.iter().fold(waiting, |all, &signal| all | bit(signal));

@@ -59,7 +59,7 @@ impl Action {
         match returned & 0xffff_0000 {
             0x7fff_0000 | 0x7ffc_0000 => Self::Allows,
             0x7fc0_0000 => Self::Asks,
-            // A call that somebody who traces the process could decide of fails without such a one.
+            // A call that the tracer of the process could decide about fails without a tracer.
             0x0005_0000 | 0x7ff0_0000 => Self::Fails,
             0x0003_0000 => Self::Signals,
             _ => Self::Kills,
@@ -67,7 +67,7 @@ impl Action {
     }
 }
 
-/// More than any filter takes that is not made to take long.
+/// More than any filter takes, unless it is made to take long.
 const MOST_STEPS: usize = 1 << 16;
 /// `struct seccomp_data`.
 const DATA_BYTES: u32 = 64;
@@ -117,7 +117,8 @@ pub(crate) fn action(filter: &[Instruction], call: &Call) -> Action {
     worst
 }
 
-/// True if a filter may ask another process about any call at all. A thread that waits for the answer and is stopped asks again.
+/// True if a filter may ask another process about any call at all. A stopped thread that waits for the answer asks
+/// again.
 pub(crate) fn may_ask(filter: &[Instruction]) -> bool {
     let asks = |it: &Instruction| match it.code {
         RETURN => Action::of(it.k) == Action::Asks,
@@ -141,7 +142,7 @@ fn step(instruction: Instruction, state: State, call: &Call) -> Step {
     let is_x = code & 0x08 != 0;
     let operand = if is_x { state.x } else { Some(k) };
     match code & 0x07 {
-        // LD and LDX: immediate, of the call, of the memory, the length of what there is of the call.
+        // LD and LDX: immediate, of the call, of the memory, the length of the call's data.
         0x00 | 0x01 => {
             let value = match code & 0xe0 {
                 0x00 => Some(k),
@@ -307,7 +308,7 @@ mod tests {
         assert_eq!(action(&filter, &with(10, 2, 5)), Action::Fails);
         assert_eq!(action(&filter, &with(10, 2, 1 << 32)), Action::Fails);
         assert_eq!(action(&filter, &with(10, 1, 3)), Action::Fails);
-        // Where it is made is not known.
+        // The place of the call is not known.
         let by_place = [does(LOAD, 8), jump(ABOVE, 0x1000, 0, 1), does(RETURN, ALLOW), does(RETURN, KILL)];
         assert_eq!(action(&by_place, &call(1)), Action::Kills);
     }
@@ -353,12 +354,12 @@ mod tests {
         assert_eq!(action(&filter, &call(9)), Action::Allows);
         assert_eq!(action(&filter, &call(0x109)), Action::Allows);
         assert_eq!(action(&filter, &call(8)), Action::Kills);
-        // A division by what is not known may be one by zero.
+        // A division by an unknown number may be one by zero.
         let divided = [does(LOAD, 16), does(0x07, 0), does(0x00, 8), does(0x3c, 0), does(RETURN, ALLOW)];
         assert_eq!(action(&divided, &call(1)), Action::Kills);
         assert_eq!(action(&divided, &with(1, 0, 2)), Action::Allows);
         assert_eq!(action(&divided, &with(1, 0, 0)), Action::Kills);
-        // It returns what is in A.
+        // It returns the value in A.
         assert_eq!(action(&[does(0x00, ALLOW), does(0x16, 0)], &call(1)), Action::Allows);
         assert_eq!(action(&[does(LOAD, 16), does(0x16, 0)], &call(1)), Action::Unknown);
         // The words of an argument, and the length of all there is.
@@ -380,7 +381,7 @@ mod tests {
         assert!(may_ask(&[does(LOAD, 16), does(RETURN_A, 0)]));
         assert_eq!(action(&[does(LOAD, 0)], &call(1)), Action::Unknown);
         assert_eq!(action(&[], &call(1)), Action::Unknown);
-        // Each of these doubles the ways: what is the same is followed once.
+        // Each of these doubles the ways: equal states are followed once.
         let mut doubling = vec![does(LOAD, 16)];
         doubling.extend([jump(ABOVE, 7, 0, 0)].repeat(4000));
         doubling.push(does(RETURN, ALLOW));

@@ -36,7 +36,7 @@ use super::world::World;
 const MOST_BRANCHES: u64 = 1 << 24;
 const PAGE_BYTES: u64 = 4096;
 const SYSCALL_BYTES: u64 = 2;
-/// The part of a stack that is looked at: what a signal's handler has interrupted lies near.
+/// The part of a stack to look at: code interrupted by a signal's handler lies near.
 const STACK_BYTES: u64 = 64 << 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -71,7 +71,7 @@ pub(crate) struct Written {
     pub(crate) n_moved: usize,
     /// Functions without a branch.
     pub(crate) left_out: Vec<(u64, NoBranch)>,
-    /// For how long threads were stopped, at the most.
+    /// The longest time for which threads were stopped.
     pub(crate) stopped: Duration,
 }
 
@@ -99,12 +99,12 @@ impl OwnBranches {
     }
 }
 
-/// Branches that were prepared in a process, by address.
+/// Branches prepared in a process, by address.
 #[derive(Debug)]
 pub(crate) struct Branches(Vec<Branch>);
 
 impl Branches {
-    /// All that the library there has ever prepared.
+    /// All branches ever prepared by the library there.
     pub(crate) fn prepared(process: &Process, library: &Library) -> Result<Self> {
         let place = library.function("rftrace_attach_branches")?;
         let (address, number) = process.word(place).zip(process.word(place + 8)).unwrap_or((0, 0));
@@ -120,13 +120,13 @@ impl Branches {
         Ok(Self::of(branches))
     }
 
-    /// These, which lead to what is there.
+    /// These branches; their targets exist.
     pub(crate) fn of(mut branches: Vec<Branch>) -> Self {
         branches.sort_by_key(|branch| (branch.function, branch.stub));
         Self(branches)
     }
 
-    /// Those that are wanted now.
+    /// The branches wanted now.
     pub(crate) fn wanted(mut self) -> Self {
         self.0.retain(|branch| branch.is_wanted);
         self
@@ -136,13 +136,13 @@ impl Branches {
         self.0.is_empty()
     }
 
-    /// Those that begin in a range.
+    /// The branches with their beginning in a range.
     fn within(&self, range: &Range<u64>) -> &[Branch] {
         let place = |address| self.0.partition_point(|branch| branch.function < address);
         &self.0[place(range.start)..place(range.end).max(place(range.start))]
     }
 
-    /// The branch within whose bytes an address lies, behind its beginning.
+    /// The branch with an address within its bytes, behind its beginning.
     fn around(&self, address: u64) -> Option<&Branch> {
         let near = self.within(&(address.saturating_sub(BRANCH_BYTES as u64 - 1)..address));
         near.iter().find(|branch| branch.moved(address).is_some())
@@ -187,7 +187,7 @@ impl Branches {
                 State::Branched => Err(None),
                 State::Other => Err(Some(NoBranch::Changed)),
             });
-            // All that can fail comes before a byte is changed.
+            // All steps that can fail come before a byte is changed.
             for &(thread, ref registers) in &in_use.moved {
                 sys::set_registers(thread, registers)?;
                 if thread == borrowed.thread {
@@ -216,7 +216,7 @@ impl Branches {
             .with_context(|| format!("the system does not let the code of process {} be given back", process.pid))
     }
 
-    /// The same, of a process whose threads run, but for one that may be stopped already.
+    /// The same, with the process's threads running, except for one that may be stopped already.
     pub(crate) fn restore(&self, process: &Process, stopped: Option<pid_t>, late: &mut Vec<pid_t>) -> Result<()> {
         if !self.are_there(process) {
             return Ok(());
@@ -225,7 +225,7 @@ impl Branches {
         self.restore_in(process)
     }
 
-    /// Which threads have to be moved, and which functions must stay as they are.
+    /// Finds the threads to be moved, and the functions to be left as they are.
     fn in_use(
         &self,
         process: &Process,
@@ -253,7 +253,7 @@ impl Branches {
         in_use
     }
 
-    /// The functions within whose branches' bytes words of a thread's stack lead.
+    /// The functions with a branch whose bytes contain an address on a thread's stack.
     fn on_stack(&self, process: &Process, registers: &user_regs_struct, maps: &[Map]) -> Vec<u64> {
         let Some((first, last)) = self.0.first().zip(self.0.last()) else { return Vec::new() };
         let all = first.function..last.function + BRANCH_BYTES as u64;
@@ -264,7 +264,7 @@ impl Branches {
         suspects.map(|branch| branch.function).collect()
     }
 
-    /// The pages that change. `becomes` says what a branch's bytes become, or why they stay.
+    /// The pages that change. `becomes` tells the new bytes of a branch, or why they stay.
     fn pages(
         &self,
         process: &Process,
@@ -309,9 +309,9 @@ const LONGEST: u64 = MOST_DISPLACED_BYTES as u64;
 /// State of a function's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Those that the branch was prepared for.
+    /// The original bytes, as the branch was prepared for.
     Displaced,
-    /// The branch, and what belongs to it.
+    /// The branch, with its further bytes.
     Branched,
     Other,
 }
@@ -328,11 +328,11 @@ impl State {
 
 /// Code that the threads of a process use.
 struct InUse {
-    /// Threads that stand within a branch, and their registers for where they are to go on.
+    /// Threads within a branch, and their registers to go on with.
     moved: Vec<(pid_t, user_regs_struct)>,
-    /// Functions that something may come back to there.
+    /// Functions to which something may come back in the first instructions.
     blocked: BTreeSet<u64>,
-    /// The same of those that sleep.
+    /// The same for sleeping threads.
     asleep: BTreeSet<u64>,
 }
 
@@ -350,7 +350,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// Of a function with sleds that at its beginning counts.
+    /// A function with sleds counts by the one at its beginning.
     fn leave_out(&mut self, branch: &Branch, reason: NoBranch) {
         if branch.is_beginning() {
             self.left_out.push((branch.function, reason));
@@ -371,7 +371,7 @@ impl Pages {
     }
 }
 
-/// True if the file at a branch is the one that was mapped there before.
+/// True if the file at a branch is the one mapped there before.
 fn is_same_module(before: &[Map], now: &[Map], branch: &Branch) -> bool {
     let has = |map: &&Map| map.range.contains(&branch.function);
     let file = now.iter().find(has).map(Map::file);

@@ -13,17 +13,17 @@ use rftrace_format::system;
 use super::status::{CLOCKS, Status};
 use super::sys;
 
-/// It begins again, and ends with `EINTR` where a handler has run.
+/// It begins again, and ends with `EINTR` if a handler has run.
 const ERESTARTNOHAND: i64 = -514;
 /// It begins again, also when a handler has run, whatever its flags are.
 const ERESTARTNOINTR: i64 = -513;
-/// It goes on by `restart_syscall`, which knows what is left of its time.
+/// It goes on by `restart_syscall`, which knows the rest of its time.
 const ERESTART_RESTARTBLOCK: i64 = -516;
 /// All such notes.
 const NOTES: std::ops::RangeInclusive<i64> = -516..=-512;
 
-/// Calls that end with `EINTR` when they were interrupted, and have done nothing then: waits, and those of sockets with a timeout. Others, such
-/// as `close`, may have done their work.
+/// Calls that end with `EINTR` if they were interrupted, and have done nothing then: waits, and those of sockets with a
+/// timeout. Others, such as `close`, may have done their work.
 const CALLS: [i64; 23] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
@@ -54,7 +54,7 @@ fn call(registers: &user_regs_struct) -> i64 {
     registers.orig_rax.cast_signed()
 }
 
-/// True if a call ends with `EINTR` that could begin again.
+/// True if a call ends with `EINTR` although it could begin again.
 fn ends(registers: &user_regs_struct) -> bool {
     registers.rax.cast_signed() == -i64::from(libc::EINTR) && CALLS.contains(&call(registers))
 }
@@ -64,8 +64,8 @@ fn is_noted(registers: &user_regs_struct) -> bool {
     call(registers) >= 0 && NOTES.contains(&registers.rax.cast_signed())
 }
 
-/// The registers of a stopped thread. The number of a call that goes on by `restart_syscall` is the one it was begun with, where the code tells that:
-/// the system asks for it only where the call begins anew.
+/// The registers of a stopped thread. A call that goes on by `restart_syscall` gets its first number, if the code tells
+/// it: the system only asks for it when the call begins anew.
 pub(crate) fn registers(thread: pid_t) -> io::Result<user_regs_struct> {
     let mut registers = sys::registers(thread)?;
     if call(&registers) == libc::SYS_restart_syscall {
@@ -82,15 +82,16 @@ pub(crate) fn registers(thread: pid_t) -> io::Result<user_regs_struct> {
 /// The operation of a futex without its flags (`FUTEX_PRIVATE_FLAG`, `FUTEX_CLOCK_REALTIME`).
 const OPERATION: u64 = 0x7f;
 
-/// The number of the call that was begun by the instruction at the end of some code.
+/// The number of the call begun by the instruction at the end of some code.
 fn begun_by(code: [u8; 7], registers: &user_regs_struct) -> Option<u64> {
-    /// Those that wait.
+    /// Operations that wait.
     const WAITS: [u64; 2] = [libc::FUTEX_WAIT as u64, libc::FUTEX_WAIT_BITSET as u64];
 
     match code {
         // mov eax, number; syscall
         [0xb8, a, b, c, d, 0x0f, 0x05] => Some(u32::from_le_bytes([a, b, c, d]).into()),
-        // The C library's `syscall`, by which Rust's standard library waits, has forgotten it: mov r9, [rsp+8]; syscall
+        // The C library's `syscall`, used by Rust's standard library for waits, has forgotten it: mov r9, [rsp+8];
+        // syscall
         [0x4c, 0x8b, 0x4c, 0x24, 0x08, 0x0f, 0x05] if WAITS.contains(&(registers.rsi & OPERATION)) => {
             Some(libc::SYS_futex as u64)
         }
@@ -118,7 +119,8 @@ pub(crate) fn forgets_rest(registers: &user_regs_struct) -> bool {
     is_sleep || registers.rax.cast_signed() == ERESTART_RESTARTBLOCK
 }
 
-/// Has a call begin anew that was to go on by `restart_syscall`: the thread has made a call that has the system forget what is left of its time.
+/// Has a call begin anew instead of going on by `restart_syscall`: the thread has made another call, and the system has
+/// forgotten the rest of the first one's time.
 pub(crate) fn forget_rest(registers: &mut user_regs_struct) {
     if call(registers) >= 0 && registers.rax.cast_signed() == ERESTART_RESTARTBLOCK {
         registers.rax = ERESTARTNOHAND.cast_unsigned();
@@ -134,14 +136,14 @@ fn has_fixed_end(registers: &user_regs_struct) -> bool {
     }
 }
 
-/// True if an interrupted call begins anew, given the signals that wait for its thread: those of clocks are not to end it. One may strike at any
-/// moment, so without any the call begins anew where that changes nothing.
+/// True if an interrupted call begins anew, given the signals waiting for its thread: those of clocks are not to end
+/// it. One may strike at any moment, so without any the call begins anew if this changes nothing.
 pub(crate) fn begins_anew(registers: &user_regs_struct, signals: u64) -> bool {
     is_clocks(signals) || signals == 0 && has_fixed_end(registers)
 }
 
-/// Lets a stopped thread go for good. A clock of processor time that struck meanwhile, of which the thread may be the first to be told, does not end its
-/// call.
+/// Lets a stopped thread go for good. A clock of processor time may have struck meanwhile, with this thread as the
+/// first to be told: it does not end the thread's call.
 pub(crate) fn let_go(thread: pid_t) -> io::Result<()> {
     let mut registers = registers(thread)?;
     if is_noted(&registers) && Status::of(thread).is_some_and(|status| begins_anew(&registers, status.next())) {
@@ -156,11 +158,11 @@ fn is_clocks(signals: u64) -> bool {
     signals != 0 && signals & !CLOCKS == 0
 }
 
-/// Has the call of a thread that is about to get a signal begin again when the signal's handler has returned. If another signal comes at the
-/// same time, the call ends by that.
+/// A thread is about to get a signal: has its call begin again when the signal's handler has returned. If another
+/// signal comes at the same time, it ends the call.
 pub(crate) fn begin_again_after_handler(thread: pid_t) -> io::Result<()> {
     let mut registers = registers(thread)?;
-    // A call that an earlier stop has interrupted goes on by `restart_syscall`, which has forgotten it after a handler.
+    // A call interrupted by an earlier stop goes on by `restart_syscall`, which has forgotten it after a handler.
     let is_known = call(&registers) != libc::SYS_restart_syscall;
     if is_known
         && (is_noted(&registers) || ends(&registers))
@@ -172,7 +174,8 @@ pub(crate) fn begin_again_after_handler(thread: pid_t) -> io::Result<()> {
     Ok(())
 }
 
-/// Has a stopped thread's wait begin anew that the system would have go on by another call (`restart_syscall`), which it may not make.
+/// Has a stopped thread's wait begin anew that the system would have go on by another call (`restart_syscall`): the
+/// thread may not make it.
 pub(crate) fn begin_anew(thread: pid_t) -> io::Result<()> {
     let mut registers = registers(thread)?;
     if call(&registers) >= 0 && registers.rax.cast_signed() == ERESTART_RESTARTBLOCK {
@@ -182,7 +185,7 @@ pub(crate) fn begin_anew(thread: pid_t) -> io::Result<()> {
     Ok(())
 }
 
-/// The registers with which a thread goes on that is in them: a system call that was interrupted begins anew.
+/// The registers for a thread to go on with: an interrupted system call begins anew.
 pub(crate) fn restarted(registers: &user_regs_struct) -> user_regs_struct {
     let mut restarted = *registers;
     if is_noted(registers) {

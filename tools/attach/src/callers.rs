@@ -11,7 +11,7 @@ use nix::libc::user_regs_struct;
 
 use super::process::{Map, Process};
 
-/// Frames that are looked at, of a thread.
+/// Frames of a thread to look at.
 const MOST_FRAMES: usize = 4096;
 
 /// Facts on a process's modules.
@@ -50,7 +50,7 @@ impl Callers {
         callers
     }
 
-    /// The addresses that a thread's functions return to, out to where it began. `None` if that is not sure.
+    /// The return addresses of a thread's functions, out to its beginning. `None` if they are not sure.
     pub(crate) fn of(&self, process: &Process, registers: &user_regs_struct) -> Option<Vec<u64>> {
         let is_known = |address: u64| self.texts.iter().any(|text| text.contains(&address));
         let mut cache = CacheX86_64::new();

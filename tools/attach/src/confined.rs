@@ -25,8 +25,8 @@ use super::sys;
 /// The filters of a thread.
 type Filters = Vec<Vec<Instruction>>;
 
-/// Refuses a process with a thread whose filters do not let pass all that is needed. Returns whether all let values be read wherever they are. `late` gets a
-/// thread that could not be stopped.
+/// Refuses a process with a thread whose filters forbid a needed call. Returns true if all let values be read from any
+/// place. `late` gets a thread that could not be stopped.
 pub(crate) fn check(process: &Process, needs: &Needs, late: &mut Vec<pid_t>) -> Result<bool> {
     let (mut known, mut seen, mut has_values) = (HashSet::new(), HashSet::new(), true);
     loop {
@@ -49,20 +49,20 @@ pub(crate) fn check(process: &Process, needs: &Needs, late: &mut Vec<pid_t>) -> 
     }
 }
 
-/// Refuses a thread that is stopped, if its filters do not let pass all that is needed.
+/// Refuses a stopped thread, if its filters forbid a needed call.
 pub(crate) fn check_thread(process: &Process, thread: pid_t, needs: &Needs) -> Result<()> {
     if is_confined(process, thread)? { check_filters(process, &filters(process, thread)?, needs) } else { Ok(()) }
 }
 
-/// True if a process could install an unreported filter: it has a function of the C library that does so, or one that finds such functions. Two ways
-/// are always open, and not looked at: system calls made without such a function, and, in a program linked statically with GNU's C library, a library
-/// that it loads (`dlopen` is in each such program).
+/// True if a process could install an unreported filter: it has a function of the C library that does so, or one that
+/// finds such functions. Two ways are always open, and not looked at: system calls made without such a function, and,
+/// in a program linked statically with GNU's C library, a library that it loads (`dlopen` is in each such program).
 pub(crate) fn may_be_installed(process: &Process, maps: &[Map]) -> Result<bool> {
     const INSTALLERS: [&str; 2] = ["prctl", "syscall"];
     const LOADERS: [&str; 2] = ["dlopen", "dlsym"];
 
     let program = process.program(maps)?;
-    // One that is linked statically defines what anything in it uses.
+    // A statically linked one defines all functions used in it.
     let has_own = !program.has_symbols() || !program.definitions(&INSTALLERS).is_empty();
     let gets = |names: &[&str]| process.modules(maps).iter().any(|module| module.imports(names));
     Ok(has_own || gets(&[INSTALLERS, LOADERS].concat()))
@@ -81,7 +81,7 @@ fn is_confined(process: &Process, thread: pid_t) -> Result<bool> {
     }
 }
 
-/// Refuses where the system does not let this process read filters, before anything is touched.
+/// Refuses if the system does not let this process read filters, before anything is touched.
 fn check_rights(process: &Process) -> Result<()> {
     const CAP_SYS_ADMIN: u32 = 21;
 
@@ -99,14 +99,14 @@ fn no_rights(process: &Process) -> anyhow::Error {
     )
 }
 
-/// The filters of a thread that runs: it is stopped for that. `None` if it has ended.
+/// The filters of a running thread: it is stopped for this. `None` if it has ended.
 fn filters_of_running(process: &Process, thread: pid_t, late: &mut Vec<pid_t>) -> Result<Option<Filters>> {
-    /// How long one is waited for that cannot be stopped.
+    /// The longest wait for a thread that cannot be stopped.
     const PATIENCE: Duration = Duration::from_secs(10);
 
     let begun = Instant::now();
     if let Err(error) = sys::seize(thread) {
-        // One that has ended cannot be traced either.
+        // An ended thread cannot be traced either.
         let lives = Status::of(thread).is_some_and(|status| !"ZX".contains(status.state));
         let is_denied = lives && error.raw_os_error() == Some(libc::EPERM);
         return if is_denied { Err(anyhow!(refusal::denied(process.pid))) } else { Ok(None) };
@@ -131,12 +131,12 @@ fn filters_of_running(process: &Process, thread: pid_t, late: &mut Vec<pid_t>) -
     if !filters.as_ref().is_ok_and(|filters| problem(filters, &Needs::of_stop()).is_none()) {
         call::begin_anew(thread)?;
     }
-    // One that was killed meanwhile is none any more.
+    // A killed thread is gone anyway.
     let _ = call::let_go(thread);
     filters.map(Some)
 }
 
-/// The filters of a thread that is stopped.
+/// The filters of a stopped thread.
 fn filters(process: &Process, thread: pid_t) -> Result<Filters> {
     let mut filters = Vec::new();
     loop {

@@ -26,7 +26,7 @@ use super::wanted::Wanted;
 /// Selection of functions and values to record.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    /// The functions that call a hook by themselves, with that, and those that get a branch.
+    /// The functions with calls of a hook, and that hook, and those with a branch.
     functions: (Vec<(&'static str, u64)>, Vec<Range<u64>>),
     /// Empty for everything.
     rules: String,
@@ -34,23 +34,24 @@ pub(crate) struct Chosen {
     are_others: bool,
     /// Choice by the rules; `None` if there never were any.
     choice: Option<OutsideChoice>,
-    /// Where somebody answers what values functions have, if that is needed.
+    /// The socket that answers questions about functions' values, if they are needed.
     types: Option<Passed>,
-    /// Memory of the process that no table of values was written to yet.
+    /// Memory of the process without a table of values yet.
     room: Range<u64>,
-    /// How often the table of values had changed that was written last.
+    /// The number of changes of the table of values last written.
     written: Option<u64>,
 }
 
-/// Where the tracer's control block has what is recorded.
+/// The place of the choice in the tracer's control block.
 const FILTER: usize = offset_of!(Control, filter);
-/// There is room for so many tables of values: whenever libraries come, a table of all is made. Unused room is address space alone.
+/// There is room for so many tables of values: whenever libraries come, a table of all is made. Unused room is address
+/// space alone.
 const TABLES: u64 = 8;
 /// More than now a table may take then.
 const LATER_BYTES: u64 = 1 << 20;
 
 impl Chosen {
-    /// Looks up what rules choose in a process, which may have the tracer already. Nothing changes yet.
+    /// Looks up the choice of rules in a process, which may have the tracer already. Nothing changes yet.
     ///
     /// # Errors
     ///
@@ -75,7 +76,7 @@ impl Chosen {
         Ok(this)
     }
 
-    /// Looks up what other rules choose. Nothing changes in the process yet.
+    /// Looks up the choice of other rules. Nothing changes in the process yet.
     ///
     /// # Errors
     ///
@@ -99,7 +100,7 @@ impl Chosen {
         Ok(())
     }
 
-    /// Has the tracer record that. Recording `begins`, or goes on.
+    /// Has the tracer record this choice. Recording `begins`, or goes on.
     pub(crate) fn apply(
         &mut self,
         thread: &mut Borrowed<'_>,
@@ -128,7 +129,7 @@ impl Chosen {
         thread.call(image.function("rftrace_backend_filter")?, &[self.in_force().is_some().into()])
     }
 
-    /// Obeys the rules with what is loaded now.
+    /// Obeys the rules with the modules loaded now.
     pub(crate) fn refresh(&mut self, process: &Process, image: &Image) -> Result<()> {
         let Self { choice: Some(choice), types, .. } = self else { return Ok(()) };
         if self.rules.is_empty() {
@@ -143,17 +144,17 @@ impl Chosen {
         self.in_force().is_some_and(OutsideChoice::wants_values)
     }
 
-    /// Calls that are over earlier, in ticks, are not recorded.
+    /// Calls shorter than this, in ticks, are not recorded.
     pub(crate) fn min_ticks(&self) -> u64 {
         self.in_force().map_or(0, |choice| choice.control().min_ticks.load(Relaxed))
     }
 
-    /// Returns for each of the first rules that may match nothing whether it has an effect; empty if others are in force.
+    /// Returns for each of the first optional rules whether it has an effect; empty if others are in force.
     pub(crate) fn in_effect(&self) -> Vec<bool> {
         self.in_force().filter(|_| !self.are_others).map(OutsideChoice::in_effect).unwrap_or_default()
     }
 
-    /// The rules, and what they choose; `None` for everything.
+    /// The rules, and their choice; `None` for everything.
     pub(crate) fn rules(&self) -> (&str, Option<&Selected>) {
         (&self.rules, self.in_force().map(OutsideChoice::selected))
     }
@@ -175,8 +176,8 @@ impl Chosen {
         self.in_force()?.values(at)
     }
 
-    /// Writes the table of values, if it is another one than before: what hooks count stands in it. Where there is no room for it the functions of a library
-    /// that has come have none.
+    /// Writes the table of values, if it has changed: hooks count in it. Without room for it the functions of a new
+    /// library get none.
     fn write_values(&mut self, process: &Process, control: u64) -> Result<()> {
         let n_changes = self.in_force().map(OutsideChoice::n_changes);
         if self.written.is_some() && self.written == n_changes {
@@ -222,22 +223,22 @@ impl Chosen {
     }
 }
 
-/// Where the table lies; 0 if there is none.
+/// The address of the table; 0 if there is none.
 fn table_of(process: &Process, control: u64) -> u64 {
     address_at(process, control, offset_of!(FilterControl, sites))
 }
 
-/// An address in what is chosen; 0 for none.
+/// An address in the choice; 0 for none.
 fn address_at(process: &Process, control: u64, offset: usize) -> u64 {
     process.word(control + (FILTER + offset) as u64).unwrap_or(0)
 }
 
-/// Asks what values functions have. Nothing is known where nobody answers.
+/// Asks for the values of functions. Without an answer none are known.
 fn ask(types: Option<&Passed>, modules: &[(String, Option<String>)]) -> String {
     types.and_then(|folder| rftrace_frontend::ask_values(folder, modules).ok()).unwrap_or_default()
 }
 
-/// The slots of the table that are published; none if there is no table.
+/// The published slots of the table; none if there is no table.
 fn published(process: &Process, control: u64) -> Result<Vec<u64>> {
     let table = table_of(process, control);
     if table == 0 {

@@ -1,5 +1,6 @@
-//! Frame that a borrowed thread returns to: that of a signal handler, whose return gives the thread all its registers and its signal mask back
-//! (`rt_sigreturn`). This process takes over before that; if it is gone, the thread goes on by the frame.
+//! The frame to which a borrowed thread returns: a signal handler's. The handler's return gives the thread all its
+//! registers and its signal mask back (`rt_sigreturn`). This process takes over before; if it is gone, the thread goes
+//! on by the frame.
 //!
 //! The layout is the kernel's (`struct rt_sigframe`, `struct ucontext`, `struct sigcontext_64`).
 
@@ -7,25 +8,25 @@ use nix::libc::{self, user_regs_struct};
 
 /// Bytes of a frame without the extended state: return address, context, information about the signal.
 pub(crate) const FRAME_BYTES: u64 = 8 + 304 + 128;
-/// Where in a frame the registers are, as `gregs` of the context.
+/// The place of the registers in a frame, as `gregs` of the context.
 const REGISTERS_AT: usize = 8 + 40;
-/// Where in a frame the instruction pointer is, and the stack pointer.
+/// The places of the instruction pointer and of the stack pointer in a frame.
 pub(crate) const RIP_AT: u64 = REGISTERS_AT as u64 + 16 * 8;
 pub(crate) const RSP_AT: u64 = REGISTERS_AT as u64 + 15 * 8;
 const SIGNAL_MASK_AT: usize = REGISTERS_AT + 256;
 
 /// `UC_FP_XSTATE`, `UC_SIGCONTEXT_SS`, `UC_STRICT_RESTORE_SS`.
 const FLAGS: u64 = 1 | 2 | 4;
-/// No valid flags of an alternate stack: the thread keeps the one that it has.
+/// No valid flags of an alternate stack: the thread keeps its own one.
 const KEEP_STACK: u64 = 0x7fff_ffff;
 
 const MAGIC1: u32 = 0x4650_5853;
 const MAGIC2: u32 = 0x4650_5845;
-/// Where in the extended state the kernel looks for what follows.
+/// The place in the extended state of the kernel's facts on it.
 const SOFTWARE_AT: usize = 464;
 
-/// A frame whose return address is `restorer`, for a thread that goes on with these registers and signal mask. Its extended state is at
-/// `extended_at`.
+/// A frame with the return address `restorer`, for a thread that goes on with these registers and signal mask. Its
+/// extended state is at `extended_at`.
 pub(crate) fn frame(restorer: u64, registers: &user_regs_struct, mask: u64, extended_at: u64) -> Vec<u8> {
     let r = registers;
     let segments = r.cs & 0xffff | (r.ss & 0xffff) << 48;

@@ -1,12 +1,13 @@
-//! How an unwinder finds the tracer's code, and stubs, that asks the C library for modules (`dl_iterate_phdr`), and that nobody can tell of more: LLVM's libunwind in a
-//! program that is linked statically with musl.
+//! The tracer's code, and stubs, for an unwinder that asks the C library for modules (`dl_iterate_phdr`) and cannot be
+//! told of more: LLVM's libunwind in a program linked statically with musl.
 //!
-//! musl looks each time where the program headers are: in the auxiliary vector, which lies on the first thread's stack. The recorder makes a copy of them. In
-//! that the header of the stack, which nobody asks for after the beginning, is one of the tracer's code and all stubs, and the table of unwind information is a
-//! copy with their functions in it. So there are as many headers as before. Added stubs need another copy.
+//! musl looks up the program headers each time: by the auxiliary vector on the first thread's stack. The recorder makes
+//! a copy of them. In the copy the header of the stack, unused after the beginning, becomes one of the tracer's code
+//! and all stubs, and the table of unwind information becomes a copy with their functions in it. So there are as many
+//! headers as before. Added stubs need another copy.
 //!
-//! **Invariant**: one word of the program changes, while all threads are stopped, and when all is there that it leads to. It stays, as the tracer does: a
-//! thread may have read it, and what returns by the tracer is found there.
+//! **Invariant**: one word of the program changes, while all threads are stopped, and when all it leads to exists. It
+//! stays, as the tracer does: a thread may have read it, and return addresses of the tracer are found there.
 
 use std::ops::Range;
 
@@ -27,7 +28,7 @@ const SAME_ADDRESS: usize = 3;
 const FILE_BYTES: usize = 4;
 const BYTES: usize = 5;
 
-/// A function in a table of unwind information: where it begins, and where it is described.
+/// A function in a table of unwind information: its beginning, and the place of its description.
 type Row = (u64, u64);
 /// Such a table as all linkers write it: version 1; four bytes to the unwind information, from there; the number of functions in four bytes; then rows of twice four
 /// bytes, from the table's beginning. They are sorted.
@@ -39,9 +40,9 @@ const ROW_BYTES: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Headers {
     pid: pid_t,
-    /// Where the C library reads the address of the headers.
+    /// The place from which the C library reads the address of the headers.
     told_at: u64,
-    /// True if that address is already the one of a copy.
+    /// True if the address is already that of a copy.
     is_told: bool,
     /// Base of addresses in them.
     base: u64,
@@ -52,13 +53,13 @@ pub(crate) struct Headers {
 /// A table of unwind information.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Table {
-    /// Where that information begins.
+    /// The beginning of this information.
     information: u64,
     rows: Vec<Row>,
 }
 
 impl Headers {
-    /// Those of a program that is linked statically.
+    /// The headers of a statically linked program.
     ///
     /// # Errors
     ///
@@ -92,7 +93,7 @@ impl Headers {
         Ok(Self { pid: process.pid, told_at, is_told, base, headers, table })
     }
 
-    /// Where the tracer is to be, or above: below the program no unwinder looks for its code.
+    /// The lowest address for the tracer: below the program no unwinder looks for its code.
     pub(crate) fn lowest(&self) -> u64 {
         self.base
     }
@@ -127,7 +128,8 @@ impl Headers {
         stubs.iter().try_for_each(|stubs| stubs.note_told(process))
     }
 
-    /// The bytes of a copy with further code that lies at an address, the table behind the headers. `None` if that is too far from what it leads to.
+    /// The bytes of a copy with further code for an address, the table behind the headers. `None` if it is too far from
+    /// its targets.
     fn with_code(&self, at: u64, texts: &[Range<u64>], rows: &[Row]) -> Option<Vec<u8>> {
         let table_at = at + size_of_val(&*self.headers) as u64;
         let mut table = self.table.clone();
@@ -161,7 +163,7 @@ impl Headers {
 }
 
 impl Table {
-    /// The one that lies at an address.
+    /// The table at an address.
     fn parse(bytes: &[u8], at: u64) -> Option<Self> {
         let (head, rows) = bytes.split_at_checked(HEAD_BYTES as usize)?;
         let distances =
@@ -173,7 +175,7 @@ impl Table {
         head.starts_with(&KIND).then(|| Self { information: from(at + 4, information), rows })
     }
 
-    /// Its bytes where it lies at an address, from which all is to be reached.
+    /// Its bytes for an address, from which all is to be reached.
     fn bytes(&self, at: u64) -> Option<Vec<u8>> {
         let distance =
             |to: u64, from: u64| i32::try_from(to.wrapping_sub(from).cast_signed()).ok().map(i32::to_le_bytes);
@@ -201,15 +203,16 @@ fn of_type(headers: &[Header], wanted: u32) -> Option<&Header> {
     headers.iter().find(|header| type_of(header) == wanted)
 }
 
-/// Returns the base of addresses in the file whose headers are at an address.
+/// Returns the base of addresses in the file with its headers at an address.
 fn base(process: &Process, maps: &[Map], at: u64) -> Result<Option<u64>> {
     let Some(map) = maps.iter().find(|map| map.range.contains(&at)) else { return Ok(None) };
     Ok(process.module(maps, |path| path == map.path)?.map(|module| module.base()))
 }
 
-/// Where on the stack the system has told the address of the headers: among all else that it has told. That address may be another one meanwhile.
+/// The place on the stack at which the system has told the address of the headers, among all else. The address may have
+/// changed meanwhile.
 fn told_at(process: &Process) -> Result<Option<u64>> {
-    /// The first arguments and variables are below that.
+    /// The first arguments and variables are below.
     const MOST_BYTES: u64 = 16 << 20;
 
     let told = process.told()?;

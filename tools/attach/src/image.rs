@@ -1,5 +1,5 @@
-//! The tracer as it is put into processes that have no library for it: its segments are mapped and relocated from here, and nobody in the process is
-//! asked for anything but system calls. It is found again by its name.
+//! The tracer for processes without a library for it: this process maps and relocates its segments, and asks nothing in
+//! the other one for more than system calls. It is found again by its name.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -17,11 +17,11 @@ use super::library::{close, memory_file};
 use super::names::{self, OUTSIDE};
 use super::process::{Map, Module, Process};
 
-/// A library that needs no other one, with nothing in it but the tracer.
+/// A library without needed ones, with nothing in it but the tracer.
 static FILE: &[u8] = include_bytes!(env!("RFTRACE_OUTSIDE"));
 
 const PAGE_BYTES: u64 = 4096;
-/// How far a jump reaches, with what is on both sides of it.
+/// The reach of a jump, less the code on both sides of it.
 const REACH: u64 = (1 << 31) - (64 << 20);
 /// Below a program nothing grows; above it the heap does.
 const LEAST_BELOW: u64 = 64 << 20;
@@ -53,7 +53,8 @@ impl Parsed {
         segments.collect()
     }
 
-    /// All that lies in the file of it, as at that address. `resolve` tells the addresses of functions that are elsewhere, 0 if they are nowhere.
+    /// All of it in its file, as at this address. `resolve` tells the addresses of functions elsewhere, 0 if there are
+    /// none.
     fn relocated(&self, base: u64, resolve: impl Fn(&str) -> u64) -> Result<Vec<u8>> {
         let end = self.0.segments().map(|segment| segment.address() + segment.file_range().1).max().unwrap_or(0);
         let mut bytes = vec![0; end as usize];
@@ -78,7 +79,7 @@ impl Parsed {
 }
 
 impl Image {
-    /// The one that is there already.
+    /// The tracer that is there already.
     ///
     /// # Errors
     ///
@@ -138,10 +139,10 @@ impl Image {
         }
         process.write(base + first_written, written)?;
         let image = Self::at(base)?;
-        // A child that is forked finds the switch off.
+        // A forked child finds the switch off.
         let switch = image.outside(process, offset_of!(Outside, switch));
         thread.system_call(libc::SYS_madvise, &[switch, PAGE_BYTES, libc::MADV_WIPEONFORK as u64])?;
-        // Code last: where it is, all is.
+        // Code last: it proves all the rest.
         others.sort_by_key(|&(.., is_code)| is_code);
         for (range, _, is_code) in others {
             let protection = libc::PROT_READ | if is_code { libc::PROT_EXEC } else { 0 };
@@ -163,7 +164,7 @@ impl Image {
         self.module.function(name)
     }
 
-    /// Returns the code that a borrowed thread runs.
+    /// Returns the code for a borrowed thread.
     pub(crate) fn gadgets(&self) -> Result<Gadgets> {
         Ok(Gadgets {
             syscall: self.function("rftrace_outside_call")?,
@@ -172,28 +173,28 @@ impl Image {
         })
     }
 
-    /// Where its unwind information begins. The bytes behind it are zero, which is its end.
+    /// The beginning of its unwind information. The bytes behind it are zero, and so its end.
     pub(crate) fn unwind_information(&self) -> Option<u64> {
         Some(self.section(".eh_frame")?.0)
     }
 
-    /// Where a section lies, and its bytes.
+    /// The address of a section, and its bytes.
     pub(crate) fn section(&self, name: &str) -> Option<(u64, Vec<u8>)> {
         let (range, bytes) = self.module.section(name)?;
         Some((self.base + range.start, bytes))
     }
 
-    /// The address of what it is told.
+    /// The address of its arguments.
     pub(crate) fn told(&self) -> Result<u64> {
         self.function("rftrace_outside")
     }
 
-    /// A word of what it is told, or tells.
+    /// A word of its arguments, or of its reports.
     pub(crate) fn outside(&self, process: &Process, offset: usize) -> u64 {
         self.told().ok().and_then(|at| process.word(at + offset as u64)).unwrap_or(0)
     }
 
-    /// Writes a word of what it is told.
+    /// Writes a word of its arguments.
     pub(crate) fn tell(&self, process: &Process, offset: usize, word: u64) -> Result<()> {
         Ok(process.write(self.told()? + offset as u64, &word.to_le_bytes())?)
     }
@@ -209,14 +210,14 @@ impl Image {
         process.word(at).is_some_and(|word| word as u32 & enabled::MASK != u32::from(enabled::OFF))
     }
 
-    /// Threads that it could not record.
+    /// Threads it could not record.
     pub(crate) fn n_untraced_threads(&self, process: &Process) -> u32 {
         let at = self.control(process) + offset_of!(Control, n_untraced_threads) as u64;
         process.word(at).map_or(0, |word| word as u32)
     }
 }
 
-/// Has a thread take so many bytes of addresses, which nobody can use yet, within reach of some functions and not below `lowest`.
+/// Has a thread take so many bytes of addresses, not usable yet, within reach of some functions and not below `lowest`.
 pub(crate) fn reserve(
     thread: &mut Borrowed<'_>,
     process: &Process,
@@ -236,8 +237,8 @@ pub(crate) fn reserve(
     Ok(found)
 }
 
-/// Where there is room for so many bytes from where a jump reaches all functions, and they one from it: below the program, or far above it. What is not to be
-/// below `lowest` lies right above it, but where the heap grows.
+/// The place of so many free bytes within a jump of all functions, both ways: below the program, or far above it. With
+/// `lowest` as the lower limit it lies right above the limit, except for the room in which the heap grows.
 fn place(process: &Process, functions: &[Range<u64>], n_bytes: u64, lowest: u64) -> Result<u64> {
     const LOWEST: u64 = 1 << 20;
 
@@ -251,7 +252,7 @@ fn place(process: &Process, functions: &[Range<u64>], n_bytes: u64, lowest: u64)
         gaps.push(end..map.range.start);
         end = end.max(map.range.end);
     }
-    // Where programs have their memory, whatever the kernel's is.
+    // The range of programs' memory, whatever the kernel's is.
     gaps.push(end..1 << 46);
     let gaps = gaps.into_iter().map(|gap| gap.start.max(reached.start)..gap.end.min(reached.end));
     let gaps: Vec<Range<u64>> =

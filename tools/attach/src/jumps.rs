@@ -1,8 +1,11 @@
-//! Functions of a program whose first instruction becomes a jump to the tracer: its own `mcount`, where no slot leads there.
+//! Functions of a program whose first instruction becomes a jump to the tracer: its own `mcount`, if no slot leads
+//! there.
 //!
-//! **Invariant**: code is changed only while all threads are stopped, and none stands within the bytes of a jump, nor comes back to there.
+//! **Invariant**: code is changed only while all threads are stopped, and none stands within the bytes of a jump, nor
+//! comes back to there.
 //!
-//! **Invariant**: what a jump takes the place of is written down in the process before there is a jump. So whoever finds it can take it away.
+//! **Invariant**: the original bytes are written down in the process before there is a jump. So a later recorder can
+//! take it away.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -19,9 +22,9 @@ use super::process::{Map, Process};
 use super::sys::words;
 use super::world::World;
 
-/// The part of a stack that is looked at.
+/// The part of a stack to look at.
 const STACK_BYTES: u64 = 64 << 20;
-/// How long a thread, which has to get a processor, and a signal's handler, which may come back, are waited for.
+/// The longest wait for a thread without a processor, and for a signal's handler that may come back.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two passes, at first, and at the most.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
@@ -29,29 +32,29 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(1
 const JUMP: u8 = 0xe9;
 const RET: u8 = 0xc3;
 
-/// A function of the program that it calls at the beginning of others.
+/// A function of the program, called at the beginning of others.
 #[derive(Clone, Debug)]
 pub(crate) struct Hooked {
     /// Its code.
     pub(crate) range: Range<u64>,
-    /// The function of the tracer that is meant.
+    /// The function of the tracer for it.
     pub(crate) hook: &'static str,
     /// The bytes of its file.
     displaced: [u8; 8],
 }
 
 impl Hooked {
-    /// Where no thread may be when its jump is written: within what that takes the place of.
+    /// The addresses without a thread when its jump is written: within the replaced bytes.
     pub(crate) fn inside(&self) -> Range<u64> {
         self.range.start + 1..self.range.start + JUMP_BYTES as u64
     }
 }
 
-/// The functions of a process that functions call at their beginning.
+/// The functions of a process called at functions' beginnings.
 ///
 /// # Errors
 ///
-/// There is no room for a jump in one, or it is not what it is in its file.
+/// There is no room for a jump in one, or its bytes differ from its file's.
 pub(crate) fn hooked(process: &Process, maps: &[Map]) -> Result<Vec<Hooked>> {
     /// A name that means the program has the tracer.
     const OWN: &str = "rftrace_backend_enable";
@@ -155,7 +158,7 @@ fn registers_of(world: &World, thread: &Borrowed<'_>) -> Result<Vec<(pid_t, user
     Ok(all)
 }
 
-/// The jumps that are there, with what they take the place of.
+/// The existing jumps, with the bytes they replace.
 fn there(process: &Process, image: &Image) -> Result<Vec<(u64, [u8; JUMP_BYTES])>> {
     let targets = [image.function("mcount")?, image.function("__fentry__")?];
     let mut found = Vec::new();
@@ -181,7 +184,7 @@ pub(crate) fn are_there(process: &Process, image: &Image) -> Result<bool> {
     Ok(!there(process, image)?.is_empty())
 }
 
-/// Takes them away, all threads being stopped. A thread may stand where one begins.
+/// Takes them away, all threads being stopped. A thread may stand at the beginning of one.
 pub(crate) fn take_away(process: &Process, image: &Image) -> Result<()> {
     for (function, displaced) in there(process, image)? {
         process

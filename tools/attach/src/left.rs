@@ -1,10 +1,11 @@
-//! What recorders have left in a process that were killed while a thread was borrowed: open files in its memory, and memory of the borrowed thread.
-//! The next one removes it.
+//! Remains in a process of recorders that were killed while a thread was borrowed: open files in its memory, and memory
+//! of the borrowed thread. The next one removes them.
 //!
-//! Files are known by their names, which have the number of the process: one that is a recorder itself has files of others too. Memory is known by what it
-//! begins with. It is shared, though nobody shares it, as the system joins no other mapping with it.
+//! Files are known by their names, with the number of the process: a process that is itself a recorder has files of
+//! others too. Memory is known by its first bytes. It is shared, though nobody shares it, as the system joins no other
+//! mapping with it.
 //!
-//! Not here: a bank that is still mapped, slots and branches, which the tracer gives back itself.
+//! Not here: a bank that is still mapped, slots and branches: the tracer gives them back itself.
 
 use std::fs;
 
@@ -19,12 +20,12 @@ use super::status::Status;
 use super::sys;
 use super::world::World;
 
-/// The file that memory is mapped from which processes share that one has made.
+/// The file of memory to be shared by processes, made by one of them.
 const SHARED: &str = "/dev/zero (deleted)";
-/// How all names of files in its memory begin.
+/// The beginning of all names of files in its memory.
 const FILES: &str = "/memfd:rftrace-";
 
-/// Removes it, by a thread that is borrowed. What is not sure to be nobody's stays for the next one.
+/// Removes it, by a borrowed thread. Parts that may be somebody's stay for the next one.
 pub(crate) fn remove(thread: &mut Borrowed<'_>, process: &Process, late: &mut Vec<pid_t>) -> Result<()> {
     if files(process).is_empty() && memories(process, thread)?.is_empty() {
         return Ok(());
@@ -54,7 +55,7 @@ pub(crate) fn remove(thread: &mut Borrowed<'_>, process: &Process, late: &mut Ve
     Ok(())
 }
 
-/// The numbers of its open files that are a recorder's.
+/// The numbers of a recorder's files among its open ones.
 fn files(process: &Process) -> Vec<u64> {
     let end = format!(".{} (deleted)", process.pid);
     let is_ours = |entry: &fs::DirEntry| {
@@ -65,7 +66,7 @@ fn files(process: &Process) -> Vec<u64> {
     entries.filter(is_ours).filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Memory of threads that were borrowed before, and whose it was.
+/// Memory of threads borrowed before, and its owner.
 fn memories(process: &Process, thread: &Borrowed<'_>) -> Result<Vec<(std::ops::Range<u64>, Owner)>> {
     let maps = process.maps()?;
     let others =

@@ -1,5 +1,5 @@
-//! The tracer's library in a process, and that for resources: files in memory of that, which its own dynamic linker loads. They are found again
-//! by their names.
+//! The tracer's library in a process, and that for resources: files in its memory, loaded by its own dynamic linker.
+//! They are found again by their names.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,7 +15,7 @@ use super::names::{self, RESOURCES, TRACER, is_mapped_from};
 use super::owner::Owner;
 use super::process::{Map, Module, Process};
 
-/// Bytes that are compared of two files: headers, and the build-id behind them.
+/// Bytes to compare of two files: headers, and the build-id behind them.
 const HEAD_BYTES: usize = 4096;
 /// Room for the answers of its functions.
 const ANSWER_BYTES: u64 = 4096;
@@ -25,7 +25,8 @@ const ANSWER_BYTES: u64 = 4096;
 pub(crate) struct LibraryFile {
     /// As it is named in a process.
     name: &'static str,
-    /// The folder of its files' numbers: each library has its own spelling, as the dynamic linker takes what has the path of another one for that.
+    /// The folder of its files' numbers: each library has its own spelling, as the dynamic linker takes two libraries
+    /// with one path for the same.
     folder: &'static str,
     bytes: Vec<u8>,
 }
@@ -36,7 +37,7 @@ impl LibraryFile {
         Self::read(TRACER, "/proc/thread-self/fd", path)
     }
 
-    /// That for resources.
+    /// The library for resources.
     pub(crate) fn resources(path: &Path) -> Result<Self> {
         Self::read(RESOURCES, "/proc/thread-self/./fd", path)
     }
@@ -57,13 +58,13 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// The one that is there already, of this file.
+    /// The library that is there already, of this file.
     ///
     /// # Errors
     ///
     /// It is another one.
     pub(crate) fn find(process: &Process, maps: &[Map], file: &LibraryFile) -> Result<Option<Self>> {
-        // It is mapped once more by who reads the names of its functions.
+        // A reader of its functions' names maps it once more.
         let of_it: Vec<&Map> =
             maps.iter().filter(|map| is_mapped_from(&map.path, file.name) && map.is_private).collect();
         let Some(start) = of_it.iter().map(|map| map.range.start).min() else { return Ok(None) };
@@ -105,14 +106,14 @@ impl Library {
         self.module.texts.clone()
     }
 
-    /// Returns the report of the library for resources to the tracer's library: the functions that it takes the place of.
+    /// Returns the report of the library for resources to the tracer's library: the functions it replaces.
     pub(crate) fn interposed(&self, process: &Process) -> String {
         let Ok(place) = self.function("rftrace_resources_interposed") else { return String::new() };
         let (address, number) = process.word(place).zip(process.word(place + 8)).unwrap_or((0, 0));
         format!("{address:x}:{number:x}")
     }
 
-    /// Where the tracer's control block is, if it has ever recorded.
+    /// The address of the tracer's control block, if it has ever recorded.
     pub(crate) fn control(&self, process: &Process) -> u64 {
         self.function("rftrace_attach_control").ok().and_then(|place| process.word(place)).unwrap_or(0)
     }
@@ -132,7 +133,7 @@ impl Library {
         self.module.function(name)
     }
 
-    /// Calls one of those that answer with text. `argument` is a string that it gets first, if there is one.
+    /// Calls a function that answers with text. `argument` is a string for it, if there is one.
     pub(crate) fn ask(
         &self,
         thread: &mut Borrowed<'_>,
@@ -178,7 +179,7 @@ impl Told {
     }
 }
 
-/// Empty memory of a process, which this one can open too: its number there, and the file.
+/// Empty memory of a process; this one can open it too: its number there, and the file.
 pub(crate) fn memory_file(thread: &mut Borrowed<'_>, process: &Process, name: &str) -> Result<(u64, File)> {
     let name = thread.string(&names::of_process(name, process.pid))?;
     let number = thread

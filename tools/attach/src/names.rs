@@ -1,13 +1,13 @@
-//! The names of the libraries in a process, which are files in its memory.
+//! The names of the libraries in a process: they are files in its memory.
 
 use nix::libc::pid_t;
 
 /// The tracer.
 pub(crate) const TRACER: &str = "rftrace-attached";
-/// That for resources.
+/// The library for resources.
 pub(crate) const RESOURCES: &str = "rftrace-attached-resources";
 
-/// The tracer where it has no library.
+/// The tracer without a library.
 pub(crate) const OUTSIDE: &str = "rftrace-outside";
 
 /// The file of the branches' targets, and of the data on them.
@@ -21,7 +21,7 @@ pub(crate) fn is_tracer(path: &str) -> bool {
     is_mapped_from(path, TRACER)
 }
 
-/// The same of that for resources.
+/// The same for the library for resources.
 pub(crate) fn is_for_resources(path: &str) -> bool {
     is_mapped_from(path, RESOURCES)
 }
@@ -31,7 +31,7 @@ pub(crate) fn is_outside(path: &str) -> bool {
     is_mapped_from(path, OUTSIDE)
 }
 
-/// The same of what branches lead to there.
+/// The same for branches' targets.
 pub(crate) fn is_stubs(path: &str) -> bool {
     is_mapped_from(path, STUBS)
 }
@@ -48,7 +48,8 @@ pub(crate) fn is_mapped_from(path: &str, name: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The whole name of such a file in a process: if a recorder is killed, the next one knows it by that among the process's open files.
+/// The whole name of such a file in a process: if a recorder is killed, the next one knows it by this name among the
+/// process's open files.
 pub(crate) fn of_process(name: &str, process: pid_t) -> String {
     format!("{name}.{process}")
 }

@@ -1,13 +1,14 @@
-//! The system calls that this process has another one make, and those that the tracer makes in it: all of them, also those that only some versions of the C
-//! library make, or a program's allocator, which it may call. `seccomp.rs` of the tests has programs that may make no other ones.
+//! The system calls made in another process by this one, and those made by the tracer in it: all of them, also those of
+//! only some versions of the C library, or of a program's allocator called by it. `seccomp.rs` of the tests has
+//! programs that may make no other ones.
 //!
-//! Whoever has the tracer make another one enters it here.
+//! Enter each new call of the tracer here.
 
 use nix::libc;
 
 use super::bpf::Call;
 
-/// A call, and what is known of its arguments: each of these has it called with such values at these places.
+/// A call, and the known part of its arguments: each of these has it called with such values at these places.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needed {
     pub(crate) name: &'static str,
@@ -17,7 +18,7 @@ pub(crate) struct Needed {
     pub(crate) may_fail: bool,
 }
 
-/// Calls whose arguments may be any, or `(place, value)`, with other ones behind `or`.
+/// Calls with any arguments, or `(place, value)`, with other ones behind `or`.
 macro_rules! calls {
     (@ must) => { false };
     (@ may) => { true };
@@ -36,7 +37,7 @@ const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const RX: i32 = libc::PROT_READ | libc::PROT_EXEC;
 const RWX: i32 = RW | RX;
 
-/// The system has a wait go on by that which was interrupted.
+/// The system uses it for an interrupted wait to go on.
 const STOPPED: &[Needed] = calls![must SYS_restart_syscall];
 
 /// Calls of any borrowed thread.
@@ -48,7 +49,7 @@ const ALWAYS: &[Needed] = calls![
     must SYS_madvise,
     must SYS_memfd_create,
     must SYS_close,
-    // Of locks and allocators that are called.
+    // By locks and allocators in called functions.
     must SYS_brk,
     must SYS_futex,
     must SYS_getpid,
@@ -57,7 +58,8 @@ const ALWAYS: &[Needed] = calls![
 /// The tracer alone.
 const OUTSIDE: &[Needed] = calls![must SYS_tgkill(2, 0)];
 
-/// The dynamic linker, and the library, which reads files and settings, is alone at work, and knows of forks and ends of threads.
+/// The dynamic linker, and the library: it reads files and settings, is alone at work, and knows of forks and ends of
+/// threads.
 const LIBRARY: &[Needed] = calls![
     must SYS_open,
     must SYS_openat,
@@ -92,7 +94,7 @@ const LIBRARY: &[Needed] = calls![
     may SYS_membarrier,
 ];
 
-/// It asks this process what values functions have.
+/// It asks this process for the values of functions.
 const TYPES: &[Needed] = calls![
     must SYS_socket (0, libc::AF_UNIX),
     must SYS_connect,
@@ -113,24 +115,24 @@ const VALUES: &[Needed] = calls![may SYS_process_vm_readv];
 pub(crate) struct Needs(Vec<&'static [Needed]>);
 
 impl Needs {
-    /// Where the tracer comes alone.
+    /// The calls for the tracer alone.
     pub(crate) fn outside() -> Self {
         Self(vec![STOPPED, ALWAYS, OUTSIDE])
     }
 
-    /// Where the library is loaded.
+    /// The calls for the library.
     pub(crate) fn of_library(has_types: bool, has_resources: bool) -> Self {
         let further = [(has_types, TYPES), (has_resources, RESOURCES)];
         let further = further.into_iter().filter(|&(is_wanted, _)| is_wanted).map(|(_, calls)| calls);
         Self([STOPPED, ALWAYS, LIBRARY].into_iter().chain(further).collect())
     }
 
-    /// Calls that are not needed if strings are read only where memory is there for sure.
+    /// Calls that are not needed if strings are read only from memory that is there for sure.
     pub(crate) fn of_values() -> Self {
         Self(vec![VALUES])
     }
 
-    /// That a wait goes on.
+    /// The call for a wait to go on.
     pub(crate) fn of_stop() -> Self {
         Self(vec![STOPPED])
     }

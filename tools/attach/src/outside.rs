@@ -53,18 +53,18 @@ pub struct Mapped {
     pub first_index: u64,
 }
 
-/// Where C libraries have the number of a thread, from its control block on: GNU's, musl's since 1.2, and before.
+/// The place of a thread's number in C libraries, from its control block on: GNU's, musl's since 1.2, and before.
 const TID_AT: [u64; 3] = [0x2d0, 0x30, 0x38];
 const OF_MUSL: [u64; 2] = [TID_AT[1], TID_AT[2]];
 
-/// Such a process that is recorded, or was by a recorder that was killed.
+/// Such a process, recorded now or before by a killed recorder.
 #[derive(Debug)]
 pub(crate) struct Outside {
     process: Process,
     image: Image,
-    /// Where signal handlers of the program return to; 0 if it has none.
+    /// The return address of signal handlers of the program; 0 if it has none.
     restorer: u64,
-    /// The memory of the bank, as it is mapped.
+    /// The memory of the bank, as mapped.
     bank: Vec<Range<u64>>,
     /// Recorded functions and values; `None` if this process does not record them.
     chosen: Option<Chosen>,
@@ -74,7 +74,7 @@ pub(crate) struct Outside {
     is_confined: bool,
 }
 
-/// Refuses rules that are wrong, and what needs the library.
+/// Refuses wrong rules, and options that need the library.
 fn check_wanted(pid: pid_t, wanted: &Wanted) -> Result<()> {
     let Wanted { filter, has_library_calls, is_patched, resources, .. } = wanted;
     filter.parse::<Filter>().context("what to record")?;
@@ -89,7 +89,7 @@ fn check_wanted(pid: pid_t, wanted: &Wanted) -> Result<()> {
     Ok(())
 }
 
-/// Fails if the ends of functions can only be seen in a way that the program may not survive, or that is not there.
+/// Fails if the ends of functions can only be seen in a way that the program may not survive, or that does not exist.
 fn check_ends(process: &Process, maps: &[Map], wanted: &Wanted) -> Result<()> {
     let pid = process.pid;
     match wanted.ends {
@@ -107,7 +107,7 @@ fn check_ends(process: &Process, maps: &[Map], wanted: &Wanted) -> Result<()> {
 }
 
 impl Outside {
-    /// Has a process record into the bank that `prepare` makes.
+    /// Has a process record into the bank made by `prepare`.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl Outside {
         Self::new(process, put, late)
     }
 
-    /// Has a program that is held at its beginning record into a bank, whose file is at a path. `None` if it has ended before.
+    /// Has a program, held at its beginning, record into a bank with its file at a path. `None` if it has ended before.
     ///
     /// # Errors
     ///
@@ -162,7 +162,7 @@ impl Outside {
                 thread.system_call(libc::SYS_open, &[path, flags as u64, 0]).context("it cannot open the bank")?;
             Ok((number, places.clone()))
         };
-        // Nobody may be able to tell what a filter of system calls does that it has from this process.
+        // Nobody may be able to tell the effect of a filter of system calls inherited from this process.
         let has_values = Status::of(pid).is_some_and(|status| status.seccomp == 0);
         let put = put_into(&process, &Now { wanted, has_values }, &mut late, borrow, open)?;
         Self::new(process, put, late).map(Some)
@@ -175,7 +175,7 @@ impl Outside {
         Ok(Self { process, image, restorer, bank, chosen, branches, modules, late, is_confined })
     }
 
-    /// A process that a recorder has left the tracer in.
+    /// A process with the tracer left in it by a recorder.
     pub(crate) fn find(process: Process) -> Result<Option<Self>> {
         let maps = process.maps()?;
         let Some(image) = Image::find(&process, &maps)? else { return Ok(None) };
@@ -186,7 +186,7 @@ impl Outside {
         Ok(Some(Self { process, image, restorer, bank, chosen, branches, modules, late, is_confined: false }))
     }
 
-    /// Where things lie in it.
+    /// The places of its parts.
     pub(crate) fn mapped(&self) -> Mapped {
         let switch = self.image.outside(&self.process, offset_of!(Told, switch));
         let control = self.image.control(&self.process);
@@ -197,7 +197,7 @@ impl Outside {
         Mapped { bank: self.bank.first().map_or(0, |bank| bank.start), threads, switch, min_ticks, first_index }
     }
 
-    /// Returns for each of the rules that may match nothing whether it has an effect.
+    /// Returns for each of the optional rules whether it has an effect.
     pub(crate) fn rules_in_effect(&self) -> Vec<bool> {
         self.chosen.as_ref().map(Chosen::in_effect).unwrap_or_default()
     }
@@ -207,7 +207,7 @@ impl Outside {
         self.chosen.as_ref().context(NOT_RECORDED)?.functions(&self.process)
     }
 
-    /// Puts rules in the place of those in force; none for everything. Returns what they choose, if they are rules.
+    /// Replaces the rules in force; none for everything. Returns their choice, if they are rules.
     pub(crate) fn set_rules(&mut self, rules: &str) -> Result<Option<Selected>> {
         self.let_late_go();
         let Self { process, image, restorer, chosen, late, .. } = self;
@@ -225,7 +225,7 @@ impl Outside {
         changed.map(|()| chosen.rules().1.cloned())
     }
 
-    /// True if values are read only where memory is there for sure, as a filter of system calls might forbid more.
+    /// True if values are read only from memory that is there for sure, as a filter of system calls might forbid more.
     pub(crate) fn is_confined(&self) -> bool {
         self.is_confined && self.chosen.as_ref().is_some_and(Chosen::wants_values)
     }
@@ -255,7 +255,7 @@ impl Outside {
         let_late_go(&mut self.late);
     }
 
-    /// Looks after the process. Libraries that have come call the program's `mcount`, and so the tracer.
+    /// Looks after the process. New libraries call the program's `mcount`, and so the tracer.
     pub(crate) fn look(&mut self) -> State {
         self.let_late_go();
         let maps = self.process.maps().unwrap_or_default();
@@ -287,7 +287,7 @@ impl Outside {
         switched.and(thread.give_back())
     }
 
-    /// Ends recording. Everything is as it was before, but for the image, which stays.
+    /// Ends recording. Everything is as before, except for the image, which stays.
     pub(crate) fn leave(mut self) -> Result<()> {
         self.let_late_go();
         let Self { process, image, restorer, bank, late, .. } = &mut self;
@@ -301,7 +301,7 @@ impl Outside {
 
 const NOT_RECORDED: &str = "it is not recorded by this process";
 
-/// Borrows a thread of a process that is recorded.
+/// Borrows a thread of a recorded process.
 fn borrow<'a>(process: &'a Process, image: &Image, restorer: u64, late: &mut Vec<pid_t>) -> Result<Borrowed<'a>> {
     let places = Places::for_bare_tracer(process, image.texts(), restorer, Vec::new())?;
     Borrowed::take(process, &places, &Needs::outside(), image.gadgets()?, late)
@@ -317,18 +317,18 @@ struct Now<'a> {
 /// Parts put into a process.
 struct Put {
     image: Image,
-    /// Where the bank is.
+    /// The place of the bank.
     bank: Range<u64>,
     chosen: Chosen,
     branches: Option<OwnBranches>,
-    /// Where signal handlers return to.
+    /// The return address of signal handlers.
     restorer: u64,
     /// As of [`What`].
     is_confined: bool,
 }
 
-/// Puts the tracer into a process, by a thread that `borrow` borrows, where it is not in some code, and holds no lock if the program's unwinder is told, and that
-/// `open`s a bank. It records what is wanted.
+/// Puts the tracer into a process and `open`s a bank, by a thread that `borrow` borrows: outside some code, and without
+/// a lock if the program's unwinder is told. It records as the options say.
 fn put_into<'a>(
     process: &'a Process,
     &Now { wanted, has_values }: &Now<'_>,
@@ -354,7 +354,7 @@ fn put_into<'a>(
     let gadgets = Gadgets::anywhere(process, &maps)?;
     // Also for rules that come later.
     let is_confined = !has_values || confined::may_be_installed(process, &maps)?;
-    // The borrowed thread stays where it is until all is written.
+    // The borrowed thread stays in its place until all is written.
     let mut texts = image.as_ref().map_or_else(Vec::new, Image::texts);
     texts.extend(hooked.iter().map(Hooked::inside));
     let mut thread = borrow(texts, gadgets, unwinder.locking(process, &maps), late)?;
@@ -467,7 +467,7 @@ fn begin_on(
     let branches = match begun {
         Ok(branches) => branches,
         Err(error) => {
-            // The error that came first is the one to be told.
+            // The error to report is the first one.
             let _ = hide_bank(thread, &bank);
             return Err(error);
         }
@@ -479,7 +479,7 @@ fn begin_on(
     Ok((image, bank, branches))
 }
 
-/// Where the C library keeps the numbers of threads, if it has this one there.
+/// The place of threads' numbers in the C library, if this thread's is there.
 fn tid_at(process: &Process, fs_base: u64, own: Option<u32>) -> Option<u64> {
     let is_it = |&at: &u64| process.word(fs_base.wrapping_add(at)).map(|word| word as u32) == own && own.is_some();
     TID_AT.into_iter().find(is_it)

@@ -1,7 +1,7 @@
-//! The owner of memory that a borrowed thread has for a while, for the recorder after one that was killed.
+//! The owner of a borrowed thread's memory, for the recorder after a killed one.
 //!
-//! The address names the thread from the beginning: a system call that goes on alone when its recorder is killed makes memory that is known. The first
-//! words add the signals.
+//! The address names the thread from the beginning: a system call may go on alone when its recorder is killed, and the
+//! memory it makes is known. The first words add the signals.
 //!
 //! Not here: how it is found and removed (`left`).
 
@@ -24,7 +24,7 @@ const OF_THREAD: u64 = 8 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) thread: pid_t,
-    /// The signals that it has blocked by itself, and while it is borrowed.
+    /// The signals blocked by itself, and while it is borrowed.
     pub(crate) masks: [u64; 2],
 }
 
@@ -34,7 +34,7 @@ impl Owner {
     /// Bytes at the beginning of the memory.
     pub(crate) const BYTES: u64 = 64;
 
-    /// Addresses for the memory of a thread. One may be taken, by a recorder that was killed.
+    /// Addresses for the memory of a thread. One may be taken, by a killed recorder.
     pub(crate) fn places(thread: pid_t) -> impl Iterator<Item = u64> {
         let start = PLACES + u64::from(thread.cast_unsigned()) % MOST_THREADS * OF_THREAD;
         (start..start + OF_THREAD).step_by(2 << 20)
@@ -65,8 +65,8 @@ impl Owner {
         }
     }
 
-    /// Whether a thread with this stack pointer and these blocked signals may be in a call that it was borrowed for: on its memory, or in a handler
-    /// that has interrupted that.
+    /// True if a thread with this stack pointer and these blocked signals may be in a borrowed call: on its memory, or
+    /// in a handler that has interrupted the call.
     pub(crate) fn is_at_work(&self, memory: &Range<u64>, rsp: u64, blocked: u64) -> bool {
         let [own, borrowed] = self.masks;
         let is_known = own & borrowed != borrowed;
@@ -85,7 +85,7 @@ mod tests {
         assert!(owner.is_at_work(&memory, 0x1800, 0));
         assert!(owner.is_at_work(&memory, 0x9000, !4));
         assert!(!owner.is_at_work(&memory, 0x9000, 1));
-        // Of one that blocks all anyway only the stack tells.
+        // For a thread that blocks all anyway only the stack tells.
         let owner = Owner { thread: 7, masks: [!0, !4] };
         assert!(!owner.is_at_work(&memory, 0x9000, !0));
     }

@@ -14,7 +14,7 @@ use super::names;
 use super::process::{Map, Module, Process};
 use super::sys::words;
 
-/// Code in which a thread is not to be borrowed, and what else is to be known of a process for that.
+/// Code in which a thread is not to be borrowed, and further facts of the process for this.
 #[derive(Debug)]
 pub(crate) struct Places {
     maps: Vec<Map>,
@@ -23,7 +23,7 @@ pub(crate) struct Places {
     locked: Vec<Range<u64>>,
     /// Code in which a thread must not be, even if none of `locked` has called it.
     within: Vec<Range<u64>>,
-    /// Addresses that may lie on stacks all the same: places of the tracer that functions return to.
+    /// Addresses that may lie on stacks all the same: return addresses in the tracer.
     harmless: Vec<u64>,
     /// 0: no signal has a handler.
     restorer: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Places {
 pub(crate) struct Tracer {
     /// Its code.
     pub(crate) texts: Vec<Range<u64>>,
-    /// Places in it that functions return to.
+    /// Return addresses in it.
     pub(crate) trampolines: Vec<u64>,
 }
 
@@ -68,7 +68,7 @@ const WAITING: [i64; 29] = [
     libc::SYS_rt_sigsuspend,
     libc::SYS_semop,
     libc::SYS_sched_yield,
-    // Of one whose number is not known. Only waits go on by it.
+    // For an unknown number. Only waits go on by it.
     libc::SYS_restart_syscall,
 ];
 
@@ -90,7 +90,7 @@ const ALLOCATOR: [&str; 13] = [
 ];
 const BEFORE_ALLOCATOR: u64 = 0x3000;
 
-/// Functions that take the dynamic linker's locks, or are amid work that a loaded library takes part in.
+/// Functions that take the dynamic linker's locks, or are amid work in which a loaded library takes part.
 const OTHERS: [&str; 14] = [
     "dlopen",
     "dlclose",
@@ -108,16 +108,17 @@ const OTHERS: [&str; 14] = [
     "exit",
 ];
 
-/// Functions that have libraries make themselves ready for a child (`pthread_atfork`).
+/// Functions that have libraries prepare for a child (`pthread_atfork`).
 pub(crate) const FORKS: [&str; 1] = ["fork"];
 
-/// The part of a stack that return addresses are looked for in, above the stack pointer.
+/// The part of a stack to search for return addresses, above the stack pointer.
 const NEAR_BYTES: u64 = 64 * 8;
-/// And that in which frames of signal handlers are.
+/// And for frames of signal handlers.
 const FAR_BYTES: u64 = 256 << 10;
 
 impl Places {
-    /// Where a library can be loaded: what the C library does then takes locks. `tracer` is the tracer's code, if it is there already.
+    /// The places for loading a library: the C library takes locks then. `tracer` is the tracer's code, if it is there
+    /// already.
     pub(crate) fn for_loading(process: &Process, libc: &Module, tracer: Tracer, restorer: u64) -> Result<Self> {
         let maps = process.maps()?;
         let is_linker = |map: &&Map| map.is_executable && map.path.contains("/ld-linux");
@@ -128,9 +129,9 @@ impl Places {
         locked.extend(tracer.texts);
         locked.extend(around(&libc.functions(&ALLOCATOR)));
         locked.extend(libc.functions(&OTHERS));
-        // Allocators that programs bring.
+        // Allocators brought by programs.
         let is_other = |path: &&str| !path.contains("/libc.so.6") && !path.contains("/ld-linux");
-        // The library for resources takes no lock, and what it calls is found by itself.
+        // The library for resources takes no lock, and the functions it calls are found by themselves.
         for path in paths(&maps).filter(|path| is_other(path) && !names::is_for_resources(path)) {
             if let Ok(Some(module)) = process.module(&maps, |other| other == path) {
                 let found = module.functions(&ALLOCATOR);
@@ -147,7 +148,8 @@ impl Places {
         Ok(Self { maps, callers, locked, within, harmless: tracer.trampolines, restorer })
     }
 
-    /// Where the tracer can be called: not within a fork, `forks`, for which its allocator is locked. `registers`: it may tell unwinders of new code.
+    /// The places for calling the tracer: not within a fork, `forks`, for which its allocator is locked. `registers`:
+    /// it may tell unwinders of new code.
     pub(crate) fn for_tracer(
         process: &Process,
         tracer: Tracer,
@@ -165,8 +167,9 @@ impl Places {
         Ok(Self { maps, callers, locked, within: texts, harmless: trampolines, restorer })
     }
 
-    /// Where the tracer can be called that takes no lock, as nothing else of the frontend is there. `locked`: code whose lock an unwinder takes
-    /// that is told of it. No thread in the tracer's code does that, but what lies on stacks does not matter.
+    /// The places for calling the bare tracer, which takes no lock, as nothing else of the frontend is there. `locked`:
+    /// code with the lock of an unwinder that is told of it. No thread in the tracer's code takes this lock, but
+    /// addresses on stacks do not matter.
     pub(crate) fn for_bare_tracer(
         process: &Process,
         texts: Vec<Range<u64>>,
@@ -178,7 +181,7 @@ impl Places {
         Ok(Self { maps, callers, locked, within: texts, harmless: Vec::new(), restorer })
     }
 
-    /// The same with what is mapped now, where the modules are those that they were: to look at these takes long.
+    /// The same with the present maps, for the same modules: a new look at these takes long.
     pub(crate) fn with_maps(self, maps: Vec<Map>) -> Self {
         Self { maps, ..self }
     }
@@ -204,7 +207,7 @@ impl Places {
             return false;
         }
         let bytes = process.bytes(registers.rsp, FAR_BYTES.min(top - registers.rsp));
-        // A handler may have interrupted any of that.
+        // A handler may have interrupted any of these.
         let is_restorer = |word| word == self.restorer && word != 0;
         let handlers = (registers.rsp..).step_by(8).zip(words(&bytes)).filter(|&(_, word)| is_restorer(word));
         let mut interrupted =
@@ -229,7 +232,7 @@ fn is_in(ranges: &[Range<u64>], address: u64) -> bool {
     ranges.iter().any(|range| range.contains(&address))
 }
 
-/// The files that code is mapped from.
+/// The files with mapped code.
 fn paths(maps: &[Map]) -> impl Iterator<Item = &str> {
     let mut paths: Vec<&str> =
         maps.iter().filter(|map| map.is_executable && map.path.starts_with('/')).map(|map| &*map.path).collect();
@@ -237,7 +240,8 @@ fn paths(maps: &[Map]) -> impl Iterator<Item = &str> {
     paths.into_iter()
 }
 
-/// Returns the code that takes the lock of an unwinder that is told of new code: the library, or its part of a program, which may not export it.
+/// Returns the code with the lock of an unwinder that is told of new code: the library, or its part of a program, which
+/// may not export it.
 pub(crate) fn registrars(process: &Process, maps: &[Map], are_hidden: bool) -> Vec<Range<u64>> {
     const FUNCTIONS: [&str; 4] =
         ["__register_frame", "__register_frame_info", "__deregister_frame_info", "_Unwind_Find_FDE"];

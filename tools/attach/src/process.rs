@@ -25,7 +25,7 @@ pub(crate) struct Map {
     pub(crate) range: Range<u64>,
     pub(crate) is_executable: bool,
     is_readable: bool,
-    /// A file that somebody only reads is mapped as shared.
+    /// A reader of a file maps it as shared.
     pub(crate) is_private: bool,
     offset: u64,
     /// Device and number of the file.
@@ -33,7 +33,7 @@ pub(crate) struct Map {
     pub(crate) path: String,
 }
 
-/// A file that is mapped as a module.
+/// A file mapped as a module.
 #[derive(Debug)]
 pub(crate) struct Module {
     /// Base of its addresses.
@@ -54,7 +54,7 @@ pub(crate) struct Process {
 #[derive(Debug)]
 pub struct OtherRoot {
     root: File,
-    /// Keeps the file systems that are mounted below it.
+    /// Keeps the file systems mounted below it.
     _namespace: File,
 }
 
@@ -88,7 +88,7 @@ impl Process {
         Ok(String::from_utf8_lossy(&text).lines().filter_map(Map::parse).collect())
     }
 
-    /// Returns the auxiliary vector that the system has given it at its beginning: keys `AT_…` with values.
+    /// Returns the auxiliary vector from the system at its beginning: keys `AT_…` with values.
     pub(crate) fn told(&self) -> io::Result<Vec<[u64; 2]>> {
         let words: Vec<u64> = words(&system::read(self.file("auxv"))?).collect();
         Ok(words.as_chunks().0.to_vec())
@@ -99,7 +99,7 @@ impl Process {
         self.told().ok()?.into_iter().find_map(|[its, value]| (its == key).then_some(value))
     }
 
-    /// A word of what the system tells of it, by its place in `stat` as in the system's manual: from 4 on.
+    /// A word of the system's facts on it, by its place in `stat` as in the system's manual: from 4 on.
     fn stat(&self, place: usize) -> Option<u64> {
         let stat = system::read(self.file("stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
@@ -107,22 +107,22 @@ impl Process {
         stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(place - 3)?.parse().ok()
     }
 
-    /// Where its first thread's stack began: the number of its arguments lies there.
+    /// The beginning of its first thread's stack: the number of its arguments lies there.
     pub(crate) fn stack_start(&self) -> Option<u64> {
         self.stat(28)
     }
 
-    /// Where its heap begins, which grows.
+    /// The beginning of its heap, which grows.
     pub(crate) fn heap_start(&self) -> Option<u64> {
         self.stat(47)
     }
 
-    /// Its threads, those that have ended and are not reaped included.
+    /// Its threads, including ended ones not reaped yet.
     pub(crate) fn threads(&self) -> Result<Vec<pid_t>> {
         status::threads(self.pid).with_context(|| format!("process {} has ended", self.pid))
     }
 
-    /// Fills `bytes` from its memory; false if not all of that can be read.
+    /// Fills `bytes` from its memory; false if not all can be read.
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
         self.memory.read_exact_at(bytes, address).is_ok()
     }
@@ -133,7 +133,7 @@ impl Process {
         self.read(address, &mut bytes).then(|| u64::from_le_bytes(bytes))
     }
 
-    /// So many bytes of its memory, or what of them is there.
+    /// So many bytes of its memory, as far as they are there.
     pub(crate) fn bytes(&self, address: u64, most: u64) -> Vec<u8> {
         let mut bytes = vec![0; most as usize];
         let n_bytes = self.memory.read_at(&mut bytes, address).unwrap_or(0);
@@ -141,7 +141,7 @@ impl Process {
         bytes
     }
 
-    /// Where in a range of its memory some bytes are.
+    /// The address of some bytes in a range of its memory.
     pub(crate) fn find(&self, range: &Range<u64>, wanted: &[u8]) -> Option<u64> {
         let bytes = self.bytes(range.start, range.end - range.start);
         let place = bytes.windows(wanted.len()).position(|window| window == wanted)?;
@@ -164,14 +164,14 @@ impl Process {
         is_own && address - stack.range.start >= bytes
     }
 
-    /// Where a file can be opened that is mapped.
+    /// The path at which a mapped file can be opened.
     fn mapped_file(&self, map: &Map) -> PathBuf {
         // This is always the right one, but root alone may open it.
         let mapped = self.file(&format!("map_files/{:x}-{:x}", map.range.start, map.range.end));
         if map.path.ends_with(" (deleted)") || system::open(&mapped).is_ok() {
             return mapped;
         }
-        // The path is that in its mount namespace, or this process's own where the other one has only changed its root.
+        // The path is in its mount namespace, or in this process's own if the other one has only changed its root.
         let in_root = self.file("root").join(map.path.trim_start_matches('/'));
         if in_root.exists() { in_root } else { PathBuf::from(&map.path) }
     }
@@ -183,7 +183,7 @@ impl Process {
     /// It is not mapped, or not there any more.
     pub(crate) fn program(&self, maps: &[Map]) -> Result<Module> {
         let path = self.program_path();
-        // Its path as it stands among what is mapped has that mark too.
+        // Its path among the maps has this mark too.
         self.module(maps, |other| other == path)?.with_context(|| format!("{path} is not mapped"))
     }
 
@@ -192,7 +192,7 @@ impl Process {
         fs::read_link(self.file("exe")).unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// All modules that code is mapped from.
+    /// All modules with mapped code.
     pub(crate) fn modules(&self, maps: &[Map]) -> Vec<Module> {
         let mut paths: Vec<&str> =
             maps.iter().filter(|map| map.is_executable && map.path.starts_with('/')).map(|map| &*map.path).collect();
@@ -206,7 +206,8 @@ impl Process {
         self.modules(maps).iter().any(|module| !module.definitions(&RUNTIMES).is_empty())
     }
 
-    /// Its root directory, if that is not the one of this process: what keeps it, though the process ends, and where its files lie then.
+    /// Its root directory, if it is not this process's: a handle on it, even after the process's end, and the place of
+    /// its files then.
     pub(crate) fn other_root(&self) -> Option<OtherRoot> {
         let id = |path: PathBuf| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
         let is_same = |name: &str| id(self.file(name)) == id(Path::new("/proc/self").join(name));
@@ -218,7 +219,7 @@ impl Process {
         Some(OtherRoot { root: root.ok()?, _namespace: namespace.ok()? })
     }
 
-    /// The module that is mapped from a path that `is_it`.
+    /// The module mapped from a path that `is_it`.
     ///
     /// # Errors
     ///
@@ -245,7 +246,7 @@ impl OtherRoot {
 }
 
 impl Map {
-    /// Of which file it is, and where that begins.
+    /// Its file, and the address of the file's beginning.
     pub(crate) fn file(&self) -> (&str, &str, u64) {
         (&self.path, &self.id, self.range.start.wrapping_sub(self.offset))
     }
@@ -269,7 +270,7 @@ impl Map {
 }
 
 impl Module {
-    /// A file whose beginning is mapped at `start`.
+    /// A file with its beginning mapped at `start`.
     pub(crate) fn new(bytes: Vec<u8>, start: u64, texts: Vec<Range<u64>>) -> Result<Self> {
         const PAGE: u64 = 4096;
 
@@ -301,12 +302,12 @@ impl Module {
         found.map(range).collect()
     }
 
-    /// The functions with these names that it exports.
+    /// The exported functions with these names.
     pub(crate) fn functions(&self, names: &[&str]) -> Vec<Range<u64>> {
         self.symbols(|name| names.contains(&name))
     }
 
-    /// The address of a function that it exports.
+    /// The address of an exported function.
     pub(crate) fn function(&self, name: &str) -> Result<u64> {
         match self.symbols(|other| other == name).first() {
             Some(range) => Ok(range.start),
@@ -321,12 +322,13 @@ impl Module {
             .any(|symbol| symbol.is_undefined() && symbol.name().is_ok_and(|name| names.contains(&name)))
     }
 
-    /// The functions with these names that are in it, exported or not, if its file has their names.
+    /// The functions in it with these names, exported or not, if its file has their names.
     pub(crate) fn definitions(&self, names: &[&str]) -> Vec<Range<u64>> {
         self.named(names.iter().map(|&name| (name, ()))).into_iter().map(|(_, range)| range).collect()
     }
 
-    /// The same with what each name stands for. A large program has a million symbols, so each one is looked at once for all names.
+    /// The same with a value for each name. A large program has a million symbols, so each one is looked at once for
+    /// all names.
     pub(crate) fn named<'a, T: Copy + Ord>(
         &self,
         names: impl IntoIterator<Item = (&'a str, T)>,
@@ -363,7 +365,7 @@ impl Module {
         symbols.filter(is_code).filter_map(named).collect()
     }
 
-    /// So many bytes of its file that are mapped at an address.
+    /// So many bytes of its file mapped at an address.
     pub(crate) fn bytes_at(&self, address: u64, n_bytes: usize) -> Option<Vec<u8>> {
         let file = ElfFile64::<object::Endianness>::parse(&*self.bytes).ok()?;
         let own = address.wrapping_sub(self.base);
@@ -373,7 +375,7 @@ impl Module {
         })
     }
 
-    /// Where some bytes of its code are.
+    /// The address of some bytes of its code.
     pub(crate) fn find(&self, process: &Process, wanted: &[u8]) -> Option<u64> {
         self.texts.iter().find_map(|text| process.find(text, wanted))
     }

@@ -14,7 +14,7 @@ use super::names;
 use super::process::{Map, Process};
 use super::status;
 
-/// The hooks that compilers call.
+/// The hooks called by compilers.
 const HOOKS: [&str; 3] = ["mcount", "_mcount", "__fentry__"];
 
 /// The values of `/proc/PID/status`.
@@ -22,7 +22,7 @@ const HOOKS: [&str; 3] = ["mcount", "_mcount", "__fentry__"];
 struct Status(String);
 
 impl Status {
-    /// Those of a thread of a process that has not ended, the main one if possible.
+    /// The values of a thread of a living process, the main one if possible.
     fn of_process(pid: pid_t) -> Result<Self> {
         Self::read(living_thread(pid.cast_unsigned()).map_or(pid, u32::cast_signed))
     }
@@ -42,7 +42,7 @@ impl Status {
     }
 }
 
-/// Refuses what the system says of the process before it is touched.
+/// Refuses by the system's facts on the process, before it is touched.
 pub(crate) fn check_state(pid: pid_t) -> Result<()> {
     let status = Status::of_process(pid)?;
     let process = status.number("Tgid");
@@ -88,12 +88,12 @@ pub(crate) fn check_program(process: &Process) -> Result<()> {
     Ok(())
 }
 
-/// True if there is a dynamic linker that loads the library: the GNU C library's.
+/// True if there is a dynamic linker for the library: the GNU C library's.
 pub(crate) fn has_library(maps: &[Map]) -> bool {
     maps.iter().any(|map| map.path.contains("/libc.so.6"))
 }
 
-/// Refuses programs that were started to be recorded.
+/// Refuses programs started to be recorded.
 pub(crate) fn check_recorded(process: &Process, maps: &[Map]) -> Result<()> {
     let environment = system::read(process.file("environ")).unwrap_or_default();
     let is_recorded = environment.split(|&byte| byte == 0).any(|variable| variable.starts_with(b"RFTRACE_RECORD="));
@@ -110,8 +110,8 @@ fn was_started(pid: pid_t) -> String {
     )
 }
 
-/// The other process that is attached to this one, if there is one that lives. A program that was started to be recorded is refused: its
-/// recorder passes signals on to it, so nobody is to end that.
+/// The other process attached to this one, if it lives. A program started to be recorded is refused: its recorder
+/// passes signals on to it, so nobody is to end the recorder.
 pub(crate) fn owner(process: &Process, maps: &[Map]) -> Result<Option<u32>> {
     if has_library(maps) {
         check_recorded(process, maps)?;
@@ -131,7 +131,7 @@ pub(crate) fn owner(process: &Process, maps: &[Map]) -> Result<Option<u32>> {
     Ok(owner)
 }
 
-/// Refuses processes that another one records.
+/// Refuses processes recorded by another one.
 pub(crate) fn check_owner(process: &Process, maps: &[Map]) -> Result<()> {
     if let Some(owner) = owner(process, maps)? {
         let pid = process.pid;
@@ -142,9 +142,9 @@ pub(crate) fn check_owner(process: &Process, maps: &[Map]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses processes that do not see the file in memory which the library is loaded from.
+/// Refuses processes that do not see the file in memory from which the library is loaded.
 pub(crate) fn check_files(process: &Process) -> Result<()> {
-    // A link that leads nowhere for this process.
+    // A link to nowhere for this process.
     if fs::symlink_metadata(process.file("root/proc/self")).is_err() {
         bail!(
             "process {} sees no /proc, from which the tracer's library is loaded (it has changed its root directory, or runs in a container): \
@@ -155,7 +155,7 @@ pub(crate) fn check_files(process: &Process) -> Result<()> {
     Ok(())
 }
 
-/// Refuses programs of which nothing calls the tracer.
+/// Refuses programs without calls of the tracer.
 pub(crate) fn check_hooks(process: &Process, maps: &[Map]) -> Result<()> {
     let mut paths: Vec<&str> =
         maps.iter().filter(|map| map.is_executable && map.path.starts_with('/')).map(|map| &*map.path).collect();

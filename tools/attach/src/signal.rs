@@ -13,23 +13,23 @@ use super::call;
 use super::status::{Status, bit, threads};
 use super::sys::{self, Stop};
 
-/// Sends a process a signal that it handles, to a thread whose waits do not end by it. Returns when the thread has got
-/// the signal, or a little later.
+/// Sends a process a signal it handles, to a thread whose waits do not end by it. Returns when the thread has got the
+/// signal, or a little later.
 ///
 /// # Errors
 ///
 /// No signal was sent: no thread may be traced, or each of them blocks the signal or waits for the system.
 pub fn send_unseen(process: u32, signal: c_int) -> io::Result<()> {
-    /// A thread without a processor gets the signal later: nobody waits for that.
+    /// A thread without a processor gets the signal later, unwatched.
     const PATIENCE: Duration = Duration::from_millis(50);
 
     let process = process.cast_signed();
     let known = threads(process)?.into_iter().filter_map(|thread| Some((thread, Status::of(thread)?)));
     let mut known: Vec<_> = known.filter(|(_, status)| status.takes(signal) && "RS".contains(status.state)).collect();
-    // One that computes has no wait whose time would begin anew.
+    // A computing thread has no wait that would begin anew with its whole time.
     known.sort_by_key(|(_, status)| status.state != 'R');
     let (to, sent) = mpsc::channel();
-    // The system takes requests from the thread alone that has begun to trace.
+    // The system takes requests only from the thread that has begun to trace.
     thread::Builder::new().name("signal".to_owned()).spawn(move || {
         let mut result = Err(io::ErrorKind::NotFound.into());
         for (thread, _) in known {
@@ -58,7 +58,7 @@ fn send_to(process: pid_t, thread: pid_t, signal: c_int) -> io::Result<()> {
                 call::begin_again_after_handler(thread)?;
                 return sys::detach(thread, signal);
             }
-            // One of the program's own, that comes first and ends what it ends.
+            // A signal of the program's own comes first, and ends whatever it ends.
             Some(Stop::Signal(other)) => sys::go_on(thread, other)?,
             Some(Stop::Told) => {
                 call::begin_again(thread)?;

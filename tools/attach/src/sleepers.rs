@@ -1,11 +1,12 @@
-//! Threads that sleep in the system where they cannot be stopped (state `D`): for a disk, or for the child of a `vfork`. And who else is in their memory.
+//! Threads asleep in the system that cannot be stopped (state `D`): for a disk, or for the child of a `vfork`. And
+//! other users of their memory.
 //!
-//! One that was told to stop does so before it runs any code of its own. So, as soon as it is seen asleep, it stands where the system tells that it goes
-//! on, until it is let go. Its registers can be read in part, and not be changed.
+//! A thread that was told to stop does so before it runs any code of its own. So, once seen asleep, it stays at the
+//! place told by the system until it is let go. Its registers can be read in part, and not be changed.
 //!
 //! While the parent of a `vfork` sleeps its child runs in the same memory, as a process of its own: a guest.
 //!
-//! **Invariant**: nobody is known as asleep who may yet begin a thread or a child, or go on elsewhere.
+//! **Invariant**: no thread is known as asleep if it may yet begin a thread or a child, or go on elsewhere.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -19,12 +20,12 @@ use super::process::Process;
 use super::status::{self, Status};
 use super::sys;
 
-/// Why it is not known that no thread runs code of a process.
+/// Why a thread may still run code of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doubt {
     /// A thread could not be stopped, and is not known to be asleep.
     Awake,
-    /// The system does not tell who has its memory.
+    /// The system does not tell the users of its memory.
     Unknown,
     /// Somebody else traces a guest.
     Traced,
@@ -46,8 +47,8 @@ impl fmt::Display for Doubt {
     }
 }
 
-/// The registers of a thread that was told to stop and is asleep: its instruction and stack pointers, and what the system call was told; the others are
-/// 0.
+/// The registers of a thread that was told to stop and is asleep: its instruction and stack pointers, and the arguments
+/// of the system call; the others are 0.
 ///
 /// # Errors
 ///
@@ -63,7 +64,7 @@ pub(crate) fn asleep(process: &Process, thread: pid_t) -> Result<user_regs_struc
     }
     let call = registers.orig_rax.cast_signed();
     if call == NO_CALL {
-        // The instruction that had no memory begins again.
+        // The instruction without memory begins again.
         return Ok(registers);
     }
     // Others have other numbers (int 0x80).
@@ -80,8 +81,8 @@ pub(crate) fn asleep(process: &Process, thread: pid_t) -> Result<user_regs_struc
 const NO_CALL: i64 = -1;
 /// System calls that make threads and children.
 const MAKE_CHILDREN: [i64; 4] = [libc::SYS_clone, libc::SYS_fork, libc::SYS_vfork, libc::SYS_clone3];
-/// System calls from which a thread does not come back to where it was, and those that may sleep while nobody else can read the memory: they change
-/// the maps.
+/// System calls from which a thread does not come back to its place, and those that may sleep while nobody else can
+/// read the memory: they change the maps.
 const OTHERS: [i64; 20] = [
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -105,7 +106,8 @@ const OTHERS: [i64; 20] = [
     libc::SYS_mlockall,
 ];
 
-/// Parses `/proc/TID/syscall` of a thread that does not run: the number, six arguments, and the pointers; or no number and no arguments.
+/// Parses `/proc/TID/syscall` of a thread that does not run: the number, six arguments, and the pointers; or no number
+/// and no arguments.
 fn registers(told: &str) -> Option<user_regs_struct> {
     let mut fields = told.split_ascii_whitespace();
     let call: i64 = fields.next()?.parse().ok()?;
@@ -125,9 +127,9 @@ fn registers(told: &str) -> Option<user_regs_struct> {
     Some(registers)
 }
 
-/// True if a thread that sleeps while it makes a child has made it, and waits until the child has begun its program.
+/// True if a thread, asleep while it makes a child, has made it, and waits until the child has begun its program.
 fn has_child(thread: pid_t) -> Result<bool, Doubt> {
-    /// Where the system sleeps then, and nowhere else: the child is made in functions that these call (since Linux 5.10).
+    /// The system's functions for this wait alone: they call others to make the child (since Linux 5.10).
     const WAIT: [&str; 2] = ["kernel_clone", "wait_for_vfork_done"];
 
     let place = system::read_text(format!("/proc/{thread}/wchan")).unwrap_or_default();
@@ -136,11 +138,11 @@ fn has_child(thread: pid_t) -> Result<bool, Doubt> {
     if name.is_empty() || name == "0" { Err(Doubt::Unknown) } else { Ok(WAIT.contains(&name)) }
 }
 
-/// The threads, of whatever processes, that have the memory of a `thread`, and are not among those that are known.
+/// The threads, of any processes, with the memory of `thread`, and not known yet.
 ///
 /// # Errors
 ///
-/// The system does not tell that of all that may have it.
+/// The system does not tell the memory of all candidates.
 pub(crate) fn guests(process: &Process, thread: pid_t, known: &HashSet<pid_t>) -> Result<Vec<pid_t>, Doubt> {
     let processes = fs::read_dir("/proc").map_err(|_| Doubt::Unknown)?.flatten();
     let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<pid_t>().ok());
@@ -169,15 +171,15 @@ pub(crate) fn guests(process: &Process, thread: pid_t, known: &HashSet<pid_t>) -
     Ok(found)
 }
 
-/// Has this process trace a guest, which is told to stop.
+/// Has this process trace a guest, and tells it to stop.
 ///
 /// # Errors
 ///
-/// It cannot be traced now. One that has ended is no guest any more, and no error.
+/// It cannot be traced now. An ended one is no guest any more, and no error.
 pub(crate) fn tell(guest: pid_t) -> Result<(), Doubt> {
     let told = system::read_text(format!("/proc/{guest}/syscall")).unwrap_or_default();
     let call = told.split(' ').next().and_then(|call| call.parse::<i64>().ok());
-    // Its rights are those of the new program only where nobody traces it; and until it has begun, who wants to trace it waits.
+    // It gets the rights of the new program only if nobody traces it; and until it has begun, a tracer waits for it.
     if call.is_some_and(|call| [libc::SYS_execve, libc::SYS_execveat].contains(&call)) {
         return Err(Doubt::Beginning);
     }

@@ -1,13 +1,14 @@
-//! Return addresses that the tracer has replaced, on the stacks of a process whose threads are all stopped, become what they were.
+//! Return addresses replaced by the tracer become the original ones again, on the stacks of a process with all threads
+//! stopped.
 //!
-//! Everything is read from the process's memory as any bytes: a stack may be gone, and nothing is written but where the address of a trampoline was
-//! found.
+//! Everything is read from the process's memory as any bytes: a stack may be gone, and writes go only to the place of a
+//! trampoline's address.
 //!
-//! **Invariant**: an entry of a return stack stays as long as anything may still ask for it: a thread in the tracer, or one that passes it
-//! in an unwinder.
+//! **Invariant**: an entry of a return stack stays as long as anything may still ask for it: a thread in the tracer, or
+//! one on its way through the tracer in an unwinder.
 //!
-//! **Invariant**: no return address changes while a thread is in an unwinder. That has read it, and reads it again when the unwind
-//! information of the trampoline asks where that lies.
+//! **Invariant**: no return address changes while a thread is in an unwinder. The unwinder has read it, and reads it
+//! again when the unwind information of the trampoline asks for its place.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -25,7 +26,7 @@ use super::sys::words;
 const MOST_BLOCKS: usize = 1 << 16;
 /// All trampolines lie in a block of so many bytes, aligned to that.
 const TRAMPOLINES_BYTES: u64 = abi::TRAMPOLINES_BYTES as u64;
-/// The part of a stack that is looked at.
+/// The part of a stack to look at.
 const STACK_BYTES: u64 = 256 << 10;
 
 /// An open function.
@@ -52,13 +53,13 @@ pub(crate) struct Stacks<'a> {
     control: u64,
     /// Its code.
     texts: Vec<Range<u64>>,
-    /// The code that exceptions are thrown by, where it is known.
+    /// The code for throwing exceptions, if it is known.
     unwinder: Vec<Range<u64>>,
 }
 
-/// Functions of the C library by which an unwinder finds unwind information.
+/// Functions of the C library for an unwinder's search for unwind information.
 const FINDERS: [&str; 2] = ["_dl_find_object", "dl_iterate_phdr"];
-/// Imports of a module whose unwinder is elsewhere: some of these.
+/// Imports of a module with its unwinder elsewhere: some of these.
 const OF_UNWINDER: [&str; 4] =
     ["_Unwind_RaiseException", "_Unwind_Resume", "_Unwind_Resume_or_Rethrow", "_Unwind_Backtrace"];
 
@@ -67,7 +68,7 @@ impl<'a> Stacks<'a> {
         Self { process, control, texts, unwinder: unwinder(process) }
     }
 
-    /// The same where these are functions that exceptions are thrown by, too.
+    /// The same with further functions for throwing exceptions.
     pub(crate) fn with_unwinder(mut self, functions: Vec<Range<u64>>) -> Self {
         self.unwinder.extend(functions);
         self
@@ -77,7 +78,8 @@ impl<'a> Stacks<'a> {
         self.texts.iter().any(|text| text.contains(&address))
     }
 
-    /// Returns the tracer's places that functions return to: nothing if none does now. The tracer's own lie among them, in the same block.
+    /// Returns the tracer's return addresses on stacks: nothing if there are none now. The tracer's own lie among them,
+    /// in the same block.
     pub(crate) fn trampolines(&self) -> Vec<u64> {
         let list = self.control + offset_of!(Control, threads) as u64;
         let tells_of_list = |block: &u64| {
@@ -94,10 +96,11 @@ impl<'a> Stacks<'a> {
         std::iter::once(block).chain(others).collect()
     }
 
-    /// Gives all return addresses back, unless a thread is in an unwinder. Then, if no thread is in the tracer or may come back to it,
-    /// empties the return stacks. `registers` are those of all threads. Returns whether the stacks are empty.
+    /// Gives all return addresses back, unless a thread is in an unwinder. Then, if no thread is in the tracer or may
+    /// come back to it, empties the return stacks. `registers` are those of all threads. Returns true if the stacks are
+    /// empty.
     ///
-    /// Return addresses that are not given back return by the tracer, which stays.
+    /// The remaining return addresses return by the tracer, which stays.
     pub(crate) fn give_back(&self, registers: &[user_regs_struct]) -> bool {
         let is_of_unwinder = |address| self.unwinder.iter().any(|text| text.contains(&address));
         if registers.iter().any(|registers| self.is_within(registers, is_of_unwinder)) {
@@ -113,7 +116,7 @@ impl<'a> Stacks<'a> {
         }
         let mut all: Vec<Open> =
             blocks.iter().flat_map(|block| block.open.iter().copied()).chain(self.left()).collect();
-        // Of entries with one frame the latest lives; where it is a tail call, the one before has the address.
+        // Of entries with one frame the latest lives; if it is a tail call, the one before has the address.
         all.sort_by_key(|open| std::cmp::Reverse(open.sequence));
         let mut is_all = true;
         for open in all {
@@ -121,7 +124,7 @@ impl<'a> Stacks<'a> {
                 is_all &= self.process.write(open.frame, &open.parent_ip.to_le_bytes()).is_ok();
             }
         }
-        // On a stack a trampoline is a return address that has just become what it was, or is none any more.
+        // On a stack a trampoline is a return address just given back, or is none any more.
         let comes_back = |address| self.is_tracer(address) && !trampolines.contains(&address);
         let is_in_tracer =
             |registers: &user_regs_struct| self.is_tracer(registers.rip) || self.is_within(registers, comes_back);
@@ -138,7 +141,7 @@ impl<'a> Stacks<'a> {
         is_such(registers.rip) || words(&stack).any(is_such)
     }
 
-    /// The return stacks of all threads that live.
+    /// The return stacks of all living threads.
     fn blocks(&self) -> Vec<Block> {
         let mut blocks = Vec::new();
         if self.control == 0 {
@@ -159,7 +162,7 @@ impl<'a> Stacks<'a> {
         blocks
     }
 
-    /// The frames that threads have left without their returning.
+    /// The frames left by threads without a return.
     fn left(&self) -> Vec<Open> {
         let field = |offset: usize| self.process.word(self.control + offset as u64).unwrap_or(0);
         let mut any = [0];
@@ -171,7 +174,7 @@ impl<'a> Stacks<'a> {
         self.entries(field(offset_of!(Control, left)), bytes, offset_of!(LeftCell, entry), size_of::<LeftCell>())
     }
 
-    /// The entries in a table whose elements are so large, and have theirs at that offset.
+    /// The entries in a table with elements of this size, and their entries at this offset.
     fn entries(&self, start: u64, bytes: u64, offset: usize, size: usize) -> Vec<Open> {
         let word = |element: &[u8], field: usize| words(&element[offset + field..]).next().unwrap_or(0);
         let open = |element: &[u8]| Open {
@@ -180,7 +183,7 @@ impl<'a> Stacks<'a> {
             sequence: word(element, offset_of!(ReturnEntry, sequence)),
         };
         let bytes = self.process.bytes(start, bytes);
-        // One that is free or claimed has no frame; of a function with sleds the return address is where it was.
+        // A free or claimed one has no frame; for a function with sleds the return address is in its place.
         let is_hooked =
             |open: &Open| open.frame != 0 && open.frame.is_multiple_of(8) && open.parent_ip & UNHOOKED as u64 == 0;
         bytes.chunks_exact(size).map(open).filter(is_hooked).collect()
@@ -201,8 +204,8 @@ impl<'a> Stacks<'a> {
     }
 }
 
-/// The code of modules that have an unwinder: libgcc's library, LLVM's, or a program that has one linked in, of which nobody knows where
-/// it is.
+/// The code of modules with an unwinder: libgcc's library, LLVM's, or a program with one linked in, at an unknown
+/// place.
 fn unwinder(process: &Process) -> Vec<Range<u64>> {
     let maps = process.maps().unwrap_or_default();
     let mut paths: Vec<&str> =
@@ -264,7 +267,7 @@ mod tests {
         assert_eq!(true_addresses, [1, 1, 1], "{words:x?}");
     }
 
-    /// An entry may name a slot that is none any more, in which a trampoline has the return address of what it has called.
+    /// An entry may name an old slot, in which a trampoline now has the return address of a called function.
     #[test]
     fn what_the_tracer_itself_returns_to_stays() {
         let before_them = 0u64.wrapping_sub(8);

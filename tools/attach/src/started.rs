@@ -27,10 +27,10 @@ pub struct Started {
     is_held: bool,
 }
 
-/// Where a program stands.
+/// The place of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Before all that is its own.
+    /// Before all its own code.
     Beginning,
     /// It has ended before.
     Ended,
@@ -67,7 +67,7 @@ impl Started {
         let (mut own, its) = UnixStream::pair()?;
         sys::wait_for_tracer(&mut command, its.as_raw_fd(), own.as_raw_fd());
         thread::scope(|scope| {
-            // It returns when the other program runs, which is not before this thread lets it.
+            // It returns when the other program runs: not before this thread lets it.
             let spawned = scope.spawn(move || {
                 let child = command.spawn();
                 drop(its);
@@ -84,7 +84,8 @@ impl Started {
         })
     }
 
-    /// Takes the process that waits at the other end, and waits until it runs its program. No error: it does not, and its starter knows why.
+    /// Takes the process waiting at the other end, and waits until it runs its program. No error: it does not, and its
+    /// starter knows why.
     fn hold(own: &mut UnixStream) -> Result<Self, Option<anyhow::Error>> {
         let mut number = [0; size_of::<pid_t>()];
         own.read_exact(&mut number).map_err(|_| None)?;
@@ -110,7 +111,7 @@ impl Started {
         self.pid
     }
 
-    /// Has it go on by a request until it stops, but for a signal: that waits.
+    /// Has it go on by a request until it stops, except for a signal: signals wait.
     fn go_on(&mut self, by: fn(pid_t) -> io::Result<()>) -> Result<Stop> {
         self.request(by)?;
         self.wait(by)
@@ -131,7 +132,7 @@ impl Started {
         }
     }
 
-    /// One that was killed meanwhile is waited for.
+    /// A killed process is waited for.
     fn request(&self, by: fn(pid_t) -> io::Result<()>) -> Result<()> {
         match by(self.pid) {
             Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(error.into()),
@@ -139,7 +140,7 @@ impl Started {
         }
     }
 
-    /// Has it go on until the first thread has a control block, whose C library is one of those that `is_known` looks for.
+    /// Has it go on until the first thread has a control block, of a C library that `is_known` finds.
     ///
     /// # Errors
     ///
@@ -177,9 +178,10 @@ impl Started {
         }
     }
 
-    /// Until the C library keeps the thread's number there. That is what the system tells it when it is asked to clear it at the thread's end.
+    /// Until the C library keeps the thread's number there. The system tells the number in its answer to the call that
+    /// has it cleared at the thread's end.
     fn go_to_control_block(&mut self, is_known: impl Fn(u64) -> bool) -> Result<Place> {
-        /// Instructions from that call on.
+        /// Instructions from this call on.
         const MOST_STEPS: usize = 1000;
         const ENOSYS: i64 = -38;
 

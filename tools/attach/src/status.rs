@@ -14,7 +14,7 @@ pub(crate) const fn bit(signal: c_int) -> u64 {
 /// Signals of clocks of processor time.
 pub(crate) const CLOCKS: u64 = bit(libc::SIGPROF) | bit(libc::SIGVTALRM);
 
-/// The threads of a process, those that have ended and are not reaped included.
+/// The threads of a process, including ended ones not reaped yet.
 pub(crate) fn threads(process: pid_t) -> io::Result<Vec<pid_t>> {
     let entries = fs::read_dir(format!("/proc/{process}/task"))?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
@@ -26,7 +26,7 @@ fn field(thread: pid_t, name: &str) -> Option<String> {
     status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
 }
 
-/// Returns the process that is told of a process's end.
+/// Returns the process to be told of a process's end.
 pub(crate) fn parent(process: pid_t) -> Option<pid_t> {
     field(process, "PPid:")?.parse().ok()
 }
@@ -36,18 +36,19 @@ pub(crate) fn has_memory(thread: pid_t) -> bool {
     field(thread, "VmSize:").is_some()
 }
 
-/// Returns a thread's number for itself, which is another one than here if it has a namespace of its own for these.
+/// Returns a thread's number for itself: another one than here if it has a namespace of its own for these.
 pub(crate) fn own_number(thread: pid_t) -> Option<u32> {
     field(thread, "NSpid:")?.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Status {
-    /// `R` where it runs or wants to, `S` where it waits, `D` where no signal wakes it, `Z` and `X` when it has ended, and others.
+    /// `R` if it runs or wants to, `S` if it waits, `D` if no signal wakes it, `Z` and `X` when it has ended, and
+    /// others.
     pub(crate) state: char,
-    /// Signals that it has blocked.
+    /// Signals it has blocked.
     blocked: u64,
-    /// Signals that wait for it, or for any thread of its process.
+    /// Signals waiting for it, or for any thread of its process.
     pub(crate) pending: u64,
     /// Confinement: 0 for none, 1 for the strict mode of seccomp, 2 for filters of system calls.
     pub(crate) seccomp: u8,
@@ -68,7 +69,7 @@ impl Status {
         })
     }
 
-    /// The signals that it blocks.
+    /// The signals it blocks.
     pub(crate) fn blocked(&self) -> u64 {
         self.blocked
     }
@@ -78,7 +79,7 @@ impl Status {
         self.blocked & bit(signal) == 0
     }
 
-    /// Signals that it gets next.
+    /// The signals it gets next.
     pub(crate) fn next(&self) -> u64 {
         self.pending & !self.blocked
     }

@@ -1,15 +1,15 @@
-//! Targets of branches in a process that has no library to make them: found by its files, laid out and written from here. They stay, and are found
-//! again by their name.
+//! Targets of branches in a process without a library to make them: this process finds the functions in its files, lays
+//! the stubs out and writes them. They stay, and are found again by their name.
 //!
 //! | memory | |
 //! |---|---|
-//! | can be written | a byte for each stub, its switch; a word that is not 0 where the unwinder knows of the stubs; room for the unwinder |
+//! | can be written | a byte for each stub, its switch; a word, not 0 if the unwinder knows of the stubs; room for the unwinder |
 //! | code | the stubs |
 //! | read-only | a [`Header`]; the branches; unwind information of the stubs |
 //!
 //! Not here: the functions, and the form of a stub (`rftrace-frontend`); the writing of branches (`branches`).
 //!
-//! **Invariant**: the part that tells of the stubs is mapped last. So all that it tells of is there.
+//! **Invariant**: the part with the facts on the stubs is mapped last. So all they refer to exists.
 
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -35,10 +35,10 @@ const WORD: u64 = size_of::<u64>() as u64;
 /// More functions than any program has.
 const MOST_BRANCHES: u64 = 1 << 24;
 
-/// Head of the part that tells of the stubs.
+/// Head of the part with the facts on the stubs.
 #[derive(Clone, Copy, Debug)]
 struct Header {
-    /// Where the switches are, and how many.
+    /// The place of the switches, and their number.
     switches: u64,
     n_switches: u64,
     n_branches: u64,
@@ -56,7 +56,7 @@ impl Header {
         Some(Self { switches: words.next()?, n_switches: words.next()?, n_branches: words.next()? })
     }
 
-    /// Where it is said that the unwinder knows of them. Behind it is the room for that.
+    /// The place of the note about the unwinder's knowledge. The room for the unwinder is behind it.
     fn is_told_at(self) -> u64 {
         self.switches + self.n_switches.next_multiple_of(WORD)
     }
@@ -67,17 +67,17 @@ impl Header {
     }
 }
 
-/// Stubs that are in a process.
+/// Stubs in a process.
 #[derive(Debug)]
 pub(crate) struct Stubs {
     header: Header,
     branches: Vec<Branch>,
-    /// Their unwind information, and what fills its last page.
+    /// Their unwind information, to the end of its last page.
     frames: Range<u64>,
 }
 
 impl Stubs {
-    /// All that recorders have left there.
+    /// All stubs left there by recorders.
     pub(crate) fn all(process: &Process, maps: &[Map]) -> Result<Vec<Self>> {
         let tables = maps.iter().filter(|map| names::is_stubs(&map.path) && !map.is_executable);
         let read = |map: &Map| {
@@ -93,7 +93,7 @@ impl Stubs {
         all.with_context(|| format!("what process {} tells of its functions cannot be read", process.pid))
     }
 
-    /// Has a thread map new ones, all off, not below `lowest`. Returns their branches, and functions that get none.
+    /// Has a thread map new ones, all off, not below `lowest`. Returns their branches, and functions without one.
     fn map(
         thread: &mut Borrowed<'_>,
         process: &Process,
@@ -136,7 +136,7 @@ impl Stubs {
         switches + Header::written_bytes(n_switches)..self.frames.start - branches - Header::BYTES
     }
 
-    /// Where each of them begins, and where it is described.
+    /// The beginning of each, and the place of its description.
     pub(crate) fn rows(&self, process: &Process) -> Vec<(u64, u64)> {
         let bytes = process.bytes(self.frames.start, self.frames.end - self.frames.start);
         rows(&bytes).into_iter().map(|(stub, at)| (stub, self.frames.start + at)).collect()
@@ -147,12 +147,12 @@ impl Stubs {
         process.word(self.header.is_told_at()) != Some(0)
     }
 
-    /// Notes that it does.
+    /// Notes that it knows them.
     pub(crate) fn note_told(&self, process: &Process) -> Result<()> {
         Ok(process.write(self.header.is_told_at(), &1u64.to_le_bytes())?)
     }
 
-    /// Tells an unwinder of them, by its function for that, if it does not know them.
+    /// Tells an unwinder of them, by its function for this, if it does not know them.
     pub(crate) fn tell(&self, thread: &mut Borrowed<'_>, process: &Process, registrar: u64) -> Result<()> {
         if self.are_told(process) {
             return Ok(());
@@ -168,7 +168,7 @@ impl Stubs {
     }
 }
 
-/// Has a thread take addresses for stubs, behind so many bytes for their switches, and for what is told of them.
+/// Has a thread take addresses for stubs, behind so many bytes for their switches, and for the facts on them.
 fn room(
     thread: &mut Borrowed<'_>,
     process: &Process,
@@ -205,7 +205,8 @@ fn reserve(thread: &mut Borrowed<'_>, range: &Range<u64>) -> Result<bool> {
     Ok(found == range.start)
 }
 
-/// The functions in a section `.eh_frame` whose addresses are absolute: where each begins, and where in the section it is described.
+/// The functions in a section `.eh_frame` with absolute addresses: the beginning of each, and the place of its
+/// description in the section.
 fn rows(section: &[u8]) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -222,12 +223,13 @@ fn rows(section: &[u8]) -> Vec<(u64, u64)> {
     found
 }
 
-/// The functions of a process that are to have a branch.
+/// The functions of a process to get a branch.
 #[derive(Debug, Default)]
 pub(crate) struct Entries(Option<OutsideBranches>);
 
 impl Entries {
-    /// Looks for those that are wanted, none of which has its branch. Nothing changes yet. `unnamed`: what is known of a program without symbol table.
+    /// Looks for the wanted ones without a branch yet. Nothing changes yet. `unnamed`: the facts on a program without
+    /// symbol table.
     ///
     /// # Errors
     ///
@@ -279,12 +281,12 @@ impl Entries {
     }
 }
 
-/// Functions whose stubs are there.
+/// Functions with stubs.
 #[derive(Debug, Default)]
 pub(crate) struct Made<'a> {
     found: Option<&'a OutsideBranches>,
     wanted: Vec<Branch>,
-    /// Those that get none.
+    /// Functions without one.
     without: Vec<u64>,
 }
 
@@ -310,7 +312,7 @@ impl Made<'_> {
     }
 }
 
-/// All branches that recorders have prepared in a process.
+/// All branches prepared by recorders in a process.
 pub(crate) fn prepared(process: &Process) -> Result<Branches> {
     let all = Stubs::all(process, &process.maps()?)?;
     Ok(Branches::of(all.into_iter().flat_map(|stubs| stubs.branches).collect()))

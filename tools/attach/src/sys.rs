@@ -1,4 +1,4 @@
-//! System calls for which there is no safe interface: ptrace, with registers of all kinds and signal masks.
+//! System calls without a safe interface: ptrace, with registers of all kinds and signal masks.
 
 #![expect(unsafe_code)]
 
@@ -32,36 +32,37 @@ pub(crate) enum Stop {
     SystemCall,
     /// This signal is about to be delivered.
     Signal(c_int),
-    /// Something else of which it is told.
+    /// Something else reported by the system.
     Event,
     /// It has ended.
     Gone,
 }
 
 fn ptrace(request: c_uint, thread: pid_t, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: callers pass what the request takes.
+    // SAFETY: callers pass the arguments of the request.
     let result = unsafe { libc::ptrace(request, thread, address as *mut libc::c_void, data as *mut libc::c_void) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// This thread traces that one from now on, which goes on running.
+/// Has this thread trace another one from now on; the other one goes on running.
 pub(crate) fn seize(thread: pid_t) -> io::Result<()> {
     ptrace(libc::PTRACE_SEIZE, thread, 0, libc::PTRACE_O_TRACESYSGOOD as usize)
 }
 
-/// The same of a process that this one has started: it is killed when this one ends, and stops when it runs another program.
+/// The same for a process started by this one: it is killed when this one ends, and stops when it runs another program.
 pub(crate) fn seize_started(process: pid_t) -> io::Result<()> {
     let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
     ptrace(libc::PTRACE_SEIZE, process, 0, options as usize)
 }
 
-/// Has the process that is to become the program write its number to one end of a connection, and wait until a byte comes back: it goes on if that is
-/// not 0. The file `other` is the other end, which the process has too.
+/// Has the process about to become the program write its number to one end of a connection, and wait until a byte comes
+/// back: it goes on if the byte is not 0. The file `other` is the other end; the process has it too.
 pub(crate) fn wait_for_tracer(command: &mut Command, end: RawFd, other: RawFd) {
     let wait = move || {
         let number = std::process::id().to_le_bytes();
         let mut answer = 0u8;
-        // SAFETY: the bytes are readable and writable. Who has started this process may end, which it is to notice: so it has not the other end too.
+        // SAFETY: the bytes are readable and writable. The process closes the other end, to notice the end of its
+        // starter.
         let is_to_go_on = unsafe {
             libc::close(other);
             let is_told = libc::write(end, number.as_ptr().cast(), number.len()) == number.len().cast_signed();
@@ -69,7 +70,7 @@ pub(crate) fn wait_for_tracer(command: &mut Command, end: RawFd, other: RawFd) {
         };
         if is_to_go_on { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
     };
-    // SAFETY: it makes system calls only, with memory that was there before.
+    // SAFETY: it makes system calls only, with memory from before.
     unsafe { command.pre_exec(wait) };
 }
 
@@ -78,7 +79,7 @@ pub(crate) fn interrupt(thread: pid_t) -> io::Result<()> {
     ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0)
 }
 
-/// Lets a stopped thread go on, with a signal if that is not 0.
+/// Lets a stopped thread go on, with a signal if it is not 0.
 pub(crate) fn go_on(thread: pid_t, signal: c_int) -> io::Result<()> {
     ptrace(libc::PTRACE_CONT, thread, 0, signal as usize)
 }
@@ -88,12 +89,12 @@ pub(crate) fn go_on_to_system_call(thread: pid_t) -> io::Result<()> {
     ptrace(libc::PTRACE_SYSCALL, thread, 0, 0)
 }
 
-/// Lets a stopped thread go on for an instruction, or to where a signal's handler begins. It gets a SIGTRAP then.
+/// Lets a stopped thread go on for an instruction, or to the beginning of a signal's handler. It gets a SIGTRAP then.
 pub(crate) fn step(thread: pid_t) -> io::Result<()> {
     ptrace(libc::PTRACE_SINGLESTEP, thread, 0, 0)
 }
 
-/// Lets a stopped thread go for good, with a signal if that is not 0.
+/// Lets a stopped thread go for good, with a signal if it is not 0.
 pub(crate) fn detach(thread: pid_t, signal: c_int) -> io::Result<()> {
     ptrace(libc::PTRACE_DETACH, thread, 0, signal as usize)
 }
@@ -106,7 +107,7 @@ pub(crate) fn registers(thread: pid_t) -> io::Result<user_regs_struct> {
     Ok(unsafe { registers.assume_init() })
 }
 
-/// Registers of which nothing is known.
+/// Unknown registers.
 pub(crate) fn no_registers() -> user_regs_struct {
     // SAFETY: zero is a value of each field.
     unsafe { MaybeUninit::zeroed().assume_init() }
@@ -116,7 +117,7 @@ pub(crate) fn set_registers(thread: pid_t, registers: &user_regs_struct) -> io::
     ptrace(libc::PTRACE_SETREGS, thread, 0, ptr::from_ref(registers) as usize)
 }
 
-/// Its other registers: vectors, x87, and what the processor has beside them.
+/// Its other registers: vectors, x87, and further ones of the processor.
 pub(crate) fn extended_state(thread: pid_t) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; MOST_XSTATE_BYTES];
     let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -130,7 +131,7 @@ pub(crate) fn set_extended_state(thread: pid_t, bytes: &[u8]) -> io::Result<()> 
     ptrace(libc::PTRACE_SETREGSET, thread, NT_X86_XSTATE, (&raw mut vector) as usize)
 }
 
-/// Which signals a stopped thread has blocked.
+/// The signals blocked by a stopped thread.
 pub(crate) fn signal_mask(thread: pid_t) -> io::Result<u64> {
     let mut mask = 0u64;
     ptrace(PTRACE_GETSIGMASK, thread, size_of::<u64>(), (&raw mut mask) as usize)?;
@@ -145,7 +146,7 @@ pub(crate) fn set_signal_mask(thread: pid_t, mask: u64) -> io::Result<()> {
 pub(crate) fn filter(thread: pid_t, place: usize) -> io::Result<Option<Vec<Instruction>>> {
     // No filter is longer (`BPF_MAXINSNS`).
     let mut filter = vec![Instruction::default(); 4096];
-    // SAFETY: it is so long, and of the type that the system writes (`struct sock_filter`).
+    // SAFETY: it is so long, and of the type written by the system (`struct sock_filter`).
     let n_instructions =
         unsafe { libc::ptrace(PTRACE_SECCOMP_GET_FILTER, thread, place, filter.as_mut_ptr().cast::<libc::c_void>()) };
     match usize::try_from(n_instructions) {
@@ -202,7 +203,7 @@ fn stop_of(thread: pid_t) -> io::Result<Option<Stop>> {
             Err(error)
         };
     }
-    // SAFETY: zero is a value of each field, which the call leaves if there is no stop.
+    // SAFETY: zero is a value of each field; the call leaves them if there is no stop.
     let (found, status) = unsafe { (stopped.assume_init_ref().si_pid(), stopped.assume_init_ref().si_status()) };
     let signal = status & 0xff;
     Ok(match status >> 8 {
@@ -217,19 +218,19 @@ fn stop_of(thread: pid_t) -> io::Result<Option<Stop>> {
 /// The system tells a process of its child's end when the child's ptracer knows. The exit status of a child of this process is left for its waiter.
 fn pass_end_on(thread: pid_t) {
     if !is_child(thread) {
-        // SAFETY: null is for a caller that does not want the status.
+        // SAFETY: null is for a caller without use for the status.
         unsafe { libc::waitpid(thread, ptr::null_mut(), libc::__WALL | libc::WNOHANG) };
     }
 }
 
-/// True if it is a process that this one has started.
+/// True if this process has started it.
 fn is_child(thread: pid_t) -> bool {
     let status = system::read_text(format!("/proc/{thread}/status")).unwrap_or_default();
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<pid_t>().ok());
     field("Tgid:") == Some(thread) && field("PPid:") == Some(std::process::id().cast_signed())
 }
 
-/// True if two threads, of whatever processes, have the same memory. Two threads that have ended have it, too.
+/// True if two threads, of any processes, have the same memory. Two ended threads have it, too.
 pub(crate) fn has_same_memory(one: pid_t, other: pid_t) -> io::Result<bool> {
     const KCMP_VM: c_int = 1;
     // SAFETY: the call takes no pointer.

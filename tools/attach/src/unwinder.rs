@@ -1,4 +1,4 @@
-//! The unwinder of a program that no library can be loaded into, and how it comes to know of the tracer's code.
+//! The unwinder of a program that cannot load a library, and its knowledge of the tracer's code.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub(crate) struct Unwinder {
     knows: Knows,
     /// Functions called by T's landing pad.
     functions: [(&'static str, u64); 3],
-    /// Code that takes its lock, if that has no names.
+    /// Code with its lock, if the code has no names.
     locking: Option<Range<u64>>,
 }
 
@@ -44,11 +44,11 @@ enum Knows {
 }
 
 impl Unwinder {
-    /// The one of a process. `unnamed`: what is known of a program without symbol table.
+    /// The unwinder of a process. `unnamed`: the facts on a program without symbol table.
     ///
     /// # Errors
     ///
-    /// It cannot know of the tracer's code, which exceptions could not pass then.
+    /// It cannot know of the tracer's code, so exceptions could not pass there.
     pub(crate) fn of(process: &Process, maps: &[Map], unnamed: Option<&Unnamed>) -> Result<Self> {
         const REGISTRAR: &str = "__register_frame_info";
         const OF_LLVM: [&str; 2] = ["__unw_add_dynamic_fde", "__unw_step"];
@@ -101,7 +101,7 @@ impl Unwinder {
         Self { knows: Knows::ByHeaders(headers), functions, locking: None }
     }
 
-    /// Code that takes its lock, if it is told.
+    /// Code with its lock, if it is told.
     pub(crate) fn locking(&self, process: &Process, maps: &[Map]) -> Vec<Range<u64>> {
         match self.knows {
             Knows::ByRegistrar(_) => registrars(process, maps, true).into_iter().chain(self.locking.clone()).collect(),
@@ -109,7 +109,7 @@ impl Unwinder {
         }
     }
 
-    /// Where the tracer is to be, or above.
+    /// The lowest address for the tracer.
     pub(crate) fn lowest(&self) -> u64 {
         if let Knows::ByHeaders(headers) = &self.knows { headers.lowest() } else { 0 }
     }

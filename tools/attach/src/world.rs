@@ -1,4 +1,4 @@
-//! All threads of a process but one, stopped, or asleep where they cannot be.
+//! All threads of a process but one, stopped, or asleep if they cannot be.
 
 use std::collections::HashSet;
 use std::thread;
@@ -13,7 +13,7 @@ use super::sleepers::{self, Doubt};
 use super::stop::{Stopped, wait_until_stopped};
 use super::sys;
 
-/// How long threads that cannot be stopped are waited for.
+/// The longest wait for threads that cannot be stopped.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -25,15 +25,15 @@ pub(crate) struct World {
     guests: Vec<pid_t>,
     /// Known registers of the sleeping threads.
     pub(crate) sleepers: Vec<user_regs_struct>,
-    /// Why there may be a thread that runs, but the excepted one and those that are late.
+    /// Why a thread may run, other than the excepted one and the late ones.
     doubt: Option<Doubt>,
     /// When the first one was told to stop.
     pub(crate) since: Instant,
 }
 
 impl World {
-    /// Stops all threads but `except`, also those that are started meanwhile. `late` get those that sleep for a disk or for a
-    /// child of theirs in their memory: they stop before they run.
+    /// Stops all threads but `except`, also those started meanwhile. `late` gets those asleep for a disk or for a child
+    /// in their memory: they stop before they run.
     pub(crate) fn stop(process: &Process, except: pid_t, late: &mut Vec<pid_t>) -> Result<Self> {
         let mut world =
             Self { threads: Vec::new(), guests: Vec::new(), sleepers: Vec::new(), doubt: None, since: Instant::now() };
@@ -102,7 +102,8 @@ impl World {
         }
     }
 
-    /// Looks where the late ones sleep, and stops guests. Returns whether no thread runs code of the process then, but `except`.
+    /// Looks where the late ones sleep, and stops guests. Returns true if no thread but `except` runs code of the
+    /// process then.
     pub(crate) fn settle(&mut self, process: &Process, except: pid_t, late: &mut Vec<pid_t>) -> bool {
         if self.doubt.is_none() && !late.is_empty() {
             self.doubt = self.find_sleepers(process, except, late).err();
@@ -139,12 +140,12 @@ impl World {
         }
     }
 
-    /// Whether there may be a thread that runs.
+    /// True if a thread may run.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.doubt.is_some()
     }
 
-    /// Those that are stopped.
+    /// The stopped threads.
     pub(crate) fn stopped(&self) -> impl Iterator<Item = pid_t> {
         self.threads.iter().chain(&self.guests).copied()
     }
@@ -156,7 +157,7 @@ impl World {
     }
 }
 
-/// Lets a guest go. Of one that was killed meanwhile its parent hears when this process has.
+/// Lets a guest go. If it was killed meanwhile, its parent hears of its end after this process.
 fn let_go(guest: pid_t) {
     const END: Duration = Duration::from_secs(1);
 
@@ -179,7 +180,7 @@ pub(crate) fn let_late_go(late: &mut Vec<pid_t>) {
 impl Drop for World {
     fn drop(&mut self) {
         for &thread in &self.threads {
-            // One that was killed meanwhile is none any more.
+            // A killed thread is gone anyway.
             let _ = call::let_go(thread);
         }
         self.guests.iter().for_each(|&guest| let_go(guest));

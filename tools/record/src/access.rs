@@ -1,4 +1,4 @@
-//! Access to banks for other threads than the one that empties them: that thread runs their jobs between two rounds.
+//! Access to banks for other threads than the emptying one, which runs their jobs between two rounds.
 
 use std::sync::mpsc::{self, Sender};
 
@@ -12,12 +12,12 @@ pub(crate) type Job = Box<dyn FnOnce(&mut Banks) + Send>;
 pub(crate) struct Access(Sender<Job>);
 
 impl Access {
-    /// By way of who does jobs.
+    /// By way of the thread for jobs.
     pub(crate) fn new(jobs: Sender<Job>) -> Self {
         Self(jobs)
     }
 
-    /// Has it done, and waits for what it returns; `None` if recording has ended.
+    /// Has a job done, and waits for its result; `None` if recording has ended.
     pub(crate) fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut Banks) -> T + Send + 'static) -> Option<T> {
         let (to, done) = mpsc::sync_channel(1);
         let job = move |banks: &mut Banks| _ = to.send(work(banks));

@@ -26,8 +26,8 @@ pub(crate) struct Asker {
     pub(crate) errands: Option<Errands>,
 }
 
-/// The processes that are being asked. A process has room for one request and its answer, and the next request takes the place of both. So each asker
-/// waits until the one before has read its answer.
+/// The processes being asked. A process has room for one request and its answer, and the next request takes the place
+/// of both. So each asker waits until the one before has read its answer.
 #[derive(Debug, Default)]
 struct OneByOne {
     pids: Mutex<HashSet<u32>>,
@@ -56,9 +56,9 @@ impl Drop for Alone<'_> {
     }
 }
 
-/// How long a process may take until it begins with what it is asked.
+/// The longest time until a process begins with a request.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long it may be at it.
+/// The longest time for the request itself.
 pub(crate) const WORK: Duration = Duration::from_secs(60);
 /// How long it may take until it has a handler, after it has begun.
 const BEGINNING: Duration = Duration::from_secs(1);
@@ -108,7 +108,7 @@ impl Asker {
         }
     }
 
-    /// Asks. Waits for a process that has just begun, or is about to become another program.
+    /// Asks. Waits for a process just begun, or about to become another program.
     fn send(&self, banks: &Access, pid: u32, request: &str) -> Result<Asked, String> {
         const PAUSE: Duration = Duration::from_millis(5);
 
@@ -142,13 +142,13 @@ impl Asker {
     }
 }
 
-/// Sends a process a signal, once: if one waits already it will look for all that is there.
+/// Sends a process a signal, once: a waiting one leads it to all requests anyway.
 fn send_to(pid: u32, signal: u32) -> std::io::Result<()> {
     let process = Process::open(pid)?;
     if is_in_mask(&pid.to_string(), "ShdPnd:", signal.cast_signed()) {
         return Ok(());
     }
-    // Where no thread may be traced, as a debugger is there or the system does not allow it, a wait may end by the signal.
+    // If no thread may be traced, as a debugger is there or the system does not allow it, a wait may end by the signal.
     #[cfg(attaching)]
     if rftrace_attach::send_unseen(pid, signal.cast_signed()).is_ok() {
         return Ok(());

@@ -129,8 +129,7 @@ pub struct EndOfProcess {
     /// The number of threads that were moved into copies of functions' first instructions when those got their
     /// branches, and the time for which all threads were stopped for that.
     pub stopped: (usize, Duration),
-    /// The functions for resources that a module calls in other ways than through slots that can be changed, each with
-    /// that module.
+    /// The functions for resources that a module calls around the slots that can be changed, each with this module.
     pub left_out: Vec<String>,
     /// True if the process is confined, see [`Attached::is_confined`].
     pub is_confined: bool,
@@ -145,7 +144,7 @@ struct Seen {
     is_confined: bool,
 }
 
-/// A process that is attached to, and what is known of it.
+/// An attached process, with the facts on it.
 #[derive(Debug)]
 pub(crate) struct Attended {
     attached: Attached,
@@ -193,7 +192,7 @@ impl Attended {
         if start_time(pid).is_none() { Ok(None) } else { begun }
     }
 
-    /// Says in a bank which process this is and what rules it obeys, if that cannot do it.
+    /// Writes into a bank its process and the rules in force, if the process cannot do so.
     fn describe(&mut self, bank: Described, rules: &str) -> Result<()> {
         let Self { attached, pid, .. } = self;
         let Some(mapped) = attached.mapped() else { return Ok(()) };
@@ -240,7 +239,7 @@ impl Attended {
         })
     }
 
-    /// Has it answer what it is asked by its bank.
+    /// Has it answer the request in its bank.
     fn answer(&mut self) -> Result<()> {
         let Self { attached, bank, .. } = self;
         match bank {
@@ -278,7 +277,7 @@ impl Attended {
     }
 }
 
-/// Where things lie in a bank.
+/// The layout of a bank.
 fn places(bank: &Described) -> BankPlaces {
     let bank::Places { n_bytes, chunks, bank, noticed, threads, thread_bytes, n_threads, is_ring } = bank.places();
     BankPlaces {
@@ -327,7 +326,7 @@ pub fn record(
     if let Some((on, why)) = options.dumps.on.iter().find_map(|on| Some((on, options.dumps.refusal(on.event)?))) {
         bail!("--dump-on {}: {why}", on.text);
     }
-    // First: who ends this process ends it in order.
+    // First: from now on a signal ends this process in order.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let Options {
         library,
@@ -421,7 +420,7 @@ pub fn record(
     Ok(Recorded { banks, processes, resources, followed, roots: roots.into_iter().flatten().collect() })
 }
 
-/// Refuses what needs numbers of processes and threads that are the same for all.
+/// Refuses options that need the same numbers of processes and threads everywhere.
 pub(crate) fn check_numbers(pids: &[u32], has_resources: bool) -> Result<()> {
     let Some((pid, own)) = pids.iter().find_map(|&pid| Some((pid, other_number(pid)?))) else { return Ok(()) };
     if has_resources {
@@ -439,7 +438,7 @@ pub(crate) fn check_numbers(pids: &[u32], has_resources: bool) -> Result<()> {
     Ok(())
 }
 
-/// Records a process's resources in an empty file in its memory, by the recorder that there is.
+/// Records a process's resources in an empty file in its memory, by the existing recorder or a new one.
 pub(crate) fn record_resources(
     recorder: &mut Option<ResourceRecorder>,
     pool: File,
@@ -472,9 +471,9 @@ fn told_by(pid: u32, attached: &Attached) -> Told {
     told
 }
 
-/// Looks after processes until all have ended, or until `go_on` returns nothing; then leaves them. `go_on` is asked again after what it returns,
-/// or some milliseconds. `look` is called for each at first, and when libraries may have come. Meanwhile it does what others want. Returns why each is not recorded
-/// any more.
+/// Looks after processes until all have ended, or until `go_on` returns nothing; then leaves them. `go_on` is asked
+/// again after the time it returns, or some milliseconds. `look` is called for each at first, and when libraries may
+/// have come. Meanwhile it does the errands of others. Returns why each is not recorded any more.
 pub(crate) fn attend(
     attended: Vec<Attended>,
     mut look: impl FnMut(u32, &Attached),
@@ -523,7 +522,7 @@ pub(crate) fn attend(
     }
 }
 
-/// Does what a process is asked that cannot do it itself.
+/// Carries out a request to a process that cannot do so itself.
 fn obey(attached: &mut Attached, bank: &Described, request: &str) -> Result<Vec<u8>, String> {
     let (command, argument) = request.split_once(' ').unwrap_or((request, ""));
     let told = |error: anyhow::Error| format!("{error:#}");

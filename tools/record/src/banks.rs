@@ -71,10 +71,10 @@ pub struct BankRecorder {
     living: Arc<Mutex<Vec<u32>>>,
     dumps: DumpControl,
     thread: JoinHandle<Vec<AtEnd>>,
-    /// Makes directories of snapshots, so that the other one need not wait.
+    /// Makes directories of snapshots, so the other thread need not wait.
     snapshots: JoinHandle<SavedSnapshots>,
     jobs: Access,
-    /// Where spools are.
+    /// The folder of spools.
     work: PathBuf,
 }
 
@@ -84,9 +84,9 @@ pub struct BankRecording {
     collected: Vec<AtEnd>,
     on_full: OnFull,
     dumps: DumpControl,
-    /// Where dumps lie, by their numbers.
+    /// The paths of dumps, by their numbers.
     places: HashMap<u64, PathBuf>,
-    /// The functions of modules, where those of this machine are not meant.
+    /// The functions of modules, if they are not this machine's.
     symbols: Symbols,
     /// Parts that could not be read, each with the reason. They stay as they are.
     unread: Vec<String>,
@@ -125,11 +125,11 @@ impl BankRecorder {
         Self::begin_in(memory()?, MOST_PROCESSES, work, plan, |_| ())
     }
 
-    /// As [`begin`](Self::begin), with `n_slots` banks in empty memory, which a process that is to be recorded has made.
+    /// As [`begin`](Self::begin), with `n_slots` banks in empty memory made by a process to be recorded.
     ///
     /// # Errors
     ///
-    /// As of that.
+    /// As of [`begin`](Self::begin).
     pub(crate) fn begin_in(
         file: File,
         n_slots: usize,
@@ -148,7 +148,7 @@ impl BankRecorder {
             is_ring,
             dumped_bytes: dumps.most_bytes,
         };
-        // The program maps all of it, beside what it has itself.
+        // The program maps all of it, beside its own memory.
         let fits = |file: &File| {
             inherited::address_space().is_none_or(|most| file.metadata().is_ok_and(|meta| meta.len() <= most / 2))
         };
@@ -160,7 +160,7 @@ impl BankRecorder {
                 _ => options.n_slots = (options.n_slots / 4).max(1),
             }
         };
-        // A process that has made it may not let others seal it.
+        // A process may have made it and not let others seal it.
         let _ = banks.seal();
         if is_sent {
             banks.describe_for_others();
@@ -233,7 +233,7 @@ impl BankRecorder {
         self.jobs.with(move |banks| banks.set_pid_here(pid));
     }
 
-    /// Where spools are.
+    /// The folder of spools.
     pub(crate) fn work(&self) -> &Path {
         &self.work
     }
@@ -259,13 +259,13 @@ impl BankRecorder {
 pub(crate) const NO_THREAD: &str = "no thread for what is recorded";
 pub(crate) const NO_MEMORY: &str = "no memory for banks (is what ulimit -v or ulimit -f permits too little?)";
 
-/// Empty memory that other processes can map.
+/// Empty memory for other processes to map.
 fn memory() -> Result<File> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     Ok(File::from(memfd_create("rftrace-banks", flags).context(NO_MEMORY)?))
 }
 
-/// Empties the banks, or makes dumps of them, until that is over.
+/// Empties the banks, or makes dumps of them, until the end of the recording.
 fn empty(
     (mut banks, mut maker): (Banks, Maker),
     is_ring: bool,
@@ -297,7 +297,7 @@ fn empty(
     ended
 }
 
-/// Does what others want, until it is time for the next look.
+/// Does the jobs of others, until it is time for the next look.
 fn wait(pause: Duration, jobs: &Receiver<Job>, banks: &mut Banks) {
     let next = Instant::now() + pause;
     loop {
@@ -314,7 +314,7 @@ fn wait(pause: Duration, jobs: &Receiver<Job>, banks: &mut Banks) {
     }
 }
 
-/// The processes that have a bank.
+/// The processes with a bank.
 #[derive(Debug, Default)]
 struct Processes {
     known: HashMap<u32, Process>,
@@ -323,7 +323,7 @@ struct Processes {
 
 #[derive(Debug)]
 struct Process {
-    /// When the system started it; `None` for one that had ended when it was first looked for.
+    /// When the system started it; `None` if it had ended at the first look.
     started: Option<String>,
     /// When the system was last asked.
     asked: Instant,
@@ -333,7 +333,8 @@ struct Process {
 }
 
 impl Processes {
-    /// Tells whether a process goes on, by what the system said within `patience`. One that was never there under this number is over.
+    /// Tells whether a process goes on, by the system's answer within `patience`. A process never seen under this
+    /// number is over.
     fn life(&mut self, pid: u32, patience: Duration) -> Life {
         self.seen.push(pid);
         let new = || {
@@ -353,7 +354,7 @@ impl Processes {
         process.life
     }
 
-    /// Forgets those that were not asked for, and those that have ended: the system may give their numbers to others.
+    /// Forgets those not asked for, and ended ones: the system may give their numbers to others.
     fn forget_others(&mut self) {
         let Self { known, seen } = self;
         known.retain(|pid, process| seen.contains(pid) && !process.life.is_over());
@@ -364,15 +365,15 @@ impl Processes {
     }
 }
 
-/// The status that a process ended with, whether its parent has waited for it, has not, or does so meanwhile.
+/// The status of a process's end, whether its parent has waited for it, has not, or does so meanwhile.
 fn status(pid: u32, file: Option<&sys::Process>) -> Option<i32> {
     let of_file = || file?.status();
     of_file().or_else(|| status_of_zombie(pid)).or_else(of_file)
 }
 
 impl BankRecording {
-    /// Returns the recording that a recorder has left in a folder, or has written so far; `None` without one. Damage costs only the process
-    /// concerned.
+    /// Returns the recording left by a recorder in a folder, or written so far; `None` without one. Damage costs only
+    /// the process concerned.
     ///
     /// # Errors
     ///
@@ -416,17 +417,17 @@ impl BankRecording {
         self
     }
 
-    /// How many processes have records in a folder that no part was made of.
+    /// The number of processes with records in a folder and without a part.
     pub(crate) fn n_left_in(work: &Path) -> usize {
         bank::spools(work).map_or(0, |spools| spools.len())
     }
 
-    /// Bytes that a trace of it takes, about.
+    /// The size in bytes of a trace of it, about.
     pub(crate) fn bytes_in_trace(&self) -> u64 {
         self.all().map(|it| it.n_records.saturating_mul(RECORD_BYTES as u64)).fold(0, u64::saturating_add)
     }
 
-    /// Bytes that it takes as it is.
+    /// Its size in bytes as it is.
     pub(crate) fn bytes(&self) -> u64 {
         self.all().filter_map(|it| it.spool().metadata().ok()).map(|meta| meta.len()).sum()
     }
@@ -437,7 +438,8 @@ impl BankRecording {
         self.all().any(|it| (it.own_pid, it.program_nanos, fork(it)) == (part.pid, part.program, part.fork))
     }
 
-    /// Removes parts that a recorder made of the same records before it was killed: their spools are still there, so they are made anew.
+    /// Removes parts made of the same records by a killed recorder: their spools are still there, so they are made
+    /// anew.
     fn remove_parts(&self, work: &Path) -> Result<()> {
         for path in entries(work)? {
             let Some(Entry::Part { pid, .. }) = path.file_name().and_then(|name| Entry::of(name.to_str()?)) else {
@@ -470,7 +472,7 @@ impl BankRecording {
         Ok(())
     }
 
-    /// Keeps the records as they are, with what a trace is made of later. Returns what was not recorded.
+    /// Keeps the records as they are, with the facts for a later trace. Returns the losses.
     ///
     /// # Errors
     ///
@@ -490,15 +492,15 @@ impl BankRecording {
         self.collected.iter().map(|at_end| &at_end.collected)
     }
 
-    /// Makes a part of each process's records, and a dump of the program if one is made for its end; it has `ended`. Returns which dumps are
-    /// not there.
+    /// Makes a part of each process's records, and a dump of the program if one is made for its end; it has `ended`.
+    /// Returns the missing dumps.
     ///
     /// # Errors
     ///
     /// Something cannot be written.
     pub(crate) fn save(mut self, work: &Path, ended: Option<&Ended>) -> Result<NotThere> {
         let nanos = self.all().filter(|it| ended.is_some_and(|ended| ended.pid == it.pid));
-        // Of several programs that ran in it.
+        // The last end, if several programs ran in the process.
         let last_nanos = nanos.map(Collected::ended_nanos).max();
         self.remove_parts(work)?;
         let mut symbols = self.symbols;
@@ -523,7 +525,7 @@ impl BankRecording {
     }
 }
 
-/// Spools that are not there any more, though it is said what they have held, and no part was made of it.
+/// Missing spools, known by the files on their content and without a part.
 fn missing_spools(work: &Path, spools: &[PathBuf]) -> Result<Vec<String>> {
     let all = entries(work)?;
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();

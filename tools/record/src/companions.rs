@@ -12,7 +12,7 @@ use rftrace_format::files::{File as TraceFile, RESOURCES};
 
 use super::output::{entries, link};
 
-/// Those of a trace that its receiver cannot make of what it has, in the order in which they are sent.
+/// The companions of a trace that its receiver cannot make from its own files, in the order of sending.
 pub(crate) fn files_of(dir: &Path) -> Result<Vec<(Companion, PathBuf)>> {
     let symbols = symbol_files(dir)?;
     let place = |name: &str| symbols.iter().position(|known| known == name).and_then(|place| u32::try_from(place).ok());
@@ -22,8 +22,8 @@ pub(crate) fn files_of(dir: &Path) -> Result<Vec<(Companion, PathBuf)>> {
     Ok(files)
 }
 
-/// Puts those that have come to `work` into the trace that was made of the rest. They are right where others differ: the sender knows more.
-/// Returns whether it says who takes memory.
+/// Puts the companions in `work` into the trace made of the rest. If both have one, the sender's is right: it knows
+/// more. Returns true if the trace then has recorded resources.
 pub(crate) fn put(work: &Path, trace: &Path) -> Result<bool> {
     let dir = work.join(COMPANIONS);
     if !dir.is_dir() {

@@ -60,7 +60,7 @@ impl Control {
         Self::serve(Place::Of(work), recorded)
     }
 
-    /// The same, of processes that are attached to, each with a recorder of its own. Their environment tells nobody where this listens.
+    /// The same for attached processes, each with a recorder of its own. Their environment tells nobody the address.
     ///
     /// # Errors
     ///
@@ -99,11 +99,11 @@ pub struct Spelling {
     pub watch: fn(usize, &DumpOn) -> Option<String>,
 }
 
-/// Banks, of all that are recorded or of one that is attached to.
+/// Banks, of all recorded processes or of one attached process.
 struct Recorder {
     banks: Access,
     dumps: DumpControl,
-    /// Where spools are.
+    /// The folder of spools.
     work: PathBuf,
     pid: Option<u32>,
 }
@@ -114,11 +114,11 @@ impl Recorder {
     }
 }
 
-/// Buffers that processes keep themselves.
+/// Buffers kept by the processes themselves.
 struct OwnBuffers {
     /// Bytes of each.
     bytes: u64,
-    /// Where they save it.
+    /// The folder in which they save it.
     work: PathBuf,
 }
 
@@ -132,11 +132,11 @@ struct Recorded {
     own: Option<OwnBuffers>,
     /// Processes whose recording has ended for good.
     stopped: Mutex<HashSet<u32>>,
-    /// Held while it changes what dumps are made on.
+    /// Held while it changes the triggers of dumps.
     changing: Mutex<()>,
-    /// Dumps that were made by `snapshot`, and of which processes.
+    /// Dumps made by `snapshot`, and their processes.
     snapshots: Mutex<Vec<(u32, PathBuf)>>,
-    /// The recording is over, and what it was made of may be gone.
+    /// The recording is over, and its files may be gone.
     is_given_up: Arc<AtomicBool>,
 }
 
@@ -160,12 +160,12 @@ impl Recorded {
         self.recorders.iter().find(is_its).unwrap_or(&self.recorders[0])
     }
 
-    /// The recorder of a process, or of all if that is one.
+    /// The recorder of a process, or of all if there is only one.
     fn of_all(&self, pid: Option<u32>) -> Result<&Recorder, String> {
         match (pid, self.recorders.as_slice()) {
             (Some(pid), _) => Ok(self.of(pid)),
             (None, [one]) => Ok(one),
-            // Each has its own pace, so what they pass on is in no order.
+            // Each has its own pace, so their records together are in no order.
             (None, _) => Err("several processes are attached to: name the one whose calls are shown".to_owned()),
         }
     }
@@ -178,7 +178,7 @@ impl Recorded {
         self.request(pid, request).map(|answer| String::from_utf8_lossy(&answer).into_owned())
     }
 
-    /// Refuses what only a recorder can do that has what is recorded.
+    /// Refuses requests that need a recorder with the records.
     fn check_banks(&self, what: &str) -> Result<(), String> {
         match self.own {
             Some(_) => Err(format!("{what}: with --stop the program itself keeps what is recorded, until it ends")),
@@ -186,7 +186,8 @@ impl Recorded {
         }
     }
 
-    /// Changes what dumps are made on, for all recorders alike: each has a list, with the same numbers. Returns the first one's answer.
+    /// Changes the triggers of dumps, for all recorders alike: each has a list, with the same numbers. Returns the
+    /// first one's answer.
     fn change_triggers<T>(&self, change: impl Fn(&DumpControl) -> T) -> T {
         let _one_at_a_time = lock(&self.changing);
         let (first, others) = self.recorders.split_at(1);
@@ -212,7 +213,7 @@ impl Recording for Recorded {
     fn processes(&self) -> Vec<u32> {
         let of = |recorder: &Recorder| recorder.banks.with(|banks| banks.processes()).unwrap_or_default();
         let mut processes: Vec<u32> = self.recorders.iter().flat_map(of).collect();
-        // Those that were attached to go on without the tracer.
+        // Detached processes go on without the tracer.
         let is_left = |pid: &u32| self.asker.errands.is_some() && lock(&self.stopped).contains(pid);
         processes.retain(|&pid| start_time(pid).is_some() && !is_left(&pid));
         processes.sort_unstable();

@@ -32,7 +32,7 @@ pub(crate) fn reserve(work: &Path) -> io::Result<()> {
     store::reserve(&work.join(COST))
 }
 
-/// Keeps it with a recording of which a trace is made later.
+/// Keeps it with a recording, for a later trace.
 pub(crate) fn keep_in(work: &Path, cost: CallCost) -> Result<()> {
     let path = work.join(COST);
     store::fill(&path, &cost.to_string()).with_context(|| format!("cannot write {}", path.display()))
@@ -54,12 +54,12 @@ pub fn add_to(dir: &Path, cost: CallCost) -> Result<()> {
     let is_other = |line: &&str| ![INSIDE, OUTSIDE].iter().any(|key| line.starts_with(key));
     text = text.split_inclusive('\n').filter(is_other).collect();
     text += &cost.to_string();
-    // The file may be that of a part. It is whole at any time.
+    // The file may be a part's. It is whole at any time.
     let new = path.with_extension("part");
     store::write(&new, text)
         .and_then(|()| fs::rename(&new, &path))
         .inspect_err(|_| {
-            // It is of no use; that it is there matters less than why.
+            // It is of no use; its presence matters less than the error.
             let _ = fs::remove_file(&new);
         })
         .with_context(|| format!("cannot write {}", path.display()))

@@ -114,12 +114,12 @@ impl Options {
 /// The answer to a requested dump: its path, or the reason why there is none.
 pub type Answer = Result<PathBuf, String>;
 
-/// A dump that is to be made.
+/// A due dump.
 #[derive(Clone, Debug)]
 pub(crate) struct Due {
     pub(crate) pid: u32,
     pub(crate) dump: Dump,
-    /// How long the call lasted that it is made for, in ticks.
+    /// The duration of the call for it, in ticks.
     lasted_ticks: u64,
     /// Sender of the request for it. A requested dump does not count.
     pub(crate) asker: Option<Sender<Answer>>,
@@ -157,18 +157,18 @@ pub struct NotThere {
 #[derive(Debug)]
 pub(crate) struct Dumps {
     options: Options,
-    /// By their numbers; those that were taken away are `None`.
+    /// By their numbers; removed ones are `None`.
     on: Vec<Option<DumpOn>>,
     made: Vec<Made>,
     n_made: u64,
     not_there: NotThere,
     /// When those of [`Event::Every`] were last due, by process and number.
     every: HashMap<(u32, usize), Instant>,
-    /// Processes that do nothing, for which a dump was made already.
+    /// Idle processes with a dump already.
     stalled: HashSet<(u32, usize)>,
     /// When the last dump was due by each number, of calls, and how many were.
     called: HashMap<usize, (Instant, u32)>,
-    /// Those that are made later, or with the next look.
+    /// Dumps to be made later, or with the next look.
     waiting: Vec<(Instant, Due)>,
     /// No more are made.
     is_over: bool,
@@ -206,13 +206,13 @@ impl Dumps {
         self.each().any(|(_, on)| matches!(on.event, Event::Stall(_)))
     }
 
-    /// From now on none is made: who asks is told nothing.
+    /// From now on none is made, and askers get no answer.
     pub(crate) fn end(&mut self) {
         self.is_over = true;
         self.waiting.clear();
     }
 
-    /// Looks what is due `now`, where these processes are recorded, and nothing was in some of them for so long.
+    /// Finds the dumps due `now`, given the recorded processes, and for how long some of them have been quiet.
     pub(crate) fn look(&mut self, now: Instant, living: &[u32], quiet: &[(u32, Duration)]) {
         for (number, on) in self.on.iter().enumerate() {
             let Some(on) = on else { continue };
@@ -243,7 +243,7 @@ impl Dumps {
         }
     }
 
-    /// So many more were due of which nothing else is known.
+    /// So many more were due; nothing else is known of them.
     pub(crate) fn more(&mut self, n_more: u64) {
         let n_more = usize::try_from(n_more).unwrap_or(usize::MAX);
         self.not_there.n_more = self.not_there.n_more.saturating_add(n_more);
@@ -271,16 +271,16 @@ impl Dumps {
         self.waiting.push(due);
     }
 
-    /// Takes those that are to be made `now`: their time has come, or their process does not live any more.
+    /// Takes the dumps to be made `now`: their time has come, or their process is gone.
     pub(crate) fn take_due(&mut self, now: Instant, living: &[u32]) -> Vec<Due> {
         let is_due = |(at, due): &mut (Instant, Due)| *at <= now || !living.contains(&due.pid);
         let mut due: Vec<Due> = self.waiting.extract_if(.., is_due).map(|(_, due)| due).collect();
-        // In the order in which things happened; others are of now.
+        // In the order of events; the others are of now.
         due.sort_by_key(|due| due.dump.tsc.unwrap_or(u64::MAX));
         due
     }
 
-    /// The processes of which dumps are to be made later.
+    /// The processes with dumps to be made later.
     pub(crate) fn waited_for(&self) -> Vec<u32> {
         self.waiting.iter().map(|(_, due)| due.pid).collect()
     }
@@ -309,7 +309,7 @@ impl Dumps {
         self.made.first().copied().filter(|_| self.options.keep == Keep::Last)
     }
 
-    /// One was made of so many bytes. Returns what it is known by.
+    /// A dump of so many bytes was made. Returns its number.
     pub(crate) fn made(&mut self, due: &Due, n_bytes: u64) -> u64 {
         self.n_made += 1;
         let id = self.n_made;
@@ -319,7 +319,7 @@ impl Dumps {
         id
     }
 
-    /// One is removed that was made.
+    /// A made dump is removed.
     pub(crate) fn removed(&mut self, made: Made) {
         self.made.retain(|other| other.id != made.id);
         self.not_there.n_removed += 1;
@@ -358,7 +358,7 @@ impl Dumps {
         Some(due)
     }
 
-    /// Returns the trigger of a dump that a process has asked for by a signal.
+    /// Returns the trigger of a dump requested by a signal to the process.
     pub(crate) fn of_signal(&self) -> Dump {
         let signal = self.options.signal;
         match self.first(Event::Signal(signal)) {
@@ -405,7 +405,7 @@ impl DumpControl {
         self.ask(pid, Dump { reason: reason.to_owned(), ..Dump::default() })
     }
 
-    /// The same as by a signal to the process, which that is not told of.
+    /// The same as by a signal to the process, without the signal.
     pub(crate) fn dump_by_signal(&self, pid: u32) -> Receiver<Answer> {
         let dump = self.dumps().of_signal();
         self.ask(pid, dump)
@@ -548,12 +548,12 @@ mod tests {
         dumps.notice(start, &notice(RAISED[0], 0));
         assert_eq!(dumps.take_due(start, &[8]).len(), 1);
         assert!(dumps.waited_for().is_empty());
-        // That was the fourth.
+        // This was the fourth.
         dumps.notice(start, &notice(RAISED[0], 0));
         assert!(dumps.waited_for().is_empty());
     }
 
-    /// Which are there after all of these, by how long their calls lasted.
+    /// The dumps left after all of these, by how long their calls lasted.
     fn kept(keep: Keep, most: usize, lasted: &[u64]) -> (Vec<u64>, NotThere) {
         let mut dumps = dumps_with(&[("slow:f>max", Event::Call, Extent::default())], most, keep);
         for &lasted_ticks in lasted {
@@ -616,11 +616,11 @@ mod tests {
         let reason = |death, raw: Option<i32>| Some(dumps.of_end(7, death, raw.map(ended).as_ref())?.dump.reason);
         assert_eq!(reason(None, None), None);
         assert_eq!(reason(None, Some(0)), None);
-        // A raw exit that says that all is well.
+        // A raw exit with a status for success.
         assert_eq!(reason(Some(Death::WithoutWord), Some(0)), None);
         assert_eq!(reason(None, Some(3 << 8)).as_deref(), Some("fatal: exit status 3"));
         assert_eq!(reason(Some(Death::WithoutWord), Some(9)).as_deref(), Some("fatal: killed by SIGKILL"));
-        // Of a child it is known what it says itself.
+        // A child's end is known from the child alone.
         assert_eq!(reason(Some(Death::Signal(11)), None).as_deref(), Some("fatal: killed by SIGSEGV"));
         assert_eq!(reason(Some(Death::WithoutWord), None).as_deref(), Some("fatal: it ended without a word"));
         assert!(super::Dumps::new(Options::default()).of_end(7, Some(Death::Signal(6)), None).is_none());

@@ -42,7 +42,7 @@ impl Ended {
         store::fill(&work.join(FILE), &numbers.map(|number| format!("{number}\n")).concat())
     }
 
-    /// Reads the end that was written into a folder, if it is there.
+    /// Reads the end written into a folder, if it is there.
     pub(crate) fn kept_in(work: &Path) -> Option<Self> {
         let text = opener::read_text(&work.join(FILE), MOST_TEXT).ok()?;
         let numbers: Vec<u64> =

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 
-/// Something that is wanted of a process.
+/// A request about a process.
 #[derive(Debug)]
 pub(crate) struct Errand {
     pub(crate) pid: u32,
@@ -13,13 +13,13 @@ pub(crate) struct Errand {
 /// Kinds of errands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// That it answers what it was asked.
+    /// Answer its request.
     Answer,
-    /// That recording is switched on if it is off, and off if it is on.
+    /// Switch recording on if it is off, and off if it is on.
     Toggle,
-    /// That it is left.
+    /// Detach from it.
     Leave,
-    /// That it is looked whether it has ended.
+    /// Look whether it has ended.
     Look,
 }
 
@@ -36,7 +36,7 @@ impl Errand {
 pub(crate) struct Errands(Sender<Errand>);
 
 impl Errands {
-    /// And what the thread gets that does it.
+    /// Returns the sender, and the receiver for the thread with the errands.
     pub(crate) fn new() -> (Self, Receiver<Errand>) {
         let (to, errands) = mpsc::channel();
         (Self(to), errands)

@@ -53,7 +53,7 @@ const OPTIONS: c_int = libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_TRACEEXIT
-    // For who borrows a thread that is followed.
+    // For the borrower of a followed thread.
     | libc::PTRACE_O_TRACESYSGOOD;
 
 /// Runs a program and follows it to the end of all its processes. It calls `started` with the program's PID before the
@@ -121,7 +121,7 @@ impl Running {
             seize(pid.cast_signed()).with_context(|| format!("process {pid} cannot be followed by ptrace"))?;
             following.known.insert(pid.cast_signed());
             each(Happened::Created(pid))?;
-            // Those that are begun meanwhile too. Whom a thread begins that is followed already is followed, and tells of itself.
+            // Also those begun meanwhile. A followed thread's children are followed, and report themselves.
             loop {
                 let others = threads(pid).into_iter().filter(|&tid| seize(tid).is_ok());
                 let new: Vec<pid_t> = others.filter(|&tid| following.known.insert(tid)).collect();
@@ -159,7 +159,7 @@ impl Running {
         mut each: impl FnMut(Happened) -> Result<Fate>,
         mut work: impl FnMut(u32) -> bool,
     ) -> Result<()> {
-        /// So long it is waited for one that sleeps for a disk.
+        /// The longest wait for a thread asleep for a disk.
         const PATIENCE: Duration = Duration::from_millis(50);
 
         for tid in threads(pid) {
@@ -192,7 +192,7 @@ impl Running {
     ///
     /// Those of [`take`](Self::take).
     pub fn leave(mut self, mut each: impl FnMut(Happened) -> Result<Fate>) -> Result<()> {
-        /// The system lets those go that have not stopped by then, when this process ends.
+        /// The system lets the unstopped ones go when this process ends.
         const PATIENCE: Duration = Duration::from_secs(2);
 
         let (begun, mut told) = (Instant::now(), BTreeSet::new());
@@ -235,11 +235,11 @@ fn is_told_to_stop(status: c_int) -> bool {
 #[derive(Debug, Default)]
 struct Following {
     known: BTreeSet<pid_t>,
-    /// The processes that ran already; empty for a program that was started, of which all are followed.
+    /// The processes that ran already; empty for a started program: it is followed as a whole.
     processes: BTreeSet<u32>,
-    /// Those that they have begun, and of which that was not told yet.
+    /// Those begun by them and not reported yet.
     let_go: BTreeSet<pid_t>,
-    /// The process that was started.
+    /// The started process.
     first: pid_t,
     code: i32,
 }
@@ -275,7 +275,7 @@ impl Following {
                 go_on(tid, 0);
             }
             libc::PTRACE_EVENT_EXEC => {
-                // All other threads are gone, and the one that has called has the number of the first.
+                // All other threads are gone, and the calling one has the number of the first.
                 let before = message(tid) as pid_t;
                 if before != tid {
                     self.known.remove(&before);
@@ -322,12 +322,12 @@ impl Following {
     }
 }
 
-/// Waits for a thread, or for any that is followed. `None` if there is none.
+/// Waits for a thread, or for any followed one. `None` if there is none.
 fn wait(tid: pid_t) -> Result<Option<(pid_t, c_int)>> {
     wait_with(tid, 0)
 }
 
-/// The same, or `None` if nothing has happened and the options say that it is not waited for.
+/// The same, or `None` if nothing has happened and the options are not to wait.
 fn wait_with(tid: pid_t, options: c_int) -> Result<Option<(pid_t, c_int)>> {
     loop {
         let mut status = 0;
@@ -357,7 +357,7 @@ fn let_go(tid: pid_t) {
     let _ = request(libc::PTRACE_DETACH, tid, 0);
 }
 
-/// Has the system call that a stop has interrupted begin again. The thread may be gone.
+/// Has a system call interrupted by a stop begin again. The thread may be gone.
 fn begin_again(tid: pid_t) -> Result<()> {
     match rftrace_attach::begin_again(tid) {
         Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(error).context("ptrace: cannot read registers"),

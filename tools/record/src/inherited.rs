@@ -25,7 +25,7 @@ use rftrace_format::recording;
 /// Variable with the `LD_PRELOAD` of the program, while this process does without.
 const PRELOADED: &str = "RFTRACE_PRELOADED_BEFORE";
 
-/// A limit that a recorder comes up against.
+/// A limit in the way of a recorder.
 struct Limit {
     which: libc::__rlimit_resource_t,
     /// With less there is no recording.
@@ -44,7 +44,7 @@ const LIMITS: [Limit; 5] = [
 
 static INHERITED: OnceLock<Inherited> = OnceLock::new();
 
-/// The signals that were ignored when the process began, a bit each. Rust's runtime ignores SIGPIPE before `main`.
+/// The signals ignored when the process began, a bit each. Rust's runtime ignores SIGPIPE before `main`.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 
 #[used]
@@ -83,7 +83,7 @@ pub fn put_aside() -> Result<()> {
     let before = INHERITED.get_or_init(Inherited::take).limits;
     for (Limit { which, least, what }, before) in LIMITS.iter().zip(before) {
         let own = limit(*which).rlim_cur;
-        // The program shares these with what records it.
+        // The program shares these with its recorder.
         let most = if [libc::RLIMIT_AS, libc::RLIMIT_DATA].contains(which) { own.min(before.rlim_cur) } else { own };
         if most < *least {
             bail!("no more than {most} {what}: that is too little for a recording, which takes {least} or more");
@@ -117,7 +117,7 @@ impl Inherited {
         }
         let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();
         let mut none = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: both sets are writable; `sigemptyset` fills the one that is read.
+        // SAFETY: both sets are writable; `sigemptyset` fills the one to be read.
         let blocked = unsafe {
             libc::sigemptyset(none.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), blocked.as_mut_ptr());
@@ -143,7 +143,7 @@ impl Inherited {
         self.ignored != 0 || self.blocks_any || self.raised.contains(&true)
     }
 
-    /// In the process that is to become the program.
+    /// In the process about to become the program.
     fn restore(&self) -> io::Result<()> {
         for signal in SIGNALS.filter(|&signal| self.ignored & bit(signal) != 0) {
             set_action(signal, libc::SIG_IGN);
@@ -160,7 +160,7 @@ impl Inherited {
     }
 }
 
-/// A signal that ends a process ends this one again: the program has ended that decided what it means.
+/// A signal ends this process again: the program that decided its meaning has ended.
 pub(crate) fn obey(signal: c_int) {
     set_action(signal, libc::SIG_DFL);
 }
@@ -178,7 +178,7 @@ fn limit(which: libc::__rlimit_resource_t) -> libc::rlimit {
 fn raise(which: libc::__rlimit_resource_t, now: libc::rlimit) -> bool {
     let most = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     let soft = libc::rlimit { rlim_cur: now.rlim_max, rlim_max: now.rlim_max };
-    // More than the hard limit is for those whose rights allow it. No number of files is unlimited.
+    // More than the hard limit is for processes with the rights. No number of files is unlimited.
     let wanted =
         [Some(most).filter(|_| now.rlim_max != libc::RLIM_INFINITY && which != libc::RLIMIT_NOFILE), Some(soft)];
     // SAFETY: the limits are readable.
@@ -196,15 +196,15 @@ fn is_ignored(signal: c_int) -> bool {
 }
 
 fn set_action(signal: c_int, action: libc::sighandler_t) {
-    // SAFETY: zero is a value of each field: no flags, no signals that are blocked.
+    // SAFETY: zero is a value of each field: no flags, no blocked signals.
     let mut new = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
     new.sa_sigaction = action;
     // SAFETY: it is readable; handlers passed here do nothing.
     unsafe { libc::sigaction(signal, &raw const new, ptr::null_mut()) };
 }
 
-/// Begins this process anew without libraries of others, which may show it another time or other files: those are for the program. Libraries of
-/// ours stay, as somebody may record this one.
+/// Begins this process anew without libraries of others, which may show it another time or other files: those are for
+/// the program. Libraries of ours stay, as somebody may record this one.
 fn begin_without_preloaded() -> Result<()> {
     if let Some(before) = env::var_os(PRELOADED) {
         // SAFETY: there is one thread: nothing has begun.

@@ -1,4 +1,4 @@
-//! Makes the trace of the parts that processes have saved, also after the recorder has ended.
+//! Makes the trace of the parts saved by processes, also after the recorder has ended.
 
 use std::path::{Path, PathBuf};
 
@@ -36,7 +36,7 @@ pub struct Beside {
 ///
 /// A file cannot be read, written or moved.
 pub fn join(output: &Output, ended: &Ended, beside: Beside, notes: Vec<String>) -> Result<Joined> {
-    // For who recovers it, should there be no room for a trace. Without it there is one, too.
+    // For a later recovery, should there be no room for a trace. Without this file there is one, too.
     let _ = ended.keep_in(output.work());
     let _ = beside.cost.map(|cost| cost::keep_in(output.work(), cost));
     join_all(output, Some(ended), beside, notes)

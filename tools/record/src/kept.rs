@@ -14,11 +14,11 @@ use rftrace_read::{Error, Result, files, info};
 pub enum Kept {
     /// The first records.
     Beginning,
-    /// The last records: at least half of those for which there is room.
+    /// The last records: at least half of the limit.
     End,
 }
 
-/// A file of records that does not grow for ever.
+/// A file of records with a limit.
 #[derive(Debug)]
 pub(crate) struct Limited {
     path: PathBuf,
@@ -26,7 +26,7 @@ pub(crate) struct Limited {
     kept: Kept,
     max_bytes: u64,
     n_bytes: u64,
-    /// Records for which there was no room.
+    /// Records that found no room.
     n_dropped: u64,
 }
 
@@ -43,7 +43,7 @@ impl Limited {
                 self.n_dropped += 1;
                 return Ok(());
             }
-            // Two halves, of which the older one goes.
+            // Two halves; the older one goes.
             Kept::End if n_bytes > self.max_bytes / 2 => {
                 self.out
                     .flush()
@@ -58,7 +58,7 @@ impl Limited {
         self.out.write_all(record).map_err(|source| self.failed(source))
     }
 
-    /// Puts the halves together. `lost` is the record for so many that are missing. Returns how many that are.
+    /// Puts the halves together. `lost` is the record for so many missing ones. Returns their number.
     pub(crate) fn finish<R: AsRef<[u8]>>(mut self, lost: impl FnOnce(u64) -> R) -> Result<u64> {
         if self.n_dropped > 0 {
             self.out.write_all(lost(self.n_dropped).as_ref()).map_err(|source| self.failed(source))?;
@@ -98,7 +98,7 @@ fn create(path: &Path) -> Result<File> {
     store::create(path).map_err(|source| Error::WriteFile { path: path.to_owned(), source })
 }
 
-/// Says in `info` that the trace has what `feature` stands for.
+/// Notes in `info` that the trace has this `feature`.
 pub(crate) fn announce(path: &Path, feature: u64) -> Result<()> {
     let features = Some(info::read(path)?.features() | feature);
     let changed = Changes { features, ..Changes::default() }.apply(&files::read(path, info::MAX_BYTES)?);

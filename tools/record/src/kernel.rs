@@ -34,20 +34,20 @@ const BUFFER_KIB: &str = "4096";
 /// How often the buffers are emptied.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// The least that is kept for each processor.
+/// The least to keep for each processor.
 const MIN_KEPT_BYTES: u64 = 1 << 20;
 
 /// The most bytes of `/proc/kallsyms`.
 const MAX_SYMBOLS_BYTES: u64 = 256 << 20;
 
-/// The clock of the program's records, and what is near to it.
+/// The clock of the program's records, and a near one.
 const TSC: &str = "x86-tsc";
 const MONOTONIC: &str = "mono";
 
-/// The tracers that tell of functions; of the first one the ends are known.
+/// The tracers of functions; the first one records the ends too.
 const TRACERS: [&str; 2] = ["function_graph", "function"];
 
-/// Which processes have numbers that the kernel's records have: the first namespace's.
+/// The namespace whose process numbers are in the kernel's records: the first one.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// A group of events.
@@ -107,9 +107,9 @@ pub struct KernelEvents {
 /// Files of an instance. They are closed before it goes.
 #[derive(Debug)]
 struct Parts {
-    /// That take the number of the process.
+    /// Files for the number of the process.
     numbers: Vec<OwnedFd>,
-    /// That begins to record.
+    /// The file that begins to record.
     switch: OwnedFd,
     sources: Vec<(u32, File)>,
     instance: Instance,
@@ -188,7 +188,7 @@ struct Running {
 }
 
 impl Running {
-    /// Ends it: recording, then the thread with the files that it reads, then the instance.
+    /// Ends it: recording, then the thread with its open files, then the instance.
     fn end(&mut self) -> Result<u64> {
         self.open = None;
         let switched_off = self.instance.as_ref().map_or(Ok(()), |instance| instance.set("tracing_on", "0"));
@@ -210,7 +210,7 @@ impl Drop for Running {
 }
 
 impl KernelRecorder {
-    /// Has it follow the program that a command starts, and its children.
+    /// Has it follow the program started by a command, and its children.
     ///
     /// # Errors
     ///
@@ -296,7 +296,7 @@ impl KernelRecording {
     }
 }
 
-/// Writes what the kernel has recorded on a processor.
+/// Writes the kernel's records of a processor.
 fn empty(mut source: &File, page: &mut [u8], out: &mut Limited) -> Result<()> {
     loop {
         match source.read(page) {

@@ -107,7 +107,7 @@ fn read<W: Watch>(mut live: Live, mut to: W, every: Duration, has_ended: &Atomic
         if now >= due {
             let at = live.look(&mut to);
             to.look(at, &live);
-            // Looks that were missed are not made up for.
+            // Missed looks are not made up for.
             due = (due + every).max(now);
         } else {
             pause = live.poll(&mut to).next_pause(pause);

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::cost;
 use super::run::{self, Ended};
 
-/// The file that says so, among those of processes.
+/// The marker file of an anonymous recording, among those of processes.
 const ANONYMOUS: &str = "anonymous";
 
 /// A directory that is being written. Dropping it removes a temporary one.
@@ -83,7 +83,7 @@ impl Output {
         Ok(moved.map(|moved| (before, moved)))
     }
 
-    /// Has the trace made without personal facts, by this process or by who recovers it.
+    /// Has the trace made without personal facts, by this process or by a later recovery.
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ impl Output {
     }
 
     /// Makes a new, empty folder to put the trace together in. The processes' files stay as they are until the trace is
-    /// complete: who is killed before that can begin again.
+    /// complete: a killed process's work can begin again.
     pub(crate) fn joined(&self) -> Result<PathBuf> {
         let joined = self.work.join(JOINED);
         match fs::remove_dir_all(&joined) {
@@ -140,10 +140,10 @@ impl Output {
         Ok(joined)
     }
 
-    /// Takes what was recorded of resources to what is put together, if there is anything.
+    /// Takes the recorded resources to the folder of the trace, if there are any.
     pub(crate) fn link_resources(&self, joined: &Path) -> Result<bool> {
         let file = self.work.join(RESOURCES);
-        // The recorder writes what it records and what time it is, whatever it gets.
+        // The recorder writes its kinds and the time, whatever it gets.
         let least = resources::MAGIC.len() + 3 * (BlockHead::BYTES + resources::UNIT_BYTES);
         let is_there = file.metadata().is_ok_and(|meta| meta.len() > least as u64);
         if is_there {
@@ -152,8 +152,8 @@ impl Output {
         Ok(is_there)
     }
 
-    /// Makes the trace of what was put together: `info` comes last, without it there is none. Returns the snapshots, which are
-    /// traces below it.
+    /// Makes the trace from its folder: `info` comes last, without it there is no trace. Returns the snapshots, which
+    /// are traces below it.
     pub(crate) fn publish(&self, joined: &Path) -> Result<Vec<PathBuf>> {
         let mut paths = entries(joined)?;
         paths.sort_by_key(|path| path.ends_with(INFO));
@@ -163,7 +163,7 @@ impl Output {
         self.take_snapshots()
     }
 
-    /// Moves the snapshots into the directory that are not there yet, in the order in which they were taken. Returns all.
+    /// Moves the snapshots not there yet into the directory, in the order of their taking. Returns all.
     pub(crate) fn take_snapshots(&self) -> Result<Vec<PathBuf>> {
         let nanos = |path: &PathBuf| match Entry::of(path.file_name()?.to_str()?)? {
             Entry::Snapshot { nanos, .. } => Some(nanos),
@@ -196,7 +196,7 @@ impl Output {
         self.work
     }
 
-    /// Removes everything that was made, as nothing was recorded.
+    /// Removes all its files, as nothing was recorded.
     pub fn discard(&self) {
         let _ = fs::remove_dir_all(&self.work);
         // Only if nothing else is in it.
@@ -204,7 +204,7 @@ impl Output {
     }
 }
 
-/// Moves a snapshot to its place in the directory of a trace, under the next number. Returns where that is.
+/// Moves a snapshot to its place in the directory of a trace, under the next number. Returns the place.
 pub(crate) fn publish_snapshot(snapshot_dir: &Path, dir: &Path) -> Result<PathBuf> {
     let told = opener::read(&snapshot_dir.join(GAPS), MOST_TEXT).unwrap_or_default();
     let last = snapshots_in(dir)?.into_iter().map(|(number, _)| number).max().unwrap_or(0);
@@ -220,7 +220,7 @@ fn snapshots_in(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
     Ok(entries(dir)?.into_iter().filter_map(|path| Some((number(&path)?, path))).collect())
 }
 
-/// A directory of this user alone, under a name that nobody foresees.
+/// A directory of this user alone, under an unforeseeable name.
 fn make_temporary() -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     let made = builder.prefix("rftrace-live-").permissions(Permissions::from_mode(0o700)).tempdir();
@@ -245,7 +245,7 @@ pub(crate) fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     entries.map(|entry| Ok(entry.with_context(reading)?.path())).collect()
 }
 
-/// Gives a file a second place: a further name or, where the file system has none, a copy.
+/// Gives a file a second place: a further name or, if the file system has none, a copy.
 pub(crate) fn link(from: &Path, to: &Path) -> Result<()> {
     fs::hard_link(from, to)
         .or_else(|_| fs::copy(from, to).map(drop))

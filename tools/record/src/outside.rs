@@ -1,7 +1,7 @@
-//! Running a program into which nothing can be preloaded, as it is linked statically or uses musl: the tracer is put
+//! Running a program that cannot get a preloaded library, as it is linked statically or uses musl: the tracer is put
 //! into it before it begins.
 //!
-//! Not here: how that is done (`rftrace-attach`), and the rest of running a program ([`run`](crate::run)).
+//! Not here: the way into the program (`rftrace-attach`), and the rest of running a program ([`run`](crate::run)).
 
 use rftrace_format::passed::Passed;
 use std::io;
@@ -71,7 +71,7 @@ pub struct Told {
     pub is_confined: bool,
 }
 
-/// The program, which runs.
+/// The running program.
 #[derive(Debug)]
 struct Running {
     /// `None` if it has ended before it began.
@@ -144,7 +144,7 @@ impl Way for Outside<'_> {
                 ended
             });
             let look = |_, attached: &Attached| {
-                // It only loses what the user is told.
+                // This only loses a message for the user.
                 let _ = self.choice.rules.1.add(&attached.rules_in_effect());
             };
             let ends = attend(attended.into_iter().collect(), look, || Some(Duration::MAX), &to_do);

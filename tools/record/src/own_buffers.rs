@@ -1,4 +1,4 @@
-//! State of a program that keeps its records in a buffer of its own (`--stop`), and a dump that it was asked for.
+//! State of a program with its records in a buffer of its own (`--stop`), and a dump requested from it.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -33,7 +33,7 @@ impl State {
     }
 }
 
-/// Brings a dump that a process has made in the folder `work` to its place in the directory of the trace. Returns that.
+/// Brings a dump made by a process in the folder `work` to its place in the directory of the trace. Returns the place.
 pub(crate) fn publish(work: &Path, pid: u32, name: &str, reason: &str) -> Result<PathBuf, String> {
     let failed = |why: &dyn std::fmt::Display| format!("no dump of process {pid} was made: {why}");
     // A program's answer may be anything.

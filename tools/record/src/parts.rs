@@ -78,7 +78,7 @@ impl Joined {
         self.processes == 0 && self.snapshots.is_empty() && !self.has_resources
     }
 
-    /// Writes into the trace what was not recorded, for those who look at it later.
+    /// Writes the losses into the trace, for later readers.
     pub(crate) fn keep(&self, has_schedule: bool, dir: &Path) -> Result<()> {
         let &Self { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, .. } = self;
         let (full, too_much, cut) = (full as u64, too_much as u64, cut as u64);
@@ -89,7 +89,7 @@ impl Joined {
     }
 }
 
-/// Files that a process has saved at some moment.
+/// Files saved by a process at some moment.
 #[derive(Debug)]
 struct SavedPart {
     dir: PathBuf,
@@ -105,13 +105,13 @@ struct Line {
     nanos: u64,
     /// In this order at one time.
     rank: u8,
-    /// The session that it begins.
+    /// The session begun by it.
     sid: Option<String>,
     text: String,
 }
 
-/// Makes one directory of all parts in `work`, which stay as they are. Of nothing it makes nothing; `processes` is 0 then. How
-/// the program has ended is not known where the recording was interrupted. Processes have said `notes`.
+/// Makes one directory of all parts in `work`, which stay as they are. Of nothing it makes nothing; `processes` is 0
+/// then. An interrupted recording does not know the end of the program. `notes` are messages of processes.
 pub(crate) fn join(work: &Path, dir: &Path, ended: Option<&Ended>, notes: Vec<String>) -> Result<Joined> {
     // A limit on the size of files is an error then, not the end.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
@@ -122,7 +122,7 @@ pub(crate) fn join(work: &Path, dir: &Path, ended: Option<&Ended>, notes: Vec<St
     }
     let mut events = EventIds::default();
     let mut names = SymbolFileNames::default();
-    // Which program a task ran when it was last saved.
+    // The program of a task when it was last saved.
     let mut programs = HashMap::new();
     let mut specs = SpecFiles::default();
     let mut before: HashMap<u32, &SavedPart> = HashMap::new();
@@ -157,7 +157,7 @@ pub(crate) fn join(work: &Path, dir: &Path, ended: Option<&Ended>, notes: Vec<St
     // In the order of their programs: the last one's end is the process's.
     joined.ends = parts.iter().filter_map(|part| Some((part.told.pid, part.told.status?))).collect();
     joined.ends.extend(ended.map(|ended| (ended.pid, ended.status.into_raw())));
-    // That of the program comes first, wherever it was saved.
+    // The program's comes first, wherever it was saved.
     let is_main = |part: &&SavedPart| part.has_trace() && ended.is_some_and(|ended| part.told.pid == ended.pid);
     let main = parts.iter().find(is_main).or_else(|| parts.iter().find(|part| part.has_trace()));
     let main = main.context("nothing was recorded")?;
@@ -167,8 +167,8 @@ pub(crate) fn join(work: &Path, dir: &Path, ended: Option<&Ended>, notes: Vec<St
     Ok(joined)
 }
 
-/// The parts, in the order in which they were recorded. They need not have been saved in it: where a process ran two programs, the recorder
-/// may see at one look that both are over.
+/// The parts, in the order in which they were recorded. They may have been saved in another one: the recorder may find
+/// two programs of one process over at the same look.
 fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
     let mut parts = Vec::new();
     for entry in fs::read_dir(work).with_context(|| format!("cannot read {}", work.display()))? {
@@ -251,7 +251,7 @@ struct EventIds {
 }
 
 impl EventIds {
-    /// Returns the new ids for the ids of a part; those that stay are left out.
+    /// Returns the new ids for the changed ids of a part.
     fn of_part(&mut self, part: &SavedPart) -> Result<HashMap<u64, u64>> {
         let path = part.dir.join(files::EVENTS);
         let text = match opener::read_text(&path, MOST_TEXT) {
@@ -271,10 +271,11 @@ impl EventIds {
     }
 }
 
-/// Puts a task's records behind those that are there. Times do not go back: two saves know the clock's rate to some digits.
+/// Puts a task's records behind the existing ones. Times do not go back: two saves know the clock's rate to some
+/// digits.
 ///
-/// If the same program `goes_on`, functions that were open at the save are neither left nor entered again. The records come from a part
-/// with `values`, if it has some, and the last ones of the task from the part `before`.
+/// If the same program `goes_on`, functions open at the save are neither left nor entered again. The records come from
+/// a part with `values`, if it has some, and the last ones of the task from the part `before`.
 fn append(
     tid: u32,
     (from, to): (&Path, &Path),
@@ -310,7 +311,7 @@ fn append(
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
             result => result.with_context(reading)?,
         }
-        // Bytes that are no record stay as they are.
+        // Bytes of no record stay as they are.
         if let Some(mut decoded) = Record::decode(&record) {
             last = last.max(decoded.time_ns);
             decoded.time_ns = last;
@@ -334,8 +335,8 @@ fn append(
     output.flush().with_context(writing)
 }
 
-/// How many functions are open from the end of one file to the beginning of the next: the one ends with their exits, before each the event
-/// that it did not return, the other begins with their entries.
+/// The number of functions open from the end of one file to the beginning of the next: the one ends with their exits,
+/// each after the event of its missing return, the other begins with their entries.
 fn open_functions(from: &Path, to: &Path) -> Result<u64> {
     /// More than are ever open.
     const MOST: usize = 1024;
@@ -360,7 +361,7 @@ fn open_functions(from: &Path, to: &Path) -> Result<u64> {
     Ok(pairs.take_while(|&(place, (&exit, &entry))| is_open(place, exit, entry)).count() as u64)
 }
 
-/// Some records of a file, from a byte on; `None` for what is no record.
+/// Some records of a file, from a byte on; `None` for other bytes.
 fn read_records(path: &Path, start: u64, most: usize) -> Result<Vec<Option<Record>>> {
     let context = || format!("cannot read {}", path.display());
     let mut file = opener::open(path).with_context(context)?;
@@ -382,7 +383,7 @@ fn last_time(path: &Path) -> Result<u64> {
     Ok(last.first().and_then(|record| *record).map_or(0, |record| record.time_ns))
 }
 
-/// Takes the symbol files of a part. Files of different modules with one name get names that tell them apart, by uftrace's rule.
+/// Takes the symbol files of a part. Files of different modules with one name get distinct names, by uftrace's rule.
 fn add_symbols(from: &Path, to: &Path, names: &mut SymbolFileNames) -> Result<()> {
     for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
         let path = entry.with_context(|| format!("cannot read {}", from.display()))?.path();
@@ -428,7 +429,7 @@ fn join_names(parts: &[SavedPart], dir: &Path) -> Result<()> {
     write(&dir.join(name), records.as_flattened())
 }
 
-/// One map for each program that ran, and one `task.txt`.
+/// One map for each executed program, and one `task.txt`.
 fn join_tasks(parts: &mut [SavedPart], dir: &Path) -> Result<String> {
     /// A program in its address space.
     struct Session {
@@ -441,13 +442,13 @@ fn join_tasks(parts: &mut [SavedPart], dir: &Path) -> Result<String> {
     for part in parts.iter_mut().filter(|part| part.has_trace()) {
         part.tasks = read_tasks(&part.dir.join(files::TASKS))?;
     }
-    // A process that has saved nothing is named only if it forked others.
+    // A process without a save is named only if it forked others.
     let is_parent = |pid| parts.iter().any(|part| part.told.fork.is_some_and(|fork| fork.parent == pid));
     let mut order: Vec<usize> =
         (0..parts.len()).filter(|&place| parts[place].has_trace() || is_parent(parts[place].told.pid)).collect();
     order.sort_by_key(|&place| parts[place].tasks.first().map_or(u64::MAX, |line| line.nanos));
     let mut sessions: Vec<Session> = Vec::new();
-    // Names of left-out sessions, each with that of the session in its place.
+    // Names of left-out sessions, each with the name of the session in its place.
     let mut called: HashMap<String, String> = HashMap::new();
     let mut lines = Vec::new();
     let mut forked = Vec::new();
@@ -518,7 +519,7 @@ impl Line {
     }
 }
 
-/// `info`, of that of the program and of what is known now.
+/// `info`, from the program's and the facts known now.
 fn write_info(parts: &[SavedPart], main: &SavedPart, tids: &[u32], dir: &Path, ended: Option<&Ended>) -> Result<()> {
     let mut features = 0;
     for part in parts.iter().filter(|part| part.has_trace()) {
@@ -557,7 +558,7 @@ pub fn why_nothing(work: &Path, ended: &Ended, was_put: bool) -> &'static str {
     }
 }
 
-/// Makes a copy of a file that has a further name, before it is changed.
+/// Makes a copy of a file with a further name, before it is changed.
 fn unlink(path: &Path) -> Result<()> {
     let copy = path.with_extension("copy");
     let copied = match fs::metadata(path) {
@@ -581,7 +582,7 @@ mod tests {
     fn parts_come_in_the_order_of_programs() {
         let work = tempfile::tempdir().unwrap();
         let fork = Some(Fork { parent: 1, nanos: 130 });
-        // Program and fork, and when it was saved: what follows in a process may have been saved first.
+        // Program and fork, and the time of the save: a later program of a process may have been saved first.
         let saved = [(100, None, 300), (100, None, 310), (150, None, 290), (50, fork, 280), (50, None, 270)];
         for (program, fork, nanos) in saved {
             let dir = work.path().join(Entry::Part { pid: 7, nanos }.to_string());

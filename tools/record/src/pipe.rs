@@ -18,10 +18,10 @@ use rftrace_frontend::bank::{Moment, Names, Seen};
 
 use super::access::Access;
 
-/// Records that may wait for the reader: 64 MiB.
+/// Records waiting for the reader, at the most: 64 MiB.
 const MOST_WAITING: usize = 4 << 20;
 
-/// Functions that are open in a thread, at the most.
+/// Functions open in a thread, at the most.
 const MOST_OPEN: usize = 4096;
 
 /// The calls to show.
@@ -55,7 +55,7 @@ enum Item {
 }
 
 impl Pipe {
-    /// Begins to pass on what a process calls, or all do. `None`: the recording is over.
+    /// Begins to pass on the calls of a process, or of all. `None`: the recording is over.
     pub(crate) fn begin(banks: &Access, pid: Option<u32>, what: What) -> Option<Self> {
         let (to, from) = mpsc::channel();
         let n_waiting = Arc::<AtomicUsize>::default();
@@ -85,7 +85,7 @@ impl Iterator for Pipe {
 
     fn next(&mut self) -> Option<Vec<u8>> {
         const IDLE: Duration = Duration::from_secs(1);
-        /// Text that is passed on even if more waits.
+        /// Text to pass on at once even if more waits.
         const MANY_BYTES: usize = 1 << 16;
 
         if self.is_over {
@@ -141,18 +141,18 @@ struct Process {
 
 #[derive(Debug, Default)]
 struct Task {
-    /// The functions that are open: the address of each and when it began, as far as that is known.
+    /// The open functions: the address of each and the time of its entry, as far as they are known.
     open: Vec<(u64, Option<u64>)>,
     was_seen: bool,
 }
 
-/// Makes lines of what is passed on.
+/// Makes lines of the passed events.
 #[derive(Debug)]
 struct Text {
     processes: HashMap<u32, Process>,
     tasks: HashMap<Key, Task>,
     waiting: Vec<(u64, Key, Event)>,
-    /// The last moment that is known.
+    /// The last known moment.
     now: Option<Moment>,
     /// Earlier calls are not shown.
     since: u64,
@@ -209,7 +209,7 @@ impl Text {
             Seen::Until(moment) => {
                 self.now = Some(moment);
                 if std::mem::take(&mut self.is_from_now) {
-                    // Records that were there at the beginning are of earlier calls.
+                    // Records from before the beginning are of earlier calls.
                     self.write();
                     self.since = 0;
                 }
@@ -232,7 +232,7 @@ impl Text {
             writeln!(self.out, "# {n_missed} calls and returns are not shown, as they came faster than this is read");
     }
 
-    /// Writes lines of all that waits, in order of time.
+    /// Writes lines of all waiting events, in order of time.
     fn write(&mut self) {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.sort_by_key(|&(tsc, ..)| tsc);
@@ -254,7 +254,7 @@ impl Text {
         }
     }
 
-    /// Writes an event. Returns whether that was with the next one of the thread.
+    /// Writes an event. Returns true if it took the next one of the thread with it.
     fn event(&mut self, tsc: u64, key: Key, event: &Event, next: Option<(u64, &Event)>) -> bool {
         let mut task = self.tasks.remove(&key).unwrap_or_default();
         let was_leaf = match *event {

@@ -48,7 +48,7 @@ impl Preload {
         Ok(Self { path, folder: Some(folder) })
     }
 
-    /// Writes a library that was made for this recording.
+    /// Writes a library made for this recording.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Preload {
     }
 }
 
-/// Where something temporary may lie.
+/// Folders for temporary files.
 fn folders() -> [PathBuf; 4] {
     [env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()]
 }

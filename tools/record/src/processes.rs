@@ -8,7 +8,7 @@ use rftrace_format::system;
 pub(crate) use rftrace_format::store::start_time;
 use rftrace_frontend::bank::own_number;
 
-/// True if this process has started another one, which it has not waited for.
+/// True if this process has started another one and not waited for it.
 pub(crate) fn is_own_child(pid: u32) -> bool {
     Stat::of(pid).is_some_and(|stat| stat.parent == std::process::id())
 }
@@ -18,7 +18,7 @@ pub(crate) fn thread_lives(tid: u32) -> bool {
     Stat::of(tid).is_some_and(|stat| !stat.is_zombie)
 }
 
-/// Returns the number that a process has for itself, if it has another one here, as those in a container.
+/// Returns a process's number for itself, if it has another one here, as in a container.
 #[cfg(attaching)]
 pub(crate) fn other_number(pid: u32) -> Option<u32> {
     own_number(format!("/proc/{pid}").as_ref()).filter(|&own| own != pid)
@@ -32,7 +32,7 @@ pub fn threads(pid: u32) -> HashSet<u32> {
     tasks.filter(lives).filter_map(|task| own_number(&task.path())).collect()
 }
 
-/// The status of `wait` of a process that has ended and that its parent has not waited for.
+/// The status of `wait` of a process that has ended and whose parent has not waited for it.
 pub(crate) fn status_of_zombie(pid: u32) -> Option<i32> {
     let stat = Stat::of(pid)?;
     stat.is_zombie.then_some(stat.status)
@@ -44,7 +44,7 @@ pub fn n_threads(pid: u32) -> Option<u32> {
     Stat::of(pid).map(|stat| stat.n_threads)
 }
 
-/// The file of this name that the system has for a process, or a thread.
+/// The system's file of this name for a process, or a thread.
 struct Stat {
     is_zombie: bool,
     /// The process that has started it, or waits for it.
@@ -57,7 +57,7 @@ struct Stat {
 
 impl Stat {
     fn of(id: u32) -> Option<Self> {
-        // A thread's: emulators make up what a process reads of itself.
+        // A thread's: emulators make up a process's view of itself.
         let stat = system::read(format!("/proc/{id}/task/{id}/stat")).ok()?;
         // The command, in parentheses, may contain anything.
         let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;

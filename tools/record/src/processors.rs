@@ -15,15 +15,15 @@ pub struct Processor {
     /// that call the tracer, have room for a branch, or are chosen for a branch without room, and called library
     /// functions.
     pub has_all: bool,
-    /// True if arguments are known where a function calls the tracer. Otherwise they are known where it has room for a branch.
+    /// True if arguments are known at a function's call of the tracer. Otherwise they are known with room for a branch.
     pub(crate) has_arguments_at_calls: bool,
     /// The number of NOPs that leave room for a branch, for `-fpatchable-function-entry` and rustc's
     /// `-Z patchable-function-entry`.
     pub room: &'static str,
-    /// As ELF files say it.
+    /// Its number in ELF files.
     pub(crate) machine: elf::Machine,
     pub(crate) architecture: Architecture,
-    /// The functions that instrumented prologues call.
+    /// The functions called by instrumented prologues.
     pub(crate) hooks: &'static [&'static str],
 }
 
@@ -62,12 +62,12 @@ impl Processor {
         ALL.iter().find(|processor| processor.arch == arch)
     }
 
-    /// That of an ELF file.
+    /// The processor of an ELF file.
     pub(crate) fn of_machine(machine: elf::Machine) -> Option<&'static Self> {
         ALL.iter().find(|processor| processor.machine == machine)
     }
 
-    /// That of an object file.
+    /// The processor of an object file.
     pub(crate) fn of_architecture(architecture: Architecture) -> Option<&'static Self> {
         ALL.iter().find(|processor| processor.architecture == architecture)
     }

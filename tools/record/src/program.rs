@@ -109,7 +109,7 @@ pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
              command: run it as it is, and it saves its trace where its code says; or take the crates out"
         );
     }
-    // Such a program would not even begin with the library: its linker does not load what needs the other C library.
+    // Such a program would not even begin with the library: its linker does not load libraries for the other C library.
     let is_musl = linker.is_some_and(|linker| linker.windows(MUSL.len()).any(|part| part == MUSL));
     let has_hook = || {
         let defined = file.symbols().filter(|symbol| symbol.is_definition());
@@ -243,7 +243,7 @@ pub fn sanitizer(program: &Path) -> Result<Option<Sanitizer>> {
             return Ok(found(known, program));
         }
     }
-    // Where names were taken out it is known by the variable that its runtime reads.
+    // Without names it is known by the variable its runtime reads.
     let reads = |short: &str| {
         let variable = format!("\0{}_OPTIONS\0", short.to_uppercase());
         data.windows(variable.len()).any(|bytes| bytes == variable.as_bytes())
@@ -252,7 +252,7 @@ pub fn sanitizer(program: &Path) -> Result<Option<Sanitizer>> {
     Ok(known.and_then(|known| found(known, program)))
 }
 
-/// The libraries that are loaded with a program, as its dynamic linker says. Nothing of the program runs for that.
+/// The libraries loaded with a program, as its dynamic linker lists them. Nothing of the program runs for this.
 ///
 /// # Errors
 ///
@@ -273,7 +273,7 @@ pub(crate) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths.collect())
 }
 
-/// The dynamic linker that a program names.
+/// The dynamic linker named by a program.
 fn linker(program: &Path) -> Result<Option<PathBuf>> {
     let data = opener::read(program, MOST_PROGRAM).with_context(|| format!("cannot read {}", program.display()))?;
     let Ok(header) = elf::FileHeader64::<Endianness>::parse(&*data) else { return Ok(None) };
@@ -287,7 +287,7 @@ fn interpreter<'d>(header: &elf::FileHeader64<Endianness>, data: &'d [u8]) -> ob
     Ok(headers.find_map(|one| one.interpreter(endian, data).ok()?))
 }
 
-/// Which rights the program has that who starts it has not, if there are such.
+/// The rights of the program beyond those of its starter, if there are such.
 fn foreign_rights(path: &Path) -> Result<Option<String>> {
     let (user, group) = (nix::unistd::geteuid(), nix::unistd::getegid());
     let meta = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;

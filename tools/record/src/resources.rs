@@ -35,9 +35,10 @@ use super::specification::Plan;
 /// Between two looks at the memory, while there is much to be taken and while there is nothing.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
-/// Bytes that go to the file at a time: as few as stay in the processor's cache until then, and keep the recorder from the memory for a moment only.
+/// Bytes for one write to the file: few enough to stay in the processor's cache until then, and to keep the recorder
+/// from the memory for a moment only.
 const WRITTEN_AT_ONCE: usize = 64 << 10;
-/// How often it is written what time it is: so it is known where the recorder does not come to its end.
+/// The interval of writing the time: so it is known if the recorder does not come to its end.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A recorder of resources.
@@ -45,9 +46,9 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 pub struct ResourceRecorder {
     /// One, or one for each process that ran already.
     memories: Memories,
-    /// Table of the specified functions, which processes read.
+    /// Table of the specified functions, for processes to read.
     table: Option<File>,
-    /// Table of those that get branches, which the tracer's library reads.
+    /// Table of those with branches, for the tracer's library to read.
     led: Option<File>,
     is_over: Arc<AtomicBool>,
     is_paused: Arc<AtomicBool>,
@@ -55,10 +56,10 @@ pub struct ResourceRecorder {
     thread: JoinHandle<Recorded>,
 }
 
-/// Those that there are.
+/// The existing memories.
 type Memories = Arc<Mutex<Vec<Arc<Memory>>>>;
 
-/// A wish for a file of what was recorded so far, and where to tell of it.
+/// A request for a file of the records so far, with a sender for the answer.
 struct Copy {
     path: PathBuf,
     done: Sender<io::Result<()>>,
@@ -256,7 +257,7 @@ struct Memory {
     /// Other processes open it by its number here.
     file: File,
     start: *mut u8,
-    /// So many processes have numbers before those that record here.
+    /// So many processes have numbers before those recording here.
     processes_before: u32,
 }
 
@@ -266,7 +267,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Makes it of an empty file, for what is wanted. Times are counted from `base` on.
+    /// Makes it of an empty file, for the wanted kinds. Times are counted from `base` on.
     fn new(file: File, bits: u32, base: u64, processes_before: u32) -> io::Result<Self> {
         file.set_len(pool::BYTES as u64)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -323,11 +324,11 @@ impl Memory {
     fn units(&self, chunk: usize) -> impl Iterator<Item = Unit> {
         // SAFETY: within the mapping.
         let first = unsafe { self.start.add(pool::CHUNKS_AT + chunk * pool::CHUNK_BYTES) }.cast::<Unit>();
-        // SAFETY: so many units are there; a thread that goes on writing makes no unit that is not one.
+        // SAFETY: so many units are there; a thread that goes on writing makes no invalid unit.
         (0..pool::CHUNK_UNITS).map(move |number| unsafe { first.add(number).read_volatile() })
     }
 
-    /// The blocks of what was written to a chunk: two where that was short there, and is longer than a block now.
+    /// The blocks of a chunk's content: two if a short one has become longer than a block now.
     fn blocks(&self, chunk: usize, units: &[Unit]) -> impl Iterator<Item = Vec<u8>> {
         let (process, tid, taken) = (self.process(chunk), self.tid(chunk), self.taken(chunk).load(Acquire));
         // The second one begins with its first unit.
@@ -335,7 +336,7 @@ impl Memory {
         parts(units).zip(begins).map(move |(units, begin)| encode(process, tid, since(begin, units), units))
     }
 
-    /// Forgets whose a chunk was and what was there: a place may be left without an event.
+    /// Forgets the owner and content of a chunk: a place may be left without an event.
     fn clear(&self, chunk: usize) {
         self.taken(chunk).store(pool::NEVER, Relaxed);
         self.number_32(pool::HEADS_AT + pool::HEAD_BYTES * chunk + 12).store(0, Relaxed);
@@ -364,7 +365,7 @@ fn nanos() -> u64 {
 
 /// Taker of the chunks.
 struct Taker {
-    /// The first one, by which times are told.
+    /// The first one, whose clock counts.
     memory: Arc<Memory>,
     memories: Memories,
     path: PathBuf,
@@ -380,7 +381,7 @@ struct Taker {
 }
 
 impl Taker {
-    /// Writes what is recorded.
+    /// Writes the kinds of the recording.
     fn write_beginning(&mut self, plan: &Plan) {
         let wanted = self.memory.number_32(pool::WANTED_AT).load(Relaxed);
         self.write(&[[Kind::Wanted.word(self.memory.now()), wanted.into()]]);
@@ -410,7 +411,7 @@ impl Taker {
                 let _ = done.send(self.write_copy(&path));
             }
         }
-        // Processes that have not ended have had time enough.
+        // Living processes have had time enough.
         self.end_all();
         self.take_all();
         self.write_clock();
@@ -438,7 +439,7 @@ impl Taker {
         self.memories().iter().for_each(|memory| memory.number_32(pool::OVER_AT).store(1, Relaxed));
     }
 
-    /// Takes the chunks that threads have let go of. Returns whether there were any.
+    /// Takes the chunks that threads have let go of. Returns true if there were any.
     fn take(&mut self) -> bool {
         let mut any = false;
         for (memory, chunk) in chunks(&self.memories()) {
@@ -451,14 +452,14 @@ impl Taker {
             if state == pool::FULL || is_whole(&all) {
                 self.take_chunk(memory, chunk, &all);
             } else {
-                // The program that the process runs instead may say that nobody writes there any more.
+                // The next program of the process may say that nobody writes there any more.
                 let _ = memory.state(chunk).compare_exchange(pool::LEFT, pool::HELD, Release, Relaxed);
             }
         }
         any
     }
 
-    /// Takes all that there are.
+    /// Takes all chunks.
     fn take_all(&mut self) {
         for (memory, chunk) in chunks(&self.memories()) {
             if memory.state(chunk).load(Acquire) != pool::FREE {
@@ -483,7 +484,7 @@ impl Taker {
         memory.state(chunk).store(pool::FREE, Release);
     }
 
-    /// Writes what there is to another file, and what threads have written to their chunks.
+    /// Writes the records so far to another file, with the content of threads' chunks.
     fn write_copy(&mut self, path: &Path) -> io::Result<()> {
         self.take();
         self.write_clock();
@@ -503,11 +504,11 @@ impl Taker {
         file.write_all(&encode(0, 0, 0, &end))
     }
 
-    /// Makes chunks full whose threads are gone, or have come back to write what was missing.
+    /// Makes chunks full whose threads are gone, or have come back to complete them.
     fn leave_dead(&self) {
         for (memory, chunk) in chunks(&self.memories()) {
             let state = memory.state(chunk).load(Acquire);
-            // One that was just taken may still have the number of the thread before, but not when that is said.
+            // A chunk just taken may still have the number of the thread before, but not once its time is told.
             let is_told = memory.taken(chunk).load(Acquire) != pool::NEVER;
             let is_whole = || state == pool::HELD && is_whole(&memory.units(chunk).collect::<Vec<_>>());
             let is_wanted = [pool::TAKEN, pool::HELD].contains(&state) && is_told;
@@ -544,7 +545,7 @@ impl Taker {
         }
     }
 
-    /// Writes what is of the recorder's own.
+    /// Writes the recorder's own units.
     fn write(&mut self, units: &[Unit]) {
         self.write_bytes(&encode(0, 0, 0, units));
     }
@@ -557,7 +558,7 @@ impl Taker {
     }
 }
 
-/// Units as blocks have room for them: what belongs together is in one.
+/// Units in parts that fit into blocks: connected ones stay in one part.
 fn parts(mut rest: &[Unit]) -> impl Iterator<Item = &[Unit]> {
     iter::from_fn(move || {
         let is_more = |unit: &Unit| Kind::of(unit[0]) == Some(Kind::More);
@@ -572,7 +573,7 @@ fn parts(mut rest: &[Unit]) -> impl Iterator<Item = &[Unit]> {
     })
 }
 
-/// The time from which units are, or before that: a call may have begun before the thread got the chunk.
+/// The earliest time of units, or of the chunk: a call may have begun before the thread got the chunk.
 fn since(taken: u64, units: &[Unit]) -> u64 {
     let begin = |unit: &Unit| if unit[0] & !LOW == Kind::More.word(0) { LOW } else { unit[0] & LOW };
     units.iter().map(begin).fold(taken, u64::min)
@@ -590,7 +591,7 @@ fn encode(process: u32, tid: u32, taken: u64, units: &[Unit]) -> Vec<u8> {
     bytes
 }
 
-/// Leaves what is no event: stacks, modules, processes and threads.
+/// Leaves all but events: stacks, modules, processes and threads.
 fn leave_out_events(units: &mut Vec<Unit>) {
     let mut is_event = false;
     units.retain(|unit| {

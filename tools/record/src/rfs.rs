@@ -21,25 +21,25 @@ use super::processes::start_time;
 use super::sender::{BEAT, PAUSE};
 use super::spools::Spools;
 
-/// Pieces, of 256 KiB at the most, that may wait for the client.
+/// Pieces waiting for the client, of 256 KiB at the most.
 const MOST_WAITING: usize = 8;
 
-/// Where what is recorded lies, and how it is known that there is no more.
+/// The place of the recording, and the sign of its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) banks: Access,
     /// The folder with the spools.
     pub(crate) work: PathBuf,
-    /// The root directory that paths of the processes are for, if that is not this process's.
+    /// The root directory for paths of the processes, if it is not this process's.
     pub(crate) root: Option<PathBuf>,
-    /// True if spools may be gone: a client that has not read them has come too late.
+    /// True if spools may be gone: a client without them has come too late.
     pub(crate) is_given_up: Arc<AtomicBool>,
 }
 
 /// The stream of a process, or of all, piece by piece. It lacks its end if not all of it could be read.
 pub(crate) fn begin(source: Source, pid: Option<u32>) -> Result<impl Iterator<Item = Vec<u8>>, String> {
     let (to, from): (_, Receiver<Vec<u8>>) = mpsc::sync_channel(MOST_WAITING);
-    // Where it fails the stream has no end, which its reader sees.
+    // After a failure the stream has no end, and its reader sees this.
     let send = move || _ = send(&source, pid, &to);
     thread::Builder::new().name("stream".to_owned()).spawn(send).map_err(|_| NO_THREAD.to_owned())?;
     Ok(from.into_iter())

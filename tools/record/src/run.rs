@@ -61,7 +61,7 @@ fn real_time_signal(name: &str) -> Option<i32> {
     (FIRST..=LAST).contains(&number).then_some(number)
 }
 
-/// Those that end a program.
+/// The signals that end a program.
 const ENDING: [c_int; 4] = [SIGINT, SIGQUIT, SIGTERM, SIGHUP];
 
 /// Returns the signals that would end this process now, and that it may handle.
@@ -150,7 +150,7 @@ pub fn run<W: Way>(
     let mut child = Command::new(program);
     child.arg0(&command[0]).args(&command[1..]);
 
-    // From here on this process outlives the signals of the terminal: the program decides what they mean.
+    // From here on this process outlives the signals of the terminal: the program decides their meaning.
     let ending = ENDING;
     let others = [SIGUSR1, SIGUSR2].into_iter().chain(for_library);
     let handled = ending.into_iter().chain(others).filter(|&signal| signal != 0 && !FORBIDDEN.contains(&signal));
@@ -242,7 +242,7 @@ impl Ended {
     }
 }
 
-/// True if a signal is in one of the masks that the system tells of a process: ignored (as after nohup), handled, blocked.
+/// True if a signal is in one of the system's masks for a process: ignored (as after nohup), handled, blocked.
 pub(crate) fn is_in_mask(process: &str, mask: &str, signal: c_int) -> bool {
     let status = system::read(format!("/proc/{process}/status")).unwrap_or_default();
     let status = String::from_utf8_lossy(&status);
@@ -250,11 +250,11 @@ pub(crate) fn is_in_mask(process: &str, mask: &str, signal: c_int) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 != 0)
 }
 
-/// Waits for processes that outlive the program, such as daemons: they have something to save. A signal ends the wait. Returns
-/// whether all have ended.
+/// Waits for processes that outlive the program, such as daemons: they have something to save. A signal ends the wait.
+/// Returns true if all have ended.
 fn wait_for_others(work: &Path, others: &dyn Fn() -> Vec<u32>) -> bool {
     const INTERVAL: Duration = Duration::from_millis(20);
-    /// How long a child takes at most, from the fork until it tells of itself. If the fork failed it never does.
+    /// A child's longest time from the fork until it reports itself. After a failed fork it never does.
     const FORK: Duration = Duration::from_secs(1);
 
     let since = Instant::now();
@@ -298,12 +298,12 @@ fn wait_for_others(work: &Path, others: &dyn Fn() -> Vec<u32>) -> bool {
     }
 }
 
-/// The recorded processes that have not ended.
+/// The living recorded processes.
 pub(crate) fn living(work: &Path) -> Vec<u32> {
     living_of(&names(work), of_process)
 }
 
-/// Tells others who look at the folder that this process records there.
+/// Tells readers of the folder that this process records there.
 pub(crate) fn register(work: &Path) -> std::io::Result<()> {
     store::write(&work.join(mark()), "")
 }
@@ -332,7 +332,7 @@ fn of_process(entry: Entry<'_>) -> Option<(u32, &str)> {
     }
 }
 
-/// The processes that files stand for and that have not ended: those with the id and the start time that `process` takes of a file.
+/// The living processes behind files: those with the id and the start time that `process` takes of a file.
 fn living_of(names: &BTreeSet<OsString>, process: fn(Entry<'_>) -> Option<(u32, &str)>) -> Vec<u32> {
     let is_living = |name| {
         let (pid, started) = process(entry(name)?)?;

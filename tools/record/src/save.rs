@@ -24,17 +24,17 @@ pub enum OnFull {
     Drop,
 }
 
-/// How long a thread waits for a recorder that does nothing, as one that was stopped.
+/// The longest wait of a thread for an idle recorder, such as a stopped one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl OnFull {
-    /// How long a thread waits for a recorder that does nothing.
+    /// The longest wait of a thread for an idle recorder.
     pub(crate) fn patience(self) -> Duration {
         if self == Self::Wait { PATIENCE } else { Duration::ZERO }
     }
 }
 
-/// Removes what a directory was made of, if it was.
+/// Removes the sources of a directory, once it is saved.
 pub(crate) fn discard(collected: Collected, is_saved: bool) -> Result<()> {
     if is_saved {
         collected.discard().context("cannot remove what the trace was made of")?;
@@ -42,7 +42,7 @@ pub(crate) fn discard(collected: Collected, is_saved: bool) -> Result<()> {
     Ok(())
 }
 
-/// Makes a directory of what was collected, with a file that tells of it, as this does. That of a dump says why it was made.
+/// Makes a directory of the collected records, with a file of the facts returned here. A dump's has the reason for it.
 pub(crate) fn save_to(
     part: &Path,
     collected: &Collected,

@@ -21,13 +21,13 @@ use rftrace_read::{Error, Result, files};
 
 use crate::kept::{self, Kept, Limited, announce};
 
-/// Bytes of the buffer that the kernel fills for each processor: half of what every user may lock.
+/// Bytes of the kernel's buffer for each processor: half of every user's limit for locked memory.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// How often the buffers are emptied. In that time 8000 switches of a processor fit.
+/// The interval for emptying the buffers. In this time 8000 switches of a processor fit.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// The least that is kept for each processor.
+/// The least to keep for each processor.
 const MIN_KEPT_BYTES: u64 = 64 * 1024;
 
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
@@ -112,7 +112,7 @@ impl ScheduleRecorder {
     }
 }
 
-/// The files that were recorded in a folder, by processor.
+/// The recorded files in a folder, by processor.
 pub(crate) fn files_in(work: &Path) -> Result<Vec<(u32, PathBuf)>> {
     let read_error = |source| Error::Io { path: work.to_owned(), source };
     let entries = fs::read_dir(work).map_err(read_error)?.flatten();
@@ -123,7 +123,7 @@ pub(crate) fn files_in(work: &Path) -> Result<Vec<(u32, PathBuf)>> {
     Ok(entries.filter_map(|entry| file(entry.path())).collect())
 }
 
-/// As [`files_in`], where a recorder was killed: a file may have an older half, and a last record that is cut.
+/// As [`files_in`], after a killed recorder: a file may have an older half, and an incomplete last record.
 pub(crate) fn left_in(work: &Path) -> Result<Vec<(u32, PathBuf)>> {
     let files = files_in(work)?;
     for (_, path) in &files {
@@ -160,7 +160,7 @@ pub(crate) fn put(files: &[(u32, PathBuf)], dir: &Path) -> Result<bool> {
         return Ok(false);
     }
     let write_error = |path: PathBuf| |source| Error::WriteFile { path, source };
-    // The file of thread names that uftrace reads is one of perf events too; the tracer gives it the first number.
+    // uftrace's file of thread names is one of perf events too; the tracer gives it the first number.
     let names = dir.join(perf_file(0));
     if names.exists() {
         let unused = files.iter().map(|&(processor, _)| processor + 1).max().unwrap_or(1);
@@ -176,7 +176,7 @@ pub(crate) fn put(files: &[(u32, PathBuf)], dir: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Writes what the kernel has recorded on a processor.
+/// Writes the kernel's records of a processor.
 fn empty(sampler: &mut Sampler, out: &mut Limited) -> Result<()> {
     while let Some(record) = sampler.next_record() {
         if ![perf::SWITCH, perf::LOST].contains(&record.ty()) {
@@ -189,7 +189,7 @@ fn empty(sampler: &mut Sampler, out: &mut Limited) -> Result<()> {
     Ok(())
 }
 
-/// Opens the event of a processor. It counts in no program until one is executed, and in all that this starts.
+/// Opens the event of a processor. It counts in no program until one is executed, and then in all its children.
 fn open(processor: u32) -> io::Result<Sampler> {
     let mut builder = Builder::new(Software::DUMMY);
     builder.observe_self().one_cpu(processor as usize).inherit(true).enable_on_exec(true);
@@ -201,7 +201,7 @@ fn open(processor: u32) -> io::Result<Sampler> {
     builder.build()?.sampled(BUFFER_BYTES)
 }
 
-/// The numbers of the processors that are in use.
+/// The numbers of the processors in use.
 pub(crate) fn processors() -> Result<Vec<u32>> {
     const MAX_LIST_BYTES: u64 = 64 * 1024;
 

@@ -65,7 +65,7 @@ struct Told {
     is_over: AtomicBool,
     /// All in them was sent.
     are_spools_sent: AtomicBool,
-    /// The trace that was made of them; the inner `None` if there is none.
+    /// The trace made of them; the inner `None` if there is none.
     trace: Mutex<Option<Option<PathBuf>>>,
 }
 
@@ -148,7 +148,7 @@ fn send(work: &Path, receiver: &Receiver, told: &Told) -> Result<Sent> {
         token: receiver.token.as_ref().map(Token::bytes).unwrap_or_default(),
         name: receiver.name.clone().into_bytes(),
     };
-    // The error's text has that of its source.
+    // The error's text has its source's.
     let net = |error: rftrace_net::Error| anyhow!("{error}");
     let mut to = Outgoing::connect(&receiver.address, &hello, receiver.timeout).map_err(net)?;
     let mut spools = Spools::default();

@@ -28,7 +28,7 @@ const QUIET_LOOK: Duration = Duration::from_millis(50);
 pub(crate) enum ToSave {
     /// It is to be written; a dump is known by a number then.
     Snapshot { id: u64, collected: Collected, asker: Option<Sender<Answer>> },
-    /// One is to be written of all that there is of a process that has died, of which a part of the trace is made later.
+    /// A dump of all records of a dead process is to be written; a part of the trace is made of them later.
     OfDeath { id: u64, collected: Collected, reason: String },
     /// One is to be removed.
     Remove(u64),
@@ -38,7 +38,7 @@ pub(crate) enum ToSave {
 #[derive(Debug)]
 pub(crate) struct AtEnd {
     pub(crate) collected: Collected,
-    /// True if a dump of it was made, or is known not to be made.
+    /// True if a dump of it was made, or is certain not to be made.
     pub(crate) is_decided: bool,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Maker {
     pub(crate) control: DumpControl,
     pub(crate) to: Sender<ToSave>,
     looked: Instant,
-    /// Processes that were seen to live, and whether the recorder has started them.
+    /// Processes seen alive, and whether the recorder has started them.
     seen: HashMap<u32, bool>,
 }
 
@@ -57,7 +57,7 @@ impl Maker {
         Self { control, to, looked: Instant::now(), seen: HashMap::new() }
     }
 
-    /// Makes those that are due. `None`: it is the end, and nobody lives.
+    /// Makes the due ones. `None`: it is the end, and nobody lives.
     pub(crate) fn make(&mut self, banks: &mut Banks, living: Option<&[u32]>) {
         for &pid in living.unwrap_or_default() {
             self.seen.entry(pid).or_insert_with(|| is_own_child(pid));
@@ -112,8 +112,8 @@ impl Maker {
         }
     }
 
-    /// Has dumps made of processes that have ended and died. Of the program, and of who ended too early to be looked at, that is decided
-    /// later. Returns those of which no dump is made.
+    /// Has dumps made of processes that have ended and died. For the program, and for processes that ended before the
+    /// first look, this is decided later. Returns those without a dump.
     pub(crate) fn make_of_deaths(&mut self, banks: &mut Banks, ended: Vec<Collected>) -> Vec<AtEnd> {
         let mut others = Vec::new();
         for collected in ended {
@@ -157,13 +157,13 @@ fn why(problem: &NoDump) -> String {
 /// Result of saving all snapshots.
 #[derive(Debug, Default)]
 pub(crate) struct SavedSnapshots {
-    /// Where dumps lie, by their numbers.
+    /// The paths of dumps, by their numbers.
     pub(crate) places: HashMap<u64, PathBuf>,
-    /// Of processes that have died: parts are to be made of it.
+    /// Dead processes with parts still to be made.
     pub(crate) of_deaths: Vec<AtEnd>,
 }
 
-/// Makes a directory of each snapshot that comes, and brings it to its place. Failures are told.
+/// Makes a directory of each snapshot, and brings it to its place. Failures are reported.
 pub(crate) fn save_snapshots(to_save: &Receiver<ToSave>, work: &Path, on_full: OnFull) -> SavedSnapshots {
     let mut saved = SavedSnapshots::default();
     for one in to_save {
@@ -171,7 +171,7 @@ pub(crate) fn save_snapshots(to_save: &Receiver<ToSave>, work: &Path, on_full: O
             ToSave::Snapshot { id, collected, asker } => {
                 let (pid, reason) = (collected.pid, collected.dump.clone().unwrap_or_default().reason);
                 let place = save_one(&collected, &reason, work, on_full);
-                // Whatever came of it: who wants it later asks again.
+                // Whatever came of it: a later asker has to ask again.
                 let place = place.and_then(|place| discard(collected, true).map(|()| place));
                 if let (Ok(place), 1..) = (&place, id) {
                     saved.places.insert(id, place.clone());
@@ -197,7 +197,7 @@ pub(crate) fn save_snapshots(to_save: &Receiver<ToSave>, work: &Path, on_full: O
     saved
 }
 
-/// Makes a directory of a snapshot, and brings it to its place. Of what is not all there nothing stays.
+/// Makes a directory of a snapshot, and brings it to its place. Of an incomplete one nothing stays.
 fn save_one(collected: &Collected, reason: &str, work: &Path, on_full: OnFull) -> Result<PathBuf> {
     let directory = work.join(Entry::Snapshot { pid: collected.pid, nanos: collected.ended_nanos() }.to_string());
     // Each is a trace of its own, with all symbols.
@@ -220,7 +220,7 @@ fn save_one(collected: &Collected, reason: &str, work: &Path, on_full: OnFull) -
     saved
 }
 
-/// Tells who has asked for it where a snapshot lies; or the user, if there is none and nobody has.
+/// Tells the asker the place of a snapshot; without an asker the user hears of a failure.
 fn answer(asker: Option<Sender<Answer>>, reason: &str, pid: u32, answer: Answer) {
     match (asker, answer) {
         // He may have gone.

@@ -17,9 +17,9 @@ use rftrace_net::stream::{self, section_bytes};
 
 /// Interval between repeated facts on a process, if only its clock has changed.
 const NEWS: Duration = Duration::from_secs(1);
-/// Bytes of a spool that are read at a time. A chunk is never longer.
+/// Bytes of a spool for one read. A chunk is never longer.
 const PIECE_BYTES: usize = 256 << 10;
-/// Words that a spool begins with.
+/// Words at the beginning of a spool.
 const SPOOL_HEAD: u64 = 16;
 
 /// Sent content of each spool.
@@ -27,12 +27,12 @@ const SPOOL_HEAD: u64 = 16;
 pub(crate) struct Spools {
     /// Of this process alone.
     pid: Option<u32>,
-    /// Where the files of modules are, if that is not this process's root directory.
+    /// The root of the files of modules, if it is not this process's.
     root: Option<PathBuf>,
     known: HashMap<PathBuf, Spool>,
     n_processes: u32,
     n_chunks: u64,
-    /// The process that the receiver takes chunks to be of.
+    /// The process to which the receiver assigns chunks.
     current: Option<u32>,
     symbols: Symbols,
     told: ToldModules,
@@ -42,22 +42,22 @@ pub(crate) struct Spools {
 
 #[derive(Default)]
 struct Spool {
-    /// The number of its process in the stream, if that is in it.
+    /// The number of its process in the stream, if it is in it.
     number: Option<u32>,
     file: Option<File>,
-    /// Bytes of chunks that were sent.
+    /// Sent bytes of chunks.
     n_sent: u64,
     /// Facts on the process, as sent, and the time of sending.
     about: Option<(About, Instant)>,
 }
 
 impl Spools {
-    /// Those of one process alone, if one is named, whose files are in another root directory, if there is one.
+    /// Spools of one process alone, if one is named, with its files in another root directory, if there is one.
     pub(crate) fn new(pid: Option<u32>, root: Option<PathBuf>) -> Self {
         Self { pid, root, ..Self::default() }
     }
 
-    /// Sends what is new.
+    /// Sends the news.
     pub(crate) fn send(&mut self, work: &Path, is_last: bool, send: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut found: Vec<PathBuf> = Vec::new();
         for entry in fs::read_dir(work).with_context(|| format!("cannot read {}", work.display()))? {
@@ -77,12 +77,12 @@ impl Spools {
         Ok(())
     }
 
-    /// The end of a stream that has so many files beside.
+    /// The end of a stream with so many files beside it.
     pub(crate) fn end(&self, n_files: u64) -> Vec<u8> {
         stream::end(self.n_processes, self.n_chunks, n_files)
     }
 
-    /// Tells what is known of a process, if that is another thing than before.
+    /// Sends the facts on a process, if they have changed.
     fn send_about(&mut self, path: &Path, is_last: bool, send: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let about = About::read(path)?;
         let spool = self.known.entry(path.to_owned()).or_default();
@@ -94,7 +94,7 @@ impl Spools {
         }
         let mut collected = about.collected(path, Extent::Described)?;
         let (about, _) = spool.about.insert((about, Instant::now()));
-        // One that has ended before anybody wanted the stream.
+        // A process that ended before anybody wanted the stream.
         if !collected.is_for_others() {
             return Ok(());
         }
@@ -115,7 +115,7 @@ impl Spools {
         })
     }
 
-    /// Sends the chunks of a process that are there as a whole.
+    /// Sends the whole chunks of a process.
     fn send_chunks(&mut self, path: &Path, send: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let Some(spool) = self.known.get_mut(path) else { return Ok(()) };
         let Some(number) = spool.number else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! System calls for which there is no safe interface.
+//! System calls without a safe interface.
 
 #![expect(unsafe_code)]
 
@@ -26,7 +26,7 @@ pub(crate) fn send(pid: u32, signal: c_int) {
 pub(crate) struct Process(OwnedFd);
 
 impl Process {
-    /// The process that has a number now.
+    /// The process with this number now.
     pub(crate) fn open(pid: u32) -> io::Result<Self> {
         // SAFETY: the call takes no pointer.
         let file = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -37,7 +37,7 @@ impl Process {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(file as RawFd) }))
     }
 
-    /// The status of `wait` that it ended with, once its parent has waited for it. Linux tells it from 6.15 on.
+    /// The status of `wait` of its end, once its parent has waited for it. Linux tells it from 6.15 on.
     pub(crate) fn status(&self) -> Option<i32> {
         /// `struct pidfd_info` in its first version.
         #[repr(C)]
@@ -52,7 +52,7 @@ impl Process {
         const GET_INFO: libc::c_ulong = 3 << 30 | (size_of::<Info>() as libc::c_ulong) << 16 | 0xff << 8 | 11;
 
         let mut info = Info { mask: EXIT, ..Info::default() };
-        // SAFETY: the system writes no more than the size that is part of the request.
+        // SAFETY: the system writes no more than the size given in the request.
         let done = unsafe { libc::ioctl(self.0.as_raw_fd(), GET_INFO as _, &raw mut info) } == 0;
         (done && info.mask & EXIT != 0).then_some(info.exit_code)
     }
@@ -67,7 +67,8 @@ impl Process {
     }
 }
 
-/// Waits until a child has ended, which stays a zombie. That of `nix` knows no real-time signal by which it may have ended.
+/// Waits until a child has ended; it stays a zombie. `nix`'s function knows no real-time signals, one of which may have
+/// ended it.
 pub(crate) fn wait_for_end(pid: u32) -> io::Result<()> {
     loop {
         let mut ended = MaybeUninit::<libc::siginfo_t>::zeroed();
@@ -88,7 +89,7 @@ pub(crate) fn wait_for_end(pid: u32) -> io::Result<()> {
     }
 }
 
-/// Ends a child's life as a zombie. Returns how it ended, and what it and the children that it waited for have used.
+/// Ends a child's life as a zombie. Returns its end, and the usage of the child and of its own reaped children.
 pub(crate) fn reap(pid: u32) -> io::Result<(ExitStatus, libc::rusage)> {
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
@@ -103,15 +104,15 @@ pub(crate) fn reap(pid: u32) -> io::Result<(ExitStatus, libc::rusage)> {
     Ok((ExitStatus::from_raw(status), unsafe { usage.assume_init() }))
 }
 
-/// Has the process that is to become the program write its number to files, and then `1` to another one. The files must stay open
-/// until it runs.
+/// Has the process about to become the program write its number to files, and then `1` to another one. The files must
+/// stay open until it runs.
 pub(crate) fn announce_to(command: &mut Command, numbers: &[OwnedFd], last: &OwnedFd) {
     let numbers: Vec<RawFd> = numbers.iter().map(AsRawFd::as_raw_fd).collect();
     let last = last.as_raw_fd();
     let announce = move || {
         let mut digits = [0; 10];
         let mut start = digits.len();
-        // The memory may be that of a process with many threads: nothing is allocated.
+        // The memory may be a copy of a process with many threads: nothing is allocated.
         let mut rest = std::process::id();
         while rest > 0 && start > 0 {
             start -= 1;
@@ -121,11 +122,11 @@ pub(crate) fn announce_to(command: &mut Command, numbers: &[OwnedFd], last: &Own
         numbers.iter().try_for_each(|&file| write(file, &digits[start..]))?;
         write(last, b"1")
     };
-    // SAFETY: it makes system calls only, with memory that was there before.
+    // SAFETY: it makes system calls only, with memory from before.
     unsafe { command.pre_exec(announce) };
 }
 
-/// Writes to a file of which the system takes all at once.
+/// Writes to a file that takes all at once.
 fn write(file: RawFd, bytes: &[u8]) -> io::Result<()> {
     // SAFETY: the bytes are readable.
     if unsafe { libc::write(file, bytes.as_ptr().cast(), bytes.len()) } < 0 {
@@ -137,12 +138,12 @@ fn write(file: RawFd, bytes: &[u8]) -> io::Result<()> {
 /// True if a program has capabilities of its own.
 pub(crate) fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_encoded_bytes()) else { return false };
-    // SAFETY: both names end with a NUL; nothing is written where there is no room.
+    // SAFETY: both names end with a NUL; nothing is written without room.
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), ptr::null_mut(), 0) > 0 }
 }
 
-/// Where this thread has real-time priority, gives it the next higher one, if it may have that: programs that this process starts have
-/// what it has, and one that waits for this thread on its processor would not let it work.
+/// Gives this thread the next higher real-time priority, if it has one and may do so: programs started by this process
+/// inherit its priority, and one waiting for this thread on its processor would not let it work.
 pub(crate) fn rise_above_others() {
     let mut param = libc::sched_param { sched_priority: 0 };
     // SAFETY: about this thread; the structure is readable and writable.

@@ -1,4 +1,4 @@
-//! The terminal that a program shares with its recorder.
+//! The terminal shared by a program and its recorder.
 
 use std::io::{self, IsTerminal, Write as _};
 
@@ -17,7 +17,7 @@ pub fn is_for_messages() -> bool {
         && tcgetpgrp(&terminal).is_ok_and(|group| group == getpgrp())
 }
 
-/// Writes a line to stderr, in which others may have a say. Nobody may be there to read it.
+/// Writes a line to stderr, maybe with text of others. Nobody may be there to read it.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr(), "rftrace: {}", Shown::lines(text));
 }

@@ -21,7 +21,7 @@ use rftrace_format::recording::{TYPES, TYPES_END, TypesLine};
 #[derive(Debug)]
 pub struct Types {
     socket: PathBuf,
-    /// The folder that the socket is in, of which processes are told: the path of that may be longer than a socket's.
+    /// The folder of the socket. Processes are told the folder: its path may be longer than a socket's.
     folder: File,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

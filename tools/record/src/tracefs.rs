@@ -9,13 +9,13 @@ use anyhow::{Context, Result, bail};
 use nix::libc;
 use rftrace_format::system;
 
-/// Where the system may have it.
+/// The system's possible places for it.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// The most bytes of a file that is read.
+/// The most bytes of a file to read.
 const MAX_FILE_BYTES: usize = 64 * 1024;
 
-/// An instance's name begins so; the number of the process that has made it follows.
+/// The beginning of an instance's name; the number of its maker follows.
 const PREFIX: &str = "rftrace-";
 
 /// The instance of this process. It is removed when this is dropped; until then all files in it have to be closed.
@@ -25,7 +25,7 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Makes it, and removes those of processes that are no more.
+    /// Makes it, and removes those of ended processes.
     pub(crate) fn create() -> Result<Self> {
         let instances = MOUNTS.map(|mount| Path::new(mount).join("instances"));
         let can_see = |path: &&PathBuf| match fs::metadata(path) {
@@ -55,7 +55,7 @@ impl Instance {
     pub(crate) fn read(&self, name: &str) -> Result<String> {
         let path = self.path.join(name);
         let open = || system::open(&path).with_context(|| format!("cannot read {}", path.display()));
-        // Some files give their beginning only to who asks for less than all.
+        // Some files give their beginning only to a request for less than all.
         let mut file = BufReader::with_capacity(MAX_FILE_BYTES, open()?.take(MAX_FILE_BYTES as u64));
         let text = file.fill_buf().map(<[u8]>::to_vec).and_then(|mut text| {
             file.consume(text.len());
@@ -65,12 +65,12 @@ impl Instance {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Writes to a file of it, behind what it says.
+    /// Writes to a file of it, behind its content.
     pub(crate) fn append(&self, name: &str, text: &str) -> io::Result<()> {
         OpenOptions::new().append(true).open(self.path.join(name))?.write_all(text.as_bytes())
     }
 
-    /// Sets what a file of it says.
+    /// Sets the content of a file of it.
     pub(crate) fn set(&self, name: &str, text: &str) -> Result<()> {
         let path = self.path.join(name);
         let written = self.open_to_write(name).and_then(|mut file| file.write_all(text.as_bytes()));
@@ -82,7 +82,7 @@ impl Instance {
         OpenOptions::new().write(true).open(self.path.join(name))
     }
 
-    /// Opens the records of a processor. A read returns an error where others would wait.
+    /// Opens the records of a processor. A read returns an error instead of waiting.
     pub(crate) fn open_records(&self, processor: u32) -> Result<File> {
         let path = self.path.join(format!("per_cpu/cpu{processor}/trace_pipe_raw"));
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
@@ -98,7 +98,7 @@ impl Drop for Instance {
 
 /// Removes an instance. If it cannot be removed now, it is when the next one is made.
 fn remove(path: &Path) {
-    // A tracer that is set may refuse to go.
+    // An active tracer may refuse to go.
     let _ = fs::write(path.join("tracing_on"), "0");
     let _ = fs::write(path.join("current_tracer"), "nop");
     let _ = fs::remove_dir(path);

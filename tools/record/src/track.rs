@@ -1,4 +1,4 @@
-//! Recording of resources alone in running programs, which are followed with `ptrace` meanwhile.
+//! Recording of resources alone in running programs, followed with `ptrace` meanwhile.
 //!
 //! Not here: the use of it (`rftrace functracer`).
 //!
@@ -97,7 +97,7 @@ pub fn track(
     begun: impl FnOnce(&ResourceRecorder),
     mut each: impl FnMut(&ResourceRecorder, Happened) -> Result<Fate>,
 ) -> Result<Tracked> {
-    // First: who ends this process ends it in order.
+    // First: from now on a signal ends this process in order.
     let mut signals = Signals::new().context("cannot handle signals")?;
     let (attended, banks, recorder) = attach(options)?;
     let mut processes: Vec<Process> = attended.into_iter().map(Ok).collect();
@@ -124,7 +124,7 @@ fn attach(options: &Options<'_>) -> Result<(Vec<Attended>, Vec<BankRecorder>, Re
         resources: Some(resources.wanted.clone()),
         ..Wanted::default()
     };
-    /// Of a bank for calls, of which none are recorded.
+    /// The size of a bank for calls, although none are recorded.
     const BANK_BYTES: usize = 64 << 10;
 
     let (mut attended, mut banks, mut recorder) = (Vec::new(), Vec::new(), None);
@@ -156,7 +156,7 @@ fn attach(options: &Options<'_>) -> Result<(Vec<Attended>, Vec<BankRecorder>, Re
     Ok((attended, banks, recorder.context("no process is recorded")?))
 }
 
-/// Follows them, and looks after what they load.
+/// Follows them, and looks after their new libraries.
 fn follow(
     pids: &[u32],
     signals: &mut Signals,

@@ -54,7 +54,7 @@ impl Stage {
     }
 }
 
-/// How often it is tried to read what is just being made a trace of, and how long it is waited in between.
+/// The number of tries to read a recording that is just being made a trace of, and the pause in between.
 const TRIES: usize = 10;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -62,7 +62,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Lent {
     dir: PathBuf,
-    /// Where it lies.
+    /// Its place.
     folder: TempDir,
     /// Bytes of it.
     bytes: u64,
@@ -111,7 +111,7 @@ impl Lent {
         let bytes = banks.as_ref().map_or(0, BankRecording::bytes_in_trace);
         tell(bytes, &place);
         let parts = folder.path().join("parts");
-        // As it is called, for what is told of it.
+        // Under its own name, for messages about it.
         let trace = folder.path().join(dir.canonicalize()?.file_name().unwrap_or("trace".as_ref()));
         for path in [&parts, &trace] {
             fs::create_dir(path).with_context(|| format!("cannot make the directory {}", path.display()))?;
@@ -133,7 +133,7 @@ impl Lent {
             let is_whole = match name.to_str().and_then(Entry::of) {
                 Some(Entry::Part { .. }) => {
                     let told = Part::parse(&opener::read(&path.join(PART_FILE), MOST_TEXT).unwrap_or_default());
-                    // Just now it may be made of what is in `banks`.
+                    // Just now it may be made of the content of `banks`.
                     told.is_some_and(|part| !banks.as_ref().is_some_and(|banks| banks.has(&part)))
                 }
                 Some(Entry::Error { .. }) => true,
@@ -191,7 +191,7 @@ impl Lent {
     }
 }
 
-/// A folder on a disk, as far as one is known: what lies in `/tmp` is often in memory.
+/// A folder on a disk, as far as one is known: files in `/tmp` are often in memory.
 fn place() -> PathBuf {
     let wanted = std::env::var_os("TMPDIR").filter(|place| !place.is_empty()).map(PathBuf::from);
     wanted.unwrap_or_else(|| {
@@ -200,16 +200,16 @@ fn place() -> PathBuf {
     })
 }
 
-/// Bytes that are free for this user.
+/// Free bytes for this user.
 fn room_in(place: &Path) -> u64 {
     nix::sys::statvfs::statvfs(place).map_or(u64::MAX, |found| found.blocks_available() * found.fragment_size())
 }
 
-/// Has a folder removed when this process ends, however that is.
+/// Has a folder removed at any end of this process.
 struct Guard(ChildStdin);
 
 impl Guard {
-    /// One for a folder in a place, which is made later: it may not be there without its guard.
+    /// A guard for a folder in a place, made later: the folder may not be there without its guard.
     fn new(place: &Path) -> Option<Self> {
         let mut shell = Command::new("sh");
         shell.args(["-c", "read -r name && { read -r _; rm -rf -- \"$1/$name\"; }", "sh"]).arg(place);
@@ -218,7 +218,7 @@ impl Guard {
         shell.spawn().ok()?.stdin.map(Self)
     }
 
-    /// Begins. The folder goes when what is returned is closed.
+    /// Begins. The folder goes when the returned value is closed.
     fn watch(mut self, folder: &Path) -> Option<ChildStdin> {
         let name = [folder.file_name()?.as_bytes(), b"\n"].concat();
         self.0.write_all(&name).ok()?;

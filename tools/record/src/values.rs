@@ -15,7 +15,7 @@ use rftrace_format::symbols::{Head, ModuleId, SourcePart, SymbolFileNames, Value
 use rftrace_format::values::MAX_PAYLOAD;
 use rftrace_read::{Task, Trace};
 
-/// A part of a trace that has values.
+/// A part of a trace with values.
 #[derive(Debug)]
 pub(crate) struct PartValues(Trace);
 
@@ -39,7 +39,7 @@ impl PartValues {
         Ok(last.map_or(0, |record| record.time_ns))
     }
 
-    /// Reads what follows a record of a task.
+    /// Reads the values behind a record of a task.
     pub(crate) fn read(&self, tid: u32, record: &Record, input: &mut impl Read) -> io::Result<Vec<u8>> {
         let mut payload = Vec::new();
         let task = self.task(tid);
@@ -66,7 +66,7 @@ fn has_specs(dir: &Path) -> Result<bool> {
     }))
 }
 
-/// The files that tell of values: what all parts say of a module is in one.
+/// The files about values: one for each module, with the facts of all parts.
 #[derive(Debug, Default)]
 pub(crate) struct SpecFiles(BTreeMap<String, (Head, BTreeMap<u64, ValuesOf>)>);
 

@@ -1,4 +1,4 @@
-//! What is made of the arguments: completions and manual pages.
+//! Completions and manual pages, made of the arguments.
 
 use std::process::Command;
 

@@ -136,7 +136,7 @@ fn context_switches_are_recorded_unless_that_is_switched_off() {
 #[test]
 fn a_refusal_is_told_with_its_remedy() {
     let folder = tempfile::tempdir().expect("a folder");
-    // What it runs gets no perf events, as in many containers.
+    // This program and its children get no perf events, as in many containers.
     let refuse = "#include <errno.h>\n#include <linux/filter.h>\n#include <linux/seccomp.h>\n#include <stddef.h>\n\
                   #include <sys/prctl.h>\n#include <sys/syscall.h>\n#include <unistd.h>\n\
                   int main(int n, char **words) {\n\

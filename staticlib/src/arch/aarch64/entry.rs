@@ -1,4 +1,4 @@
-//! The hook that compilers call.
+//! The hook called by compilers.
 
 use core::arch::global_asm;
 use core::mem::{offset_of, size_of};
@@ -15,9 +15,9 @@ use crate::control_block::{CONTROL, SWITCH};
 use crate::entry;
 use crate::filter;
 
-// Reserves a record and an entry, writes them, and hooks the return. x0 = parent_ip, x1 = what the prologue says, x2 = the
-// CFA, x9 = the cursor's place, x11 = child_ip << 16, x12 = the place for the entry, x17 = the thread's words; what is added to
-// the word of the entry to make that of the exit is a number or in a register.
+// Reserves a record and an entry, writes them, and hooks the return. x0 = parent_ip, x1 = the prologue's facts, x2 =
+// the CFA, x9 = the cursor's place, x11 = child_ip << 16, x12 = the place for the entry, x17 = the thread's words;
+// `exit`, a number or a register, is added to the word of the entry to make the exit's.
 macro_rules! record_and_hook {
     (exit = $exit:literal) => {
         concat!(
@@ -62,8 +62,8 @@ global_asm!(
     "2:",
     load_words!(),
     "tbz x9, #{block_bit}, 9f",
-    // x1 = the cell for this call in the table of prologues. To 9 if the function's is another one: x4 and x5 = the decisive
-    // instructions, of which the cell has the fingerprint.
+    // x1 = the cell for this call in the table of prologues. To 9 if it is another function's: x4 and x5 = the decisive
+    // instructions; the cell has their fingerprint.
     "adrp x11, {cells}", // at the beginning of a page
     "ubfx x1, x30, #{cell_shift}, #{cell_bits}",
     "ldr x1, [x11, x1, lsl #3]",
@@ -89,8 +89,8 @@ global_asm!(
     "cmp x0, x14",
     "b.eq 4b",
     "b 9f",
-    // The return stack is full, and this is no call of a function further out: one more for the LOST record, if that is the
-    // newest of this cycle.
+    // The return stack is full, and this is no call of a function further out: one more for the LOST record, if it is
+    // the newest of this cycle.
     "7:",
     "ldr x13, [x12, #{frame} - {entry_bytes}]",
     "cmp x13, x2",
@@ -112,7 +112,7 @@ global_asm!(
     "stxr w10, x15, [x14]",
     "cbnz w10, 3b",
     "ret",
-    // Recording is filtered. w6 = what to do with this function, by the table of functions. x8 = the control block.
+    // Recording is filtered. w6 = the action for this function, from the table of functions. x8 = the control block.
     "1:",
     "adrp x8, {control}",
     "add x8, x8, :lo12:{control}",
@@ -139,7 +139,7 @@ global_asm!(
     "cmp w6, #{record}",
     "b.lo 7f",
     "b.hi 2f",
-    // It is recorded, if it is nested, and if what the function below it passes on permits that.
+    // It is recorded if it is nested, and if the state passed on by the function below permits it.
     compare_frames!(cfa = "x2", other = "8f", full = "9f"),
     "4:",
     check_state!(control = "x8", other = "w15", hidden = "7f"),
@@ -167,7 +167,8 @@ global_asm!(
     "stlr x16, [x15]",
     "7:",
     "ret",
-    // entry_slow(parent_loc, child_ip, sp, x29, parent_ip, 0: no register is saved). Nothing is recorded of a thread that is not traced.
+    // entry_slow(parent_loc, child_ip, sp, x29, parent_ip, 0: no register is saved). An untraced thread records
+    // nothing.
     "9:",
     "cmp x9, #{untraced}",
     "b.eq 7b",
@@ -241,7 +242,7 @@ global_asm!(
     entry_slow = sym entry::entry_slow,
 );
 
-// Assumptions of the assembly: two registers hold the decisive instructions; the lowest byte of a cell says which they are; the
+// Assumptions of the assembly: two registers hold the decisive instructions; the lowest byte of a cell names them; the
 // meaning of a key's bits.
 const _: () = assert!(frames::OFFSET_UNIT == 8 && DECISIVE * size_of::<u32>() == 2 * size_of::<u64>());
 const _: () = assert!(frames::DECIDED_BITS == u8::BITS);

@@ -11,7 +11,8 @@ use crate::arch::{self, aarch64_machine as machine};
 use crate::control_block::{CONTROL, SWITCH};
 use crate::exit;
 
-// Sets the bit that says that the exit of the entry x11 is recorded; elsewhere if it is set. x14 = the word before; x10, x13 and x16 change.
+// Sets the bit of the entry x11 for a recorded exit; to `recorded` if it is set. x14 = the word before; x10, x13 and
+// x16 change.
 macro_rules! mark_left {
     (recorded = $recorded:literal) => {
         concat!(
@@ -28,22 +29,22 @@ macro_rules! mark_left {
     };
 }
 
-// x10 = where the block's `late` is, less what an instruction can add. x9 = the cursor's place.
+// x10 = the place of the block's `late`, less the part in an instruction's offset. x9 = the cursor's place.
 macro_rules! load_late {
     () => {
         "add x10, x9, #({late} - {cursor}) / 4096, lsl #12\n"
     };
 }
 
-// A trampoline up to its slow path, which follows at 9. A register is the CFA; `begin` may compute it, in x17; `leave` goes on at the
-// address in another register, which is x16 or x17 and not that.
+// A trampoline up to its slow path, which follows at 9. `cfa` is a register with the CFA; `begin` may compute it, in
+// x17. `leave` goes on at the address in `to`, another register: x16 or x17.
 macro_rules! exit_fast {
     (begin = $begin:expr, cfa = $cfa:literal, to = $to:literal, leave = $leave:expr) => {
         concat!(
             load_cursor!(),
             $begin,
             "tbz x9, #{block_bit}, 9f\n", // the frame was entered on another thread
-            // x11 = one above our entry, which must be the innermost one.
+            // x11 = one above our entry; ours must be the innermost one.
             "ldr x11, [x9, #{sp} - {cursor}]
             ldr x12, [x11, #{frame} - {entry_bytes}]\n",
             "cmp ",
@@ -54,8 +55,8 @@ macro_rules! exit_fast {
             "tbz w12, #{on_bit}, 6f
             5:\n",
             reserve_record!(none = "9f"),
-            // The exit is recorded once, by who sets the bit: a signal handler, on a stack near others, may take the interrupted frames
-            // for left ones.
+            // Only the setter of the bit records the exit: a signal handler, on a stack near others, may take the
+            // interrupted frames for left ones.
             mark_left!(recorded = "9f"),
             "str x14, [x15, #{word}]
             mrs x16, cntvct_el0
@@ -76,8 +77,8 @@ macro_rules! exit_fast {
             str x11, [x9, #{sp} - {cursor}]\n",
             $leave,
             ".cfi_restore_state\n",
-            // Recording is off: slow path. Or it is filtered: an entry that only passes its state on is not recorded, nor is a call that
-            // was too short and whose own entry is the newest record: that is taken back.
+            // Recording is off: slow path. Or it is filtered: an entry only for its state is not recorded. Nor is a
+            // call too short, if its own entry is the newest record: the record is taken back.
             "6:
             cbz w12, 9f
             ldr x16, [x11, #{exit_word} - {entry_bytes}]
@@ -96,8 +97,8 @@ macro_rules! exit_fast {
             ldr x13, [x12, #-{record_bytes}]
             cmp x13, x15
             b.ne 5b\n",
-            // The chunk may be given away before the store below, by a handler: `late` names the record first, and then it is still the newest. In a
-            // handler that has interrupted this the exit is recorded.
+            // A handler may give the chunk away before the store below: `late` names the record first, and then it is
+            // still the newest. In a handler within this code the exit is recorded.
             load_late!(),
             "ldr x13, [x10, #({late} - {cursor}) % 4096]
             cbnz x13, 5b
@@ -105,7 +106,7 @@ macro_rules! exit_fast {
             ldr x13, [x9]
             cmp x13, x12
             b.ne 2f\n",
-            // The same address, and the kind ENTRY; what lies before a chunk's first record is neither.
+            // The same address, and the kind ENTRY; the word before a chunk's first record is neither.
             "and x16, x16, #0xffffffffffff0000
             ldr x14, [x12, #{word} - {record_bytes}]
             cmp x14, x16
@@ -123,7 +124,7 @@ macro_rules! exit_fast {
             stxr w10, x15, [x9]
             cbnz w10, 3b
             b 7b\n",
-            // A handler has written behind it: the record becomes one that says nothing.
+            // A handler has written behind it: the record becomes an empty one.
             "1:
             mov x13, #{nothing}
             str x13, [x15, #{word}]
@@ -153,9 +154,9 @@ macro_rules! exit_fast {
     };
 }
 
-// Two functions of the tracer with the CFA: the first one says where to go on, and gets where all that may be a result is saved, from x0 on
-// (see aarch64_registers.rs); the second one takes the entry away, when the address is where the unwind information can tell of it. All that may
-// be a result is kept.
+// Calls two functions of the tracer with the CFA. The first one finds the address to go on at, and gets the place of
+// all possible results, from x0 on (see aarch64_registers.rs). The second one takes the entry away, once the unwind
+// information can find the address. All possible results are kept.
 macro_rules! exit_slowly {
     (find = $find:literal, done = $done:literal) => {
         concat!(
@@ -225,11 +226,11 @@ macro_rules! find_return_address {
 //
 // A traced function's `ret` lands here, with sp = CFA and x30 = T. x0 to x8 and v0 to v7 may hold its result. Keeps them.
 //
-// Unwinding: a return address of T means nothing to an unwinder, so T's own unwind information says what the true one is. It is
-// a DWARF expression that walks the return stacks of all threads for the entry whose frame is the CFA. It finds them by x30,
-// which is T whenever this information is asked: T lies in a block that is aligned to 2048, whose address is x30 masked (the
-// bits from 48 on may be a signature); the list's address lies at its end, as a distance, since a CFI escape holds only
-// constants. The unwind information covers T - 4 (a nop), because unwinders look up `return address - 1`.
+// Unwinding: a return address of T means nothing to an unwinder, so T's own unwind information gives the true one. It
+// is a DWARF expression: it walks the return stacks of all threads to the entry with the CFA as its frame. It finds
+// them by x30, always T when this information is asked: T lies in a block aligned to 2048, at the address x30 masked
+// (the bits from 48 on may be a signature); the list's address lies at its end, as a distance, since a CFI escape holds
+// only constants. The unwind information covers T - 4 (a nop), because unwinders look up `return address - 1`.
 //
 // Sources: DWARF 5 sections 2.5 and 6.4.2, DWARF for the Arm 64-bit architecture; libgcc was tried. Its DW_OP_pick does not
 // reach the undermost element, hence the first dup.
@@ -238,8 +239,9 @@ global_asm!(
     ".Lrftrace_block:",
     #[cfg(not(target_os = "none"))]
     patched_entry!(),
-    // The word in front of T. Where patched entries have a hook it is the last of that, `bl .Lrftrace_entry_paired`, of which the last byte is T's:
-    // unwinders look up T - 1, and a handler that has interrupted it finds the hook's. Elsewhere it is T's as a whole.
+    // The word in front of T. If patched entries have a hook it is the hook's last one, `bl .Lrftrace_entry_paired`,
+    // and its last byte is T's: unwinders look up T - 1 there, but from a handler that has interrupted the `bl` they
+    // find the hook's. Elsewhere it is T's as a whole.
     #[cfg(not(target_os = "none"))]
     call_paired!(hook = "rftrace_entry"),
     ".type rftrace_return_trampoline, @function",
@@ -254,19 +256,19 @@ global_asm!(
     #[cfg(not(target_os = "none"))]
     call_paired_end!(hook = "rftrace_entry"),
     ".Lrftrace_trampoline:",
-    // Where the return address is T again (a tail call), x30 has to say so, and does: it is not changed.
+    // If the return address is T again (a tail call), x30 has to say so, and does: it is not changed.
     exit_fast!(begin = "", cfa = "sp", to = "x17", leave = "ret x17\n"),
     "9:",
     exit_slowly!(find = "{exit_find}", done = "{exit_done}"),
-    // T4, for functions whose result is recorded, and whose exit always takes the slow path. Unwinders look up T4 - 1.
+    // T4, for functions with a recorded result: their exit always takes the slow path. Unwinders look up T4 - 1.
     #[cfg(not(target_os = "none"))]
     "nop",
     #[cfg(not(target_os = "none"))]
     ".Lrftrace_values_trampoline:",
     #[cfg(not(target_os = "none"))]
     exit_slowly!(find = "{exit_find_with_values}", done = "{exit_done_with_values}"),
-    // The landing pad: an exception or a forced unwind passes the frame whose return was hooked. The unwinder comes here (see
-    // the personality) with the exception object in x0 and sp = CFA. The exit is recorded now, at its true time; then the
+    // The landing pad: an exception or a forced unwind passes a hooked frame. The unwinder comes here (see the
+    // personality) with the exception object in x0 and sp = CFA. The exit is recorded now, at its true time; then the
     // unwinding goes on as if the traced function's caller had called _Unwind_Resume.
     #[cfg(not(target_os = "none"))]
     "rftrace_landing_pad:",
@@ -304,8 +306,8 @@ global_asm!(
     "br x16",
     ".cfi_endproc",
     ".size rftrace_return_trampoline, . - rftrace_return_trampoline",
-    // T5, for functions with entry branches, and T6, for those of them whose result is recorded, with their hook: what keeps all registers. In the same
-    // block, so that a return address in it is known for a tail call's, whichever hook that has.
+    // T5, for functions with entry branches, and T6, for those with a recorded result, with their hook: all keep all
+    // registers. In the same block, so a return address in it is known as a tail call's, with either hook.
     #[cfg(not(target_os = "none"))]
     keeping_entry!(),
     #[cfg(not(target_os = "none"))]
@@ -355,8 +357,8 @@ global_asm!(
     unwound_done = sym exit::unwound_done,
 );
 
-// The trampoline's personality routine (Itanium C++ ABI: Exception Handling, 1.6): in the cleanup phase every frame of T has one
-// landing pad, which gets the exception object in x0; in the search phase it has nothing to say.
+// The trampoline's personality routine (Itanium C++ ABI: Exception Handling, 1.6): in the cleanup phase every frame of
+// T has one landing pad, with the exception object in x0; in the search phase it has nothing to say.
 //
 // x0 = version, w1 = actions, x2 = exception class, x3 = exception object, x4 = context. Returns a reason code. The unwinder's
 // functions are weak references: a program without unwinder never comes here.

@@ -1,5 +1,6 @@
-//! The hook of entry branches and its trampoline T5, see [`hooks`](super): for code that was not compiled for hooks, and may rely on any register
-//! that a function which it knows does not change. They keep all but x16 and x17, which a call may change on its way (veneers of the linker's).
+//! The hook of entry branches and its trampoline T5, see [`hooks`](super): for code compiled without hooks. Such code
+//! may rely on any register unchanged by a function it knows. They keep all but x16 and x17: a call may change these on
+//! its way (veneers of the linker's).
 //!
 //! The fast paths use neither vectors nor more registers than the others, and put those aside below the CFA, with the flags. The slow paths go into
 //! Rust by `rftrace_call_keeping`.
@@ -42,7 +43,7 @@ macro_rules! take_back {
     };
 }
 
-// As `load_stub`, of a stub whose words are in front of where it goes on.
+// As `load_stub`, for a stub with its words in front of `goes_on`.
 macro_rules! load_kept_stub {
     () => {
         "ldp x11, x10, [x17, #-24]
@@ -53,7 +54,7 @@ macro_rules! load_kept_stub {
     };
 }
 
-// As `patched_entry`, directly in front of the `bl` that is in front of T5.
+// As `patched_entry`, directly in front of the `bl` before T5.
 macro_rules! keeping_entry {
     () => {
         concat!(
@@ -138,7 +139,7 @@ macro_rules! exit_keeping {
     };
 }
 
-// T5 and T6. The word in front of T5 is `bl .Lrftrace_keeping_entry_paired`, of which the last byte is T5's, as in front of T.
+// T5 and T6. The word in front of T5 is `bl .Lrftrace_keeping_entry_paired`; its last byte is T5's, as in front of T.
 macro_rules! keeping_trampolines {
     () => {
         concat!(
@@ -196,14 +197,14 @@ global_asm!(
     take_back!(),
     "br x17",
     ".cfi_restore_state",
-    // Recording is filtered. w15 = what to do with this function, by the table of functions. x16 = the control block.
+    // Recording is filtered. w15 = the action for this function, from the table of functions. x16 = the control block.
     "1:",
     load_kept_stub!(),
     find_action!(),
     "cmp w15, #{record}",
     "b.lo .Lrftrace_keeping_done",
     "b.hi 2f",
-    // It is recorded, if it is nested, and if what the function below it passes on permits that.
+    // It is recorded if it is nested, and if the state passed on by the function below permits it.
     "add x10, sp, #{kept_bytes}",
     compare_frames!(cfa = "x10", other = ".Lrftrace_keeping_filtered_other", full = ".Lrftrace_keeping_slow"),
     ".Lrftrace_keeping_filtered_nested:",
@@ -229,8 +230,8 @@ global_asm!(
     "mrs x16, cntvct_el0",
     "stlr x16, [x15]",
     "b .Lrftrace_keeping_done",
-    // entry_slow_at_start(where x30 is saved, child_ip, sp, x29, x30, where x0 is saved), with all kept. Nothing is recorded of a thread that is not
-    // traced.
+    // entry_slow_at_start(place of the saved x30, child_ip, sp, x29, x30, place of the saved x0), with all kept. An
+    // untraced thread records nothing.
     ".Lrftrace_keeping_slow:",
     "cmp x9, #{untraced}",
     "b.eq .Lrftrace_keeping_done",
@@ -301,9 +302,10 @@ global_asm!(
     entry_slow_at_start = sym entry::entry_slow_at_start,
 );
 
-// Calls the function x16 with its arguments in x0 to x5. The result comes back in x17. Keeps all that Rust code, and the foreign code that it may call,
-// changes beyond x0 to x8, x16, x17 and x30: x9 to x15, x18, the flags, what floating-point instructions have met, all vectors. Of those, where the processor
-// has scalable ones, the whole, predicates too: code for q0 to q31 sets the rest to zero.
+// Calls the function x16 with its arguments in x0 to x5. The result comes back in x17. Keeps all registers changed by
+// Rust code, and by foreign code it may call, beyond x0 to x8, x16, x17 and x30: x9 to x15, x18, the flags, the
+// exceptions met by floating-point instructions, all vectors. Scalable vectors, if the processor has them, are kept
+// whole, predicates too: code for q0 to q31 sets the rest to zero.
 global_asm!(
     ".p2align 4",
     ".type rftrace_call_keeping, @function",

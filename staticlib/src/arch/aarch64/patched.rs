@@ -1,4 +1,4 @@
-//! The hook of patched entries, see [`hooks`](super): functions that begin with a NOP which has become a branch.
+//! The hook of patched entries, see [`hooks`](super): a branch replaces the NOP at a function's beginning.
 
 use core::arch::global_asm;
 use core::mem::{offset_of, size_of};
@@ -22,8 +22,8 @@ macro_rules! load_stub {
     };
 }
 
-// The hook that records every call, directly in front of the `bl` that is in front of T. It has come by a jump: x17 is where it goes on,
-// x30 the return address, sp the CFA. To the unwinder the function has not begun: the frame is that of its caller.
+// The hook to record every call, directly in front of the `bl` before T. It has come by a jump: x17 is the address to
+// go on at, x30 the return address, sp the CFA. To the unwinder the function has not begun: the frame is its caller's.
 macro_rules! patched_entry {
     () => {
         concat!(
@@ -83,14 +83,15 @@ macro_rules! call_paired {
     };
 }
 
-// And that.
+// And its last byte.
 macro_rules! call_paired_end {
     (hook = $hook:literal) => {
         concat!(".byte 0x94 + (((.L", $hook, "_paired - .L", $hook, "_pair) / 4 >> 24) & 3)")
     };
 }
 
-// w15 = what to do with the function of the word x11, by the table of functions; x16 = the control block; x10, x12 to x14 change.
+// w15 = the action for the function of the word x11, from the table of functions; x16 = the control block; x10, x12 to
+// x14 change.
 macro_rules! find_action {
     () => {
         "adrp x16, {control}
@@ -119,7 +120,8 @@ macro_rules! find_action {
     };
 }
 
-// x10 = what is added to an entry's word where the entry below has the state x13, which changes: what that passes on, a level deeper.
+// x10 = the addend for an entry's word: the part passed on by x13, the state of the entry below, a level deeper. x13
+// changes.
 macro_rules! pass_on_state {
     () => {
         "and x10, x13, #{state_passed_on_low}
@@ -129,7 +131,7 @@ macro_rules! pass_on_state {
     };
 }
 
-// Puts what may be an argument where `values` looks for it.
+// Puts all possible arguments at their places for `values`.
 macro_rules! save_arguments {
     () => {
         "stp x0, x1, [sp, #32]
@@ -167,14 +169,14 @@ global_asm!(
     "cbnz w9, 1f",
     ".Lrftrace_entry_done:",
     "br x17",
-    // Recording is filtered. w15 = what to do with this function, by the table of functions. x16 = the control block.
+    // Recording is filtered. w15 = the action for this function, from the table of functions. x16 = the control block.
     "1:",
     load_stub!(),
     find_action!(),
     "cmp w15, #{record}",
     "b.lo .Lrftrace_entry_done",
     "b.hi 2f",
-    // It is recorded, if it is nested, and if what the function below it passes on permits that.
+    // It is recorded if it is nested, and if the state passed on by the function below permits it.
     compare_frames!(cfa = "sp", other = ".Lrftrace_entry_filtered_other", full = ".Lrftrace_entry_slow"),
     ".Lrftrace_entry_filtered_nested:",
     check_state!(control = "x16", other = "w15", hidden = ".Lrftrace_entry_done"),
@@ -201,8 +203,8 @@ global_asm!(
     "mrs x16, cntvct_el0",
     "stlr x16, [x15]",
     "br x17",
-    // entry_slow(where x30 is saved, child_ip, sp, x29, x30, where x0 is saved), with all that may be an argument kept. Nothing is recorded of a
-    // thread that is not traced.
+    // entry_slow(place of the saved x30, child_ip, sp, x29, x30, place of the saved x0), with all possible arguments
+    // kept. An untraced thread records nothing.
     ".Lrftrace_entry_slow:",
     "cmp x9, #{untraced}",
     "b.eq .Lrftrace_entry_done",

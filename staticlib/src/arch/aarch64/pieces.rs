@@ -1,7 +1,7 @@
-//! Pieces of assembly that the hook and the trampoline share.
+//! Pieces of assembly shared by the hook and the trampoline.
 
-// x17 = this thread's words in thread-local storage, x9 = where its cursor is, in its block; 0 if there is none yet, UNTRACED if there will be none:
-// {block_bit} tells.
+// x17 = this thread's words in thread-local storage, x9 = the place of its cursor, in its block; 0 if there is none
+// yet, UNTRACED if there will be none: {block_bit} tells.
 macro_rules! load_words {
     () => {
         "mrs x17, tpidr_el0
@@ -24,8 +24,8 @@ macro_rules! load_cursor {
 
 // x15 = the next record of this thread, reserved; to `none` if there is none. x9 = the cursor's place; x13, x14, x16 change.
 //
-// Cursor and mask are read by one instruction, which an interrupted thread does anew: a handler may bring the thread to another buffer, and changes
-// both by that. So if the cursor is still the same below, the mask is that of its buffer.
+// One instruction reads cursor and mask, and an interrupted thread runs it anew: a handler may bring the thread to
+// another buffer, and then changes both. So if the cursor is still the same below, the mask is its buffer's.
 macro_rules! reserve_record {
     (none = $none:literal) => {
         concat!(
@@ -45,8 +45,9 @@ macro_rules! reserve_record {
     };
 }
 
-// x12 = the place for an entry; x13 = our CFA, which a register holds, less the frame of the entry below. To `other` if that is not
-// above ours, or further than a frame is long; to `full` if there is no room. x9 = the cursor's place.
+// x12 = the place for an entry; x13 = our CFA, from a register, less the frame of the entry below. To `other` if the
+// entry below is not above ours, or further than a frame is long; to `full` if there is no room. x9 = the cursor's
+// place.
 macro_rules! compare_frames {
     (cfa = $cfa:literal, other = $other:literal, full = $full:literal) => {
         concat!(
@@ -67,8 +68,8 @@ macro_rules! compare_frames {
     };
 }
 
-// To `hidden` if the innermost open function passes on that calls in it are not recorded, or is too deep. One register is the control block, x12 is
-// one above its entry; w13 = what it passes on; x14 and another one change.
+// To `hidden` if the state passed on by the innermost open function hides the calls in it, or is too deep. One register
+// is the control block, x12 is one above its entry; w13 = the part passed on; x14 and another one change.
 macro_rules! check_state {
     (control = $control:literal, other = $other:literal, hidden = $hidden:literal) => {
         concat!(
@@ -104,8 +105,9 @@ macro_rules! check_state {
     };
 }
 
-// Reserves the entry x12, and writes the record x15. x9 = the cursor's place, x11 = child_ip << 16; x16 = the time. The entry's frame is 0, so nobody takes
-// it for one yet. Who counts the open functions counts it: the bit that is left from its last use would say no.
+// Reserves the entry x12, and writes the record x15. x9 = the cursor's place, x11 = child_ip << 16; x16 = the time. The
+// entry's frame is 0, so nobody takes it for one yet. But it counts as an open function: a bit left from its last use
+// would exclude it.
 macro_rules! write_record {
     () => {
         "str xzr, [x12, #{exit_word}]
@@ -117,8 +119,9 @@ macro_rules! write_record {
     };
 }
 
-// Writes the entry x12 but for its frame, of which x12 is the place then. x11 = the word of its exit, x16 = the time, a register = the
-// thread's words; x13 and x14 change. Its sequence number is the time, or one more than the last one, if that is larger.
+// Writes the entry x12 but for its frame; then x12 is the frame's place. x11 = the word of its exit, x16 = the time, a
+// register = the thread's words; x13 and x14 change. Its sequence number is the time, or one more than the last one, if
+// larger.
 macro_rules! write_entry {
     (words = $words:literal, parent_ip = $parent_ip:literal) => {
         concat!(

@@ -1,4 +1,4 @@
-//! The hook that compilers call.
+//! The hook called by compilers.
 
 use core::arch::global_asm;
 use core::mem::{offset_of, size_of};
@@ -8,8 +8,8 @@ use crate::arch::{self, MAX_FRAME_BYTES, riscv64_frames as frames};
 use crate::control_block::{CONTROL, SWITCH};
 use crate::entry::entry_slow;
 
-// t5 = the four bytes of a decisive instruction; a5 changes. a1 = the cell, ra = child_ip; `$shift` is where the cell says how far that
-// is, less one, since it is told in units of two bytes.
+// t5 = the four bytes of a decisive instruction; a5 changes. a1 = the cell, ra = child_ip; `$shift` is the place in the
+// cell of the instruction's distance, less one, since its unit is two bytes.
 macro_rules! load_decisive {
     ($register:literal, $shift:literal) => {
         concat!(
@@ -96,8 +96,8 @@ global_asm!(
     "sub a3, a2, a3",
     "ld a4, 0(a3)",
     "bne a4, a0, 9f",
-    // t2 = the place for the entry; t3 = the distance from our CFA to the frame of the entry below, minus 1. To 8 if that is none or
-    // larger than a frame may be, to 7 if there is no room.
+    // t2 = the place for the entry; t3 = the distance from our CFA to the frame of the entry below, minus 1. To 8 if
+    // there is none or it is larger than a frame may be, to 7 if there is no room.
     "ld t2, {sp}(t1)",
     "ld t3, {limit}(t1)",
     "bgeu t2, t3, 7f",
@@ -108,8 +108,8 @@ global_asm!(
     "bnez t4, 8f",
     "4:",
     reserve_record!(),
-    // The entry's frame is 0, so nobody takes it for one yet. Who counts the open functions counts it: the bit that is left from its
-    // last use would say no.
+    // The entry's frame is 0, so nobody takes it for one yet. But it counts as an open function: a bit left from its
+    // last use would exclude it.
     "sd zero, {exit_word}(t2)",
     "addi t3, t2, {entry_bytes}",
     "sd t3, {sp}(t1)",
@@ -118,7 +118,7 @@ global_asm!(
     "rdtime t3",
     "fence rw, w",
     "sd t3, 0(t0)",
-    // The sequence number: the time, or one more than the last one, if that is larger.
+    // The sequence number: the time, or one more than the last one, if larger.
     "ld t4, 8(t6)",
     "slli t3, t3, {sequence_bits}",
     "bltu t4, t3, 3f",
@@ -141,8 +141,8 @@ global_asm!(
     "lla t4, .Lrftrace_trampoline",
     "beq a0, t4, 4b",
     "j 9f",
-    // The return stack is full, and this is no call of a function further out: one more for the LOST record, if that is the
-    // newest of this cycle.
+    // The return stack is full, and this is no call of a function further out: one more for the LOST record, if it is
+    // the newest of this cycle.
     "7:",
     "ld t3, {frame} - {entry_bytes}(t2)",
     "bgeu a2, t3, 9f",
@@ -159,7 +159,7 @@ global_asm!(
     "amoadd.d zero, t4, (t3)",
     "7:",
     "ret",
-    // enter(child_ip, sp, s0, parent_ip). Nothing is recorded of a thread that is not traced.
+    // enter(child_ip, sp, s0, parent_ip). An untraced thread records nothing.
     "9:",
     "li t2, {untraced}",
     "beq t1, t2, 7b",

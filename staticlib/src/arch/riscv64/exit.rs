@@ -12,11 +12,11 @@ use crate::exit;
 //
 // A traced function's `ret` lands here, with sp = CFA and ra = T. a0 to a7 and fa0 to fa7 may hold its result. Keeps them.
 //
-// Unwinding: a return address of T means nothing to an unwinder, so T's own unwind information says what the true one is. It is
-// a DWARF expression that walks the return stacks of all threads for the entry whose frame is the CFA. It finds them by ra,
-// which is T whenever this information is asked: T lies in a block that is aligned to 1024, whose address is ra masked; the
-// list's address lies at its end, as a distance, since a CFI escape holds only constants. The unwind information covers T - 4 (a
-// nop), because unwinders look up `return address - 1`.
+// Unwinding: a return address of T means nothing to an unwinder, so T's own unwind information gives the true one. It
+// is a DWARF expression: it walks the return stacks of all threads to the entry with the CFA as its frame. It finds
+// them by ra, always T when this information is asked: T lies in a block aligned to 1024, at the address ra masked; the
+// list's address lies at its end, as a distance, since a CFI escape holds only constants. The unwind information covers
+// T - 4 (a nop), because unwinders look up `return address - 1`.
 //
 // Sources: DWARF 5 sections 2.5 and 6.4.2, RISC-V ELF psABI (DWARF numbers); libgcc was tried. Its DW_OP_pick does not
 // reach the undermost element, hence the first dup.
@@ -41,7 +41,7 @@ global_asm!(
     "nop",
     ".Lrftrace_trampoline:",
     load_block!(), // to 9 if the frame was entered on another thread
-    // t2 = one above our entry, which must be the innermost one.
+    // t2 = one above our entry; ours must be the innermost one.
     "ld t2, {sp}(t1)",
     "ld t3, {frame} - {entry_bytes}(t2)",
     "bne t3, sp, 9f",
@@ -50,8 +50,8 @@ global_asm!(
     "li t4, {on}",
     "bne t3, t4, 9f",
     reserve_record!(),
-    // The exit is recorded once, by who sets the bit: a signal handler, on a stack near others, may take the interrupted frames
-    // for left ones. t4 = the word of the exit.
+    // Only the setter of the bit records the exit: a signal handler, on a stack near others, may take the interrupted
+    // frames for left ones. t4 = the word of the exit.
     "addi t3, t2, {exit_word} - {entry_bytes}",
     "li t5, {left}",
     "amoor.d t4, t5, (t3)",
@@ -73,8 +73,8 @@ global_asm!(
     "mv ra, t3", // where it is T again (a tail call), ra has to say so
     "jr t3",
     ".cfi_restore_state",
-    // t3 = exit_find(CFA), and then exit_done(CFA): the entry goes when the address is where the unwind information can tell
-    // of it. All that may be a result is kept.
+    // t3 = exit_find(CFA), and then exit_done(CFA): the entry goes once the unwind information can find the address.
+    // All possible results are kept.
     "9:",
     "addi sp, sp, -144",
     ".cfi_def_cfa_offset 144",
@@ -126,8 +126,8 @@ global_asm!(
     "jr t3",
     ".cfi_restore_state",
     ".cfi_def_cfa_offset 0",
-    // The landing pad: an exception or a forced unwind passes the frame whose return was hooked. The unwinder comes here (see
-    // the personality) with the exception object in a0 and sp = CFA. The exit is recorded now, at its true time; then the
+    // The landing pad: an exception or a forced unwind passes a hooked frame. The unwinder comes here (see the
+    // personality) with the exception object in a0 and sp = CFA. The exit is recorded now, at its true time; then the
     // unwinding goes on as if the traced function's caller had called _Unwind_Resume.
     ".Lrftrace_landing_pad:",
     "lla ra, .Lrftrace_trampoline",
@@ -176,8 +176,8 @@ global_asm!(
     unwound_done = sym exit::unwound_done,
 );
 
-// The trampoline's personality routine (Itanium C++ ABI: Exception Handling, 1.6): in the cleanup phase every frame of T has one
-// landing pad, which gets the exception object in a0; in the search phase it has nothing to say.
+// The trampoline's personality routine (Itanium C++ ABI: Exception Handling, 1.6): in the cleanup phase every frame of
+// T has one landing pad, with the exception object in a0; in the search phase it has nothing to say.
 //
 // a0 = version, a1 = actions, a2 = exception class, a3 = exception object, a4 = context. Returns a reason code. The unwinder's
 // functions are weak references: a program without unwinder never comes here.

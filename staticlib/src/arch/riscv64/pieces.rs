@@ -1,4 +1,4 @@
-//! Pieces of assembly that the hook and the trampoline share.
+//! Pieces of assembly shared by the hook and the trampoline.
 
 // t6 = this thread's words in thread-local storage, t1 = its block; to 9 if there is none yet, or if there will be none.
 macro_rules! load_block {
@@ -11,9 +11,9 @@ macro_rules! load_block {
     };
 }
 
-// t0 = the next record of this thread, reserved; to 9 if there is none. t1 = the block; t3 to t5 change. Between both instructions is
-// what processors promise to get through. The cursor is read before the mask: a handler that brings the thread to another buffer changes it, so if
-// it is still the same below, the mask is that of its buffer.
+// t0 = the next record of this thread, reserved; to 9 if there is none. t1 = the block; t3 to t5 change. Processors
+// promise to get through the code between both instructions. The cursor is read before the mask: a handler changes it
+// on the way to another buffer, so if it is still the same below, the mask is its buffer's.
 macro_rules! reserve_record {
     () => {
         "addi t3, t1, {cursor}

@@ -1,4 +1,4 @@
-//! The hooks that compilers call, and those that patched call sites jump to.
+//! The hooks called by compilers, and those jumped to by patched call sites.
 
 use core::arch::global_asm;
 use core::mem::{offset_of, size_of};
@@ -13,12 +13,12 @@ use crate::control_block::{CONTROL, SWITCH};
 use crate::entry;
 use crate::filter;
 
-// The pieces of the hooks. In all of them r11 = the thread's block, rcx = one above its innermost return-stack entry; rax
-// and rdx are free. `hook` is the name of the one
-// they are in, whose label `slow` they go to for the slow path; `path` tells two uses in one hook apart.
+// The pieces of the hooks. In all of them r11 = the thread's block, rcx = one above its innermost return-stack entry;
+// rax and rdx are free. `hook` is the name of the one around them; its label `slow` is for the slow path. `path` tells
+// two uses in one hook apart.
 
-// rdx = parent_loc, rax = its distance to that of the entry below, minus 1; compared with the largest frame. Slow: the
-// frame pointer does not point into the stack (a task's first function); r10 points at or a little above the frame, as in
+// rdx = parent_loc, rax = its distance to the entry's below, minus 1; compared with the largest frame. Slow: the frame
+// pointer does not point into the stack (a task's first function); r10 points at or a little above the frame, as in
 // GCC's realigned functions (and nested ones).
 macro_rules! compare_slots {
     (hook = $hook:expr, parent_loc = $parent_loc:literal, at_function_start = $fentry:literal) => {
@@ -51,7 +51,7 @@ macro_rules! compare_slots {
     };
 }
 
-// The slots' distance minus 1 is rax, parent_loc is rdx. The same slot: compares what it holds with the trampolines.
+// The slots' distance minus 1 is rax, parent_loc is rdx. For the same slot: compares its word with the trampolines.
 macro_rules! compare_trampoline {
     (hook = $hook:expr) => {
         concat!(
@@ -65,10 +65,10 @@ macro_rules! compare_trampoline {
     };
 }
 
-// Goes to the slow path if the words above the slot look like the frame of an interrupt, see x86_64_interrupts.rs: a code
-// segment's selector, flags, a stack segment's selector. rax is the distance of the caller's slot minus 1, rdx is parent_loc; a
-// frame lies wholly below the caller's slot, or reaches over it if that has just returned and is at T's first instruction. Both
-// stay.
+// Goes to the slow path if the words above the slot look like the frame of an interrupt, see x86_64_interrupts.rs: a
+// code segment's selector, flags, a stack segment's selector. rax is the distance of the caller's slot minus 1, rdx is
+// parent_loc; a frame lies wholly below the caller's slot, or reaches over it if the caller has just returned and is at
+// T's first instruction. Both stay.
 #[cfg(all(target_os = "none", feature = "interruptsafe"))]
 macro_rules! check_interrupt {
     (hook = $hook:expr, path = $path:literal) => {
@@ -95,7 +95,7 @@ macro_rules! check_interrupt {
     };
 }
 
-// Goes to `done` if the innermost open function passes on that calls in it are not recorded, or is too deep.
+// Goes to `done` if the state passed on by the innermost open function hides the calls in it, or is too deep.
 macro_rules! check_state {
     (hook = $hook:expr) => {
         concat!(
@@ -111,12 +111,12 @@ macro_rules! check_state {
     };
 }
 
-// The part of both kinds of recording for a call that is nested in the function of the entry below rcx, or is a tail call:
+// The part of both kinds of recording for a call nested in the function of the entry below rcx, or for a tail call:
 // reserves a record and an entry, writes them and hooks the return. r11 = the thread's block, rcx = the place for the
 // entry. Afterwards r11 has done its duty; rax, rcx and rdx are free.
 //
-// `filtered` passes the state of the function below on; `trampoline` is the new return address. `sled`: the return stays as it is,
-// which the entry says.
+// `filtered` passes the state of the function below on; `trampoline` is the new return address. `sled`: the return
+// stays as it is, and the entry says so.
 macro_rules! record_and_hook {
     (
         hook = $hook:expr,
@@ -128,8 +128,8 @@ macro_rules! record_and_hook {
     ) => {
         concat!(
             reserve_record!(hook = $hook, path = $path),
-            // Reserve the entry; its parent_loc is 0, so nobody takes it for a frame yet. Who counts the open functions counts
-            // it: the bit that is left from its last use would say no.
+            // Reserve the entry; its parent_loc is 0, so nobody takes it for a frame yet. But it counts as an open
+            // function: a bit left from its last use would exclude it.
             "mov dword ptr [rcx + {exit_word}], 0\n",
             "lea rdx, [rcx + {entry_bytes}]\n",
             "mov [r11 + {sp}], rdx\n",
@@ -173,18 +173,19 @@ macro_rules! record_and_hook {
     };
 }
 
-// Where the traced function's return address is: for mcount by the frame pointer, which the prologue has set up; for
+// The place of the traced function's return address: for mcount by the frame pointer, set up by the prologue; for
 // __fentry__, called by the function's first instruction, directly above its own return address.
 //
 // `patched`: the hook was not called, a patched call site has jumped here. child_ip comes in r11 and is pushed, and all
-// is as after a call. The way back is a jump; if the return was hooked it leads over the call that belongs to T2.
+// is as after a call. The way back is a jump; if the return was hooked it leads over the call of T2.
 //
-// `entered`: a stub has jumped here from the function's first byte, before any of its instructions. It has pushed where the function
-// goes on, then its address, which is the child_ip: above the saved registers are `above` bytes and the return address. The way back
-// is a jump too; what lies below rsp then is read at once, and signal handlers leave it alone (the red zone of the psABI).
+// `entered`: a stub has jumped here from the function's first byte, before any of its instructions. It has pushed the
+// address to go on at in the function, then the function's address, the child_ip: above the saved registers are `above`
+// bytes and the return address. The way back is a jump too; it reads the words below rsp at once, and signal handlers
+// leave them alone (the red zone of the psABI).
 //
-// `sled`: the call that a frontend has written into a sled at the function's beginning. As `__fentry__`, but that the return is not
-// hooked: sleds tell of that too. With `entered` it is that of a function whose ends have branches.
+// `sled`: the call written by a frontend into a sled at the function's beginning. As `__fentry__`, but the return is
+// not hooked: sleds tell of it too. With `entered` it is for a function with branches at its ends.
 macro_rules! entry_hook {
     (
         $name:literal,
@@ -276,7 +277,7 @@ macro_rules! entry_hook {
             // The assembler's own count goes on from the pops.
             ".cfi_def_cfa_offset {entry_saved} + {above}",
             // The return stack is full, and this is no call of a function further out: one more for the LOST record, if
-            // that is the newest of this cycle.
+            // it is the newest of this cycle.
             concat!(".L", $name, "_full:"),
             concat!("lea rdx, ", $parent_loc),
             "cmp [rcx - {entry_bytes} + {parent_loc}], rdx",
@@ -293,7 +294,7 @@ macro_rules! entry_hook {
             // The same slot with T in it is a tail call: the entry goes on top, with T as its parent_ip, and both exits
             // are recorded when the frame returns.
             concat!(".L", $name, "_same_slot:"),
-            // A sled's entry would have to say that T is there.
+            // A sled's entry would have to note T in the slot.
             concat!(".if ", $sled),
             concat!("jmp .L", $name, "_slow"),
             ".else",
@@ -301,7 +302,7 @@ macro_rules! entry_hook {
             concat!("je .L", $name, "_plain_reserve"),
             concat!("jmp .L", $name, "_slow"),
             ".endif",
-            // Recording is filtered. rax = what to do with this function, by the table of functions.
+            // Recording is filtered. rax = the action for this function, from the table of functions.
             concat!(".L", $name, "_filtered:"),
             "cmp r11, {untraced}",
             concat!("jbe .L", $name, "_slow"),
@@ -330,7 +331,8 @@ macro_rules! entry_hook {
             "cmp eax, {record}",
             concat!("jb .L", $name, "_done"),
             concat!("ja .L", $name, "_not_recorded"),
-            // It is recorded, if it is nested, and if what the function below it passes on permits that. Slow paths as above.
+            // It is recorded if it is nested, and if the state passed on by the function below permits it. Slow paths
+            // as above.
             "cmp rcx, [r11 + {limit}]",
             concat!("jae .L", $name, "_slow"),
             compare_slots!(hook = $name, parent_loc = $parent_loc, at_function_start = $fentry),
@@ -366,7 +368,7 @@ macro_rules! entry_hook {
             "mov [r11 + {word}], rax",
             stamp_record!(),
             concat!("jmp .L", $name, "_done"),
-            // Nothing is recorded of a thread that is not traced.
+            // An untraced thread records nothing.
             concat!(".L", $name, "_slow:"),
             "cmp r11, {untraced}",
             concat!("je .L", $name, "_done"),
@@ -527,7 +529,7 @@ entry_hook!(
     slow = entry::entry_slow_at_sled
 );
 
-// Where the call at `rftrace_entry_pair` goes, to the function: as rftrace_pair.
+// The call at `rftrace_entry_pair` comes here, and goes on to the function: as rftrace_pair.
 #[cfg(not(target_os = "none"))]
 global_asm!(
     ".p2align 4",
@@ -535,7 +537,7 @@ global_asm!(
     "rftrace_entry_paired:",
     ".cfi_startproc",
     ".cfi_signal_frame",
-    // Come here by the call: T3 on the stack, then what the hook has saved.
+    // Come here by the call: T3 on the stack, then the registers saved by the hook.
     ".cfi_def_cfa rsp, {entry_saved} + 24",
     ".cfi_offset rip, -16",
     // No T3 may stay there: it would make the dead slot of a left frame look like a living one.

@@ -13,9 +13,9 @@ use crate::arch;
 use crate::control_block::{CONTROL, SWITCH};
 use crate::exit;
 
-// The code of a return trampoline. `leaves_by_ret`: its return address was pushed by a call, so it goes on with a `ret`,
-// which the return predictor has an entry for. `keeps_r11`: with `interruptsafe` all do, and leave by `ret` for that. `saved` is
-// what it pushes.
+// The code of a return trampoline. `leaves_by_ret`: its return address was pushed by a call, so it goes on with a
+// `ret`: the return predictor has an entry for it. `keeps_r11`: with `interruptsafe` all do, and so leave by `ret`.
+// `saved` is the size of its pushed registers.
 macro_rules! exit_path {
     (hook = $hook:literal, leaves_by_ret = $paired:literal, keeps_r11 = $keeps_r11:literal, saved = $saved:literal) => {
         concat!(
@@ -47,7 +47,7 @@ macro_rules! exit_path {
             load_block!(),
             "cmp r11, {untraced}\n",
             "jbe .L", $hook, "_slow\n",
-            // rcx = one above our entry, which must be the innermost one.
+            // rcx = one above our entry; ours must be the innermost one.
             "mov rcx, [r11 + {sp}]\n",
             "cmp [rcx - {entry_bytes} + {parent_loc}], rax\n",
             "jne .L", $hook, "_slow\n",
@@ -55,8 +55,8 @@ macro_rules! exit_path {
             "jne .L", $hook, "_not_plain\n",
             reserve_record!(hook = $hook, path = "exit"),
             "mov r11, rax\n",
-            // The exit is recorded once, by who sets the bit: a signal handler, on a stack near others, may take the interrupted
-            // frames for left ones.
+            // Only the setter of the bit records the exit: a signal handler, on a stack near others, may take the
+            // interrupted frames for left ones.
             "mov rax, [rcx - {entry_bytes} + {exit_word}]\n",
             "bts dword ptr [rcx - {entry_bytes} + {exit_word}], {left_bit}\n",
             "jc .L", $hook, "_slow\n",
@@ -115,8 +115,8 @@ macro_rules! exit_path {
             ".cfi_def_cfa_offset ",
             $saved,
             "\n",
-            // Recording is off: slow path. Or it is filtered: an entry that only passes its state on is not recorded, nor is
-            // a call that was too short and whose own entry is the newest record: that is taken back.
+            // Recording is off: slow path. Or it is filtered: an entry only for its state is not recorded. Nor is a
+            // call too short, if its own entry is the newest record: the record is taken back.
             ".L", $hook, "_not_plain:\n",
             "jb .L", $hook, "_slow\n",
             "test byte ptr [rcx - {entry_bytes} + {exit_word}], {hidden}\n",
@@ -135,14 +135,14 @@ macro_rules! exit_path {
             "jz .L", $hook, "_slow\n",
             "cmp [rax - {record_bytes} + {tsc}], rdx\n",
             "jne .L", $hook, "_exit_reserve\n",
-            // The chunk may be given away before the store below, by a handler: `late` names the record first, and then it is still the newest.
-            // In a handler that has interrupted this the exit is recorded.
+            // A handler may give the chunk away before the store below: `late` names the record first, and then it is still the newest.
+            // In a handler within this code the exit is recorded.
             "cmp qword ptr [r11 + {late}], 0\n",
             "jne .L", $hook, "_exit_reserve\n",
             "mov [r11 + {late}], rax\n",
             "cmp [r11 + {cursor}], rax\n",
             "jne .L", $hook, "_not_newest\n",
-            // The same address, and the kind ENTRY; what lies before a chunk's first record is neither.
+            // The same address, and the kind ENTRY; the word before a chunk's first record is neither.
             "mov rdx, [rcx - {entry_bytes} + {exit_word}]\n",
             "xor dx, dx\n",
             "cmp [rax - {record_bytes} + {word}], rdx\n",
@@ -155,7 +155,7 @@ macro_rules! exit_path {
             "lea rdx, [rax - {record_bytes}]\n",
             "cmpxchg [r11 + {cursor}], rdx\n",
             "je .L", $hook, "_pop\n",
-            // A handler has written behind it: the record becomes one that says nothing.
+            // A handler has written behind it: the record becomes an empty one.
             "mov rax, [rcx - {entry_bytes} + {entered}]\n",
             "mov qword ptr [rdx + {word}], {nothing}\n",
             "mov [rdx + {tsc}], rax\n",
@@ -172,8 +172,8 @@ macro_rules! exit_path {
             "test byte ptr [rcx - {entry_bytes} + {exit_word}], 1 << {left_bit}\n",
             "jz .L", $hook, "_exit_reserve\n",
             "jmp .L", $hook, "_slow\n",
-            // r11 = exit_find(parent_loc), and then exit_done(parent_loc): the entry goes when the address is where the unwind
-            // information can tell of it.
+            // r11 = exit_find(parent_loc), and then exit_done(parent_loc): the entry goes once the unwind information
+            // can find the address.
             ".L", $hook, "_slow:\n",
             "lea rdx, [rsp + ",
             $saved,
@@ -200,9 +200,9 @@ macro_rules! exit_path {
     };
 }
 
-// The code of T4. `rftrace_call_saved` finds rax 24 above its frame, behind a return address, the base and rdx. The exit is recorded while the
-// entry still tells unwinders where to go on; then, as in T, the entry goes: if it is the innermost one, and the one that was recorded.
-// Else the slow path finds it.
+// The code of T4. `rftrace_call_saved` finds rax 24 above its frame, behind a return address, the base and rdx. The
+// exit is recorded while unwinders still find the return address in the entry; then, as in T, the entry goes: if it is
+// the innermost one, and the recorded one. Else the slow path finds it.
 #[cfg(not(target_os = "none"))]
 macro_rules! exit_with_values {
     () => {
@@ -276,26 +276,27 @@ macro_rules! true_return_address {
 // The return trampolines T, T2, T3 and T4.
 //
 // A traced function's `ret` lands here. Registers: rax, rdx, xmm0-1, st0-1 may hold its result; all others are the
-// caller's or dead. Stack: rsp is the CFA, the slot that held T lies below it and is free now. Keeps all registers (but
+// caller's or dead. Stack: rsp is the CFA, the former slot of T lies below it and is free now. Keeps all registers (but
 // r11 without `interruptsafe`; T3 always keeps it).
 //
-// T is for functions that have called their hook. T2 is for those with a patched call site, which came by a jump: their
-// hook leaves by `.Lrftrace_pair`, whose call pushes T2 for the return predictor only (on the stack it is dropped at
-// once, T2 is in the slot). The function's `ret` then goes to where the predictor expects it, and so does T2's own.
+// T is for functions with a call of their hook. T2 is for those with a patched call site, which came by a jump: their
+// hook leaves by `.Lrftrace_pair`. The call there pushes T2 for the return predictor only (on the stack it is dropped
+// at once, T2 is in the slot). The function's `ret` then goes to the predicted address, and so does T2's own.
 //
-// T3 is for functions with an entry branch (`rftrace_entry`), paired as T2 is. Their callers were not compiled for hooks, and may
-// have a value in r11 across a call of a function that does not touch it (GCC's -fipa-ra).
+// T3 is for functions with an entry branch (`rftrace_entry`), paired as T2 is. Their callers were not compiled for
+// hooks, and may have a value in r11 across a call of a function that does not touch it (GCC's -fipa-ra).
 //
-// T4 is for functions whose result is recorded, which a slow path does. It keeps what T3 keeps, so that is for both kinds of functions.
+// T4 is for functions with a recorded result; a slow path records it. It keeps the same as T3, so it is for both kinds
+// of functions.
 //
-// Unwinding: a return address of T means nothing to an unwinder, so T's own unwind information says what the true one
-// is. It is a DWARF expression that walks the return stacks of all threads for the entry whose parent_loc is
-// `CFA - 8`. It needs T's own address to find them: all trampolines lie in a block that is aligned to 2048, and a program
-// counter within it, masked, is the block; the list's address lies at its end, at 2040, as a distance, since a CFI escape
-// holds only constants. The unwind information covers T - 1 (a nop), T2 - 1 and T3 - 1 (the ends of calls), because unwinders look up
-// `return address - 1`.
+// Unwinding: a return address of T means nothing to an unwinder, so T's own unwind information gives the true one. It
+// is a DWARF expression: it walks the return stacks of all threads to the entry with the parent_loc `CFA - 8`. It needs
+// T's own address to find them: all trampolines lie in a block aligned to 2048, and a program counter within it,
+// masked, is the block; the list's address lies at its end, at 2040, as a distance, since a CFI escape holds only
+// constants. The unwind information covers T - 1 (a nop), T2 - 1 and T3 - 1 (the ends of calls), because unwinders look
+// up `return address - 1`.
 //
-// Sources: DWARF 5 sections 2.5 and 6.4.2; what libgcc, LLVM's and nongnu's libunwind and gdb accept was tried out.
+// Sources: DWARF 5 sections 2.5 and 6.4.2; the limits of libgcc, LLVM's and nongnu's libunwind and gdb were tried out.
 global_asm!(
     ".p2align 11",
     ".type rftrace_pair,@function",
@@ -312,7 +313,7 @@ global_asm!(
     "pop r11",
     nothing_pushed!(),
     "jmp r11",
-    // Jumped to by a hook for a patched call site, which has pushed child_ip and saved registers.
+    // A hook for a patched call site jumps here, with child_ip and saved registers pushed.
     ".org rftrace_pair + {trampoline_bytes} - 5, 0xcc",
     ".Lrftrace_pair:",
     ".cfi_def_cfa rsp, {entry_saved} + 8",
@@ -333,15 +334,15 @@ global_asm!(
     ".Lrftrace_trampolines:",
     exit_path!(hook = "rftrace_paired_return_trampoline", leaves_by_ret = "1", keeps_r11 = "{keeps_r11}", saved = "{paired_exit_saved}"),
     ".size rftrace_paired_return_trampoline, . - rftrace_paired_return_trampoline",
-    // T. Its symbol begins one byte before, where unwinders and debuggers look.
+    // T. Its symbol begins one byte before: unwinders and debuggers look there.
     ".type rftrace_return_trampoline,@function",
     "rftrace_return_trampoline:",
     "nop",
     ".Lrftrace_trampoline:",
     exit_path!(hook = "rftrace_return_trampoline", leaves_by_ret = "0", keeps_r11 = "{keeps_r11}", saved = "{exit_saved}"),
-    // The landing pad: an exception or a forced unwind passes the frame whose return was hooked. The unwinder comes
-    // here (see the personality) with the exception object in rax and rsp = CFA. The exit is recorded now, at its true
-    // time; then the unwinding goes on as if the traced function's caller had called _Unwind_Resume.
+    // The landing pad: an exception or a forced unwind passes a hooked frame. The unwinder comes here (see the
+    // personality) with the exception object in rax and rsp = CFA. The exit is recorded now, at its true time; then the
+    // unwinding goes on as if the traced function's caller had called _Unwind_Resume.
     #[cfg(not(target_os = "none"))]
     "rftrace_landing_pad:",
     #[cfg(not(target_os = "none"))]
@@ -372,7 +373,7 @@ global_asm!(
     "jmp [rip + _Unwind_Resume@GOTPCREL]",
     ".cfi_endproc",
     ".size rftrace_return_trampoline, . - rftrace_return_trampoline",
-    // Jumped to by `rftrace_entry`, whose unwind information this is.
+    // `rftrace_entry` jumps here; this is its unwind information.
     #[cfg(not(target_os = "none"))]
     ".type rftrace_entry_pair,@function",
     #[cfg(not(target_os = "none"))]
@@ -418,7 +419,7 @@ global_asm!(
     ".cfi_endproc",
     #[cfg(not(target_os = "none"))]
     ".size rftrace_entry_return_trampoline, . - rftrace_entry_return_trampoline",
-    // T4. Its symbol begins one byte before, as that of T.
+    // T4. Its symbol begins one byte before, as T's.
     #[cfg(not(target_os = "none"))]
     ".type rftrace_values_return_trampoline,@function",
     #[cfg(not(target_os = "none"))]
@@ -441,7 +442,7 @@ global_asm!(
     ".cfi_endproc",
     #[cfg(not(target_os = "none"))]
     ".size rftrace_values_return_trampoline, . - rftrace_values_return_trampoline",
-    // Where the others are, for who gives return addresses back from outside.
+    // The places of the others, to give return addresses back from outside.
     #[cfg(not(target_os = "none"))]
     ".org .Lrftrace_trampolines + {places_at}, 0xcc",
     #[cfg(not(target_os = "none"))]
@@ -498,7 +499,7 @@ global_asm!(
 );
 
 // The trampoline's personality routine (Itanium C++ ABI: Exception Handling, 1.6): in the cleanup phase every frame of
-// T has one landing pad, which gets the exception object in rax; in the search phase it has nothing to say.
+// T has one landing pad, with the exception object in rax; in the search phase it has nothing to say.
 //
 // rdi = version, esi = actions, rdx = exception class, rcx = exception object, r8 = context. Returns a reason code.
 // The unwinder's functions are weak references: a program without unwinder never comes here.

@@ -18,16 +18,16 @@
 //!   | child_ip                 | <- rsp when a hook starts: pushed by `call mcount`
 //! ```
 //!
-//! T leaves with `jmp r11`: the return predictor has already popped the caller's entry for the function's own `ret`,
-//! a second `ret` would take one that belongs to an outer frame.
+//! T leaves with `jmp r11`: the return predictor has already popped the caller's entry for the function's own `ret`, a
+//! second `ret` would take one of an outer frame.
 //!
-//! # What the hooks may touch
+//! # Registers for the hooks
 //!
 //! On entry all argument registers live (rdi, rsi, rdx, rcx, r8, r9, xmm0-7, the count of vector registers in al, the
 //! static chain in r10); on return rax, rdx, xmm0-1 and st0-1 hold results (System V ABI for AMD64, 3.2.3). The hooks
-//! keep everything except r11 and the flags, which no calling convention passes on; the feature `interruptsafe`
-//! keeps r11 too. `-pg` switches off GCC's inter-procedural register allocation, so no caller relies on r11. `rftrace_entry` and T3
-//! keep it: they are for code that was compiled without.
+//! keep everything except r11 and the flags: no calling convention passes these on. The feature `interruptsafe` keeps
+//! r11 too. `-pg` switches off GCC's inter-procedural register allocation, so no caller relies on r11. `rftrace_entry`
+//! and T3 keep it: they are for code compiled without `-pg`.
 //!
 //! # Order, for signals between any two instructions
 //!
@@ -43,14 +43,14 @@ mod saved;
 #[cfg(not(target_os = "none"))]
 mod sled;
 
-/// Bytes that the trampoline pushes before it looks at its stack slot: rcx, rax, rdx, and with `interruptsafe` room for the
-/// return address and r11.
+/// Bytes pushed by the trampoline before it looks at its stack slot: rcx, rax, rdx, and with `interruptsafe` room for
+/// the return address and r11.
 const EXIT_SAVED: usize = if cfg!(feature = "interruptsafe") { 40 } else { 24 };
-/// The same for T2, which always leaves by `ret`.
+/// The same for T2: it always leaves by `ret`.
 const PAIRED_EXIT_SAVED: usize = if cfg!(feature = "interruptsafe") { 40 } else { 32 };
-/// Bytes that a hook pushes before it looks at its caller: rax, rcx, rdx, and with `interruptsafe` r11.
+/// Bytes pushed by a hook before it looks at its caller: rax, rcx, rdx, and with `interruptsafe` r11.
 const ENTRY_SAVED: usize = if cfg!(feature = "interruptsafe") { KEPT_ENTRY_SAVED } else { 24 };
-/// The same for the hook of entry branches, which always keeps r11.
+/// The same for the hook of entry branches: it always keeps r11.
 const KEPT_ENTRY_SAVED: usize = 32;
 /// And for T3, its trampoline.
 #[cfg(not(target_os = "none"))]

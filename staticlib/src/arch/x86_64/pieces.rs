@@ -1,4 +1,4 @@
-//! Pieces of assembly that hooks and trampolines share.
+//! Pieces of assembly shared by hooks and trampolines.
 
 // r11 = the thread's block; 0 if there is none yet, UNTRACED if there will be none. Keeps the flags.
 #[cfg(not(any(feature = "threadhook", feature = "outside")))]
@@ -14,8 +14,8 @@ macro_rules! load_block {
     };
 }
 
-// The thread's word is nearly always the first one of its bucket; x86_64_outside.rs has the others. No return address stays on the stack otherwise, where who
-// takes the tracer out would find it.
+// The thread's word is nearly always the first one of its bucket; x86_64_outside.rs has the others. Otherwise no return
+// address stays on the stack: the removal of the tracer would find it there.
 #[cfg(feature = "outside")]
 macro_rules! load_block {
     () => {
@@ -59,14 +59,14 @@ macro_rules! reserve_record {
     };
 }
 
-// Writes the time of the record r11, which makes it valid, and leaves it in rax.
+// Writes the time of the record r11, to make it valid, and leaves it in rax.
 macro_rules! stamp_record {
     () => {
         concat!("rdtsc\n", "shl rdx, 32\n", "or rax, rdx\n", "mov [r11 + {tsc}], rax\n")
     };
 }
 
-// Gets back what a hook has saved, ENTRY_SAVED bytes.
+// Gets back the registers saved by a hook, ENTRY_SAVED bytes.
 macro_rules! pop_saved {
     () => {
         concat!(
@@ -80,9 +80,9 @@ macro_rules! pop_saved {
     };
 }
 
-// The unwind information of a hook that a patched call site has jumped to, while nothing is pushed: child_ip is in r11, and
-// rsp is the traced function's. Unwinders tell frames apart by their CFA, so it must not be rsp, which is that of the
-// signal's frame when one strikes here, nor anything that the function's own may be. Any odd number is neither; then rsp has a
+// The unwind information of a hook after a jump from a patched call site, while nothing is pushed: child_ip is in r11,
+// and rsp is the traced function's. Unwinders tell frames apart by their CFA, so it must not be rsp, the CFA of the
+// frame of a signal that strikes here, nor any possible CFA of the function. Any odd number is neither; then rsp has a
 // rule of its own, DW_CFA_val_expression breg7 0.
 macro_rules! nothing_pushed {
     () => {
@@ -90,8 +90,8 @@ macro_rules! nothing_pushed {
     };
 }
 
-// From `rftrace_entry` to the function: what its stub has pushed goes, its address and where it goes on, at [rsp] and above. Then they
-// are below rsp, which is the function's; the rules are as above.
+// From `rftrace_entry` to the function: the words pushed by its stub go, its address and the one to go on at, at [rsp]
+// and above. Then they are below rsp, the function's own; the rules are as above.
 macro_rules! leave_entered {
     () => {
         concat!(

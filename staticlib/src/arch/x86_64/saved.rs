@@ -2,11 +2,12 @@
 
 use core::arch::global_asm;
 
-// The way into Rust. Called by a hook with the function in rax and its arguments in rdx, rcx and r11, to which the traced
-// function's rbp and r10 are added, and where all is saved (its own rbp, see x86_64_registers.rs); returns its result in r11. The hook has saved rax, rcx and rdx. Keeps every other
-// register that Rust code may clobber: the remaining argument registers and, on targets with SSE, xmm0-15. Legacy SSE
-// instructions leave the upper halves of ymm and zmm alone, and nothing in the tracer uses x87, MMX, AVX or changes
-// MXCSR. The stack is aligned to 16 for the call; the CFA is kept in rbp, which is the caller's.
+// The way into Rust. Called by a hook with the function in rax and its arguments in rdx, rcx and r11. Further arguments
+// are the traced function's rbp and r10, and the place of all saved registers (its own rbp, see x86_64_registers.rs).
+// Returns the result in r11. The hook has saved rax, rcx and rdx. Keeps every other register clobbered by Rust code:
+// the remaining argument registers and, on targets with SSE, xmm0-15. Legacy SSE instructions leave the upper halves of
+// ymm and zmm alone, and nothing in the tracer uses x87, MMX, AVX or changes MXCSR. The stack is aligned to 16 for the
+// call; the CFA is kept in rbp, which is the caller's.
 global_asm!(
     ".p2align 4",
     ".type rftrace_call_saved,@function",

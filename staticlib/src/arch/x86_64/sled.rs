@@ -1,5 +1,5 @@
-//! The hook of sleds at which a function returns or jumps to another one: what a compiler leaves room for beside that at the function's
-//! beginning (`rftrace_sled_entry`), so that no return has to be hooked.
+//! The hook of sleds at a function's return or at its jump to another one. Compilers leave room for them beside the
+//! sled at the function's beginning (`rftrace_sled_entry`), so no return has to be hooked.
 //!
 //! Not here: how sleds get their calls (the frontend).
 
@@ -12,14 +12,15 @@ use crate::arch::{self, MAX_FRAME_BYTES};
 use crate::control_block::{CONTROL, SWITCH};
 use crate::exit;
 
-// Called before a function's `ret`, or its jump to another function, when its frame is gone: its return address lies above the hook's own.
-// Registers: results, or the arguments of the other function; callers that know the function may rely on any that it does not change.
-// Keeps all but the flags. No alignment is assumed.
+// Called before a function's `ret`, or its jump to another function, when its frame is gone: its return address lies
+// above the hook's own. Registers: results, or the arguments of the other function; callers with knowledge of the
+// function may rely on any it does not change. Keeps all but the flags. No alignment is assumed.
 //
-// As the trampolines: the entry must be the innermost one; its exit is recorded by who sets LEFT; it is unpublished, then released. The return
-// address stays where it is.
+// As in the trampolines the entry must be the innermost one; the setter of LEFT records its exit; it is unpublished,
+// then released. The return address stays in its place.
 //
-// Not every function that comes here has an entry. It has none if the innermost one lies above it, not too far; or far away, but nothing was
+// Not every function here has an entry. It has none if the innermost one lies above it, not too far; or far away, but
+// nothing was ever left: then this is no other stack.
 // ever left, so that this is no other stack.
 global_asm!(
     ".globl rftrace_sled_exit",
@@ -69,7 +70,7 @@ global_asm!(
     "ret",
     ".cfi_restore_state",
     ".cfi_def_cfa_offset {saved} + 8",
-    // The innermost entry is another function's. 0: a hook that was interrupted has just reserved it.
+    // The innermost entry is another function's. 0: an interrupted hook has just reserved it.
     ".Lrftrace_sled_exit_other:",
     "mov rdx, [rcx - {entry_bytes} + {parent_loc}]",
     "test rdx, rdx",

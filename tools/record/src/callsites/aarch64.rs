@@ -24,7 +24,7 @@ fn loaded(word: u32) -> Option<u64> {
     (word & 0xffc0_03ff == 0xf940_0211).then_some(u64::from(word >> 10 & 0xfff) * 8)
 }
 
-/// Adds the beginnings of stubs in a procedure linkage table that jump to what is in `slots`.
+/// Adds the beginnings of stubs in a procedure linkage table that jump through one of `slots`.
 pub(super) fn add_stubs(section: u64, code: &[u8], slots: &HashSet<u64>, stubs: &mut HashSet<u64>) {
     let next = instructions(section, code).skip(1);
     for ((address, word), (_, next)) in instructions(section, code).zip(next) {
@@ -36,7 +36,7 @@ pub(super) fn add_stubs(section: u64, code: &[u8], slots: &HashSet<u64>, stubs: 
     }
 }
 
-/// The number of calls of what is in `direct`.
+/// The number of calls of the addresses in `direct`.
 pub(super) fn calls(section: u64, code: &[u8], direct: &HashSet<u64>) -> u64 {
     let is_call = |(address, word): (u64, u32)| {
         // 26 bits, with a sign.

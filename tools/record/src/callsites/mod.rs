@@ -1,4 +1,4 @@
-//! Calls of the tracer's hooks in a program, in the form that compiler and linker have left.
+//! Calls of the tracer's hooks in a program, in the form left by compiler and linker.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -60,7 +60,7 @@ impl CallSites {
             }
         });
         let count = count.sum();
-        // A static program that may lie anywhere has a section `.dynamic` too.
+        // A static program for any address has a section `.dynamic` too.
         let is_dynamic = file.section_by_name(".interp").is_some();
         Ok(Self { count, has_own_hooks: !own.is_empty(), is_dynamic })
     }
@@ -70,7 +70,7 @@ fn is_hook(name: object::read::Result<&str>, hooks: &[&str]) -> bool {
     name.is_ok_and(|name| hooks.contains(&name))
 }
 
-/// Addresses of hooks that the file defines.
+/// Addresses of hooks defined by the file.
 fn own_hooks(file: &object::File<'_>, hooks: &[&str]) -> HashSet<u64> {
     let symbols = file.symbols().chain(file.dynamic_symbols());
     symbols
@@ -79,7 +79,7 @@ fn own_hooks(file: &object::File<'_>, hooks: &[&str]) -> HashSet<u64> {
         .collect()
 }
 
-/// Addresses of pointers that the dynamic linker sets to a hook.
+/// Addresses of pointers set to a hook by the dynamic linker.
 fn slots(file: &object::File<'_>, hooks: &[&str]) -> HashSet<u64> {
     let relocations = file.dynamic_relocations().into_iter().flatten();
     let of_hooks = relocations.filter(|(_, relocation)| match relocation.target() {

@@ -6,13 +6,13 @@ const CALL: u8 = 0xe8;
 const CALL_INDIRECT: [u8; 2] = [0xff, 0x15];
 const JUMP_INDIRECT: [u8; 2] = [0xff, 0x25];
 
-/// The address that the 32-bit displacement at `pos` leads to. The instruction ends behind it.
+/// The target of the 32-bit displacement at `pos`. The instruction ends behind it.
 fn target(section: u64, code: &[u8], pos: usize) -> Option<u64> {
     let displacement = i32::from_le_bytes(*code.get(pos..)?.first_chunk()?);
     Some(section.wrapping_add(pos as u64 + 4).wrapping_add_signed(i64::from(displacement)))
 }
 
-/// Adds the beginnings of stubs in a procedure linkage table that jump to what is in `slots`.
+/// Adds the beginnings of stubs in a procedure linkage table that jump through one of `slots`.
 pub(super) fn add_stubs(section: u64, code: &[u8], slots: &HashSet<u64>, stubs: &mut HashSet<u64>) {
     for (pos, _) in code.windows(2).enumerate().filter(|(_, bytes)| *bytes == JUMP_INDIRECT) {
         if target(section, code, pos + 2).is_some_and(|slot| slots.contains(&slot)) {
@@ -23,7 +23,7 @@ pub(super) fn add_stubs(section: u64, code: &[u8], slots: &HashSet<u64>, stubs: 
     }
 }
 
-/// The number of calls of what is in `direct`, and through what is in `slots`.
+/// The number of calls of the addresses in `direct`, and through `slots`.
 pub(super) fn calls(section: u64, code: &[u8], direct: &HashSet<u64>, slots: &HashSet<u64>) -> u64 {
     let is_call = |pos: usize| match code[pos..] {
         [CALL, ..] => target(section, code, pos + 1).is_some_and(|hook| direct.contains(&hook)),

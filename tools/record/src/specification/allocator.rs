@@ -9,7 +9,7 @@ use rftrace_format::specification::{Does, Function};
 use super::functions::Module;
 use super::{Specification, Wanted};
 
-/// The functions that are known, as a file of those that users write.
+/// The known functions, as a file in the users' format.
 const KNOWN: &str = include_str!("built_in/allocator.toml");
 
 /// A function of it.
@@ -42,7 +42,7 @@ impl Allocator {
         let own = |(symbol, does): (String, _)| Own { addresses: module.addresses(&symbol).collect(), does, symbol };
         let mut functions: Vec<Own> = functions.map(own).collect();
         functions.retain(|own| !own.addresses.is_empty());
-        // Operators that go on to the C library's `malloc` are seen by that.
+        // Operators that go on to the C library's `malloc` are seen there.
         let is_operator = |own: &Own| own.symbol.starts_with("_Z");
         let has = |does: Does| functions.iter().any(|own| own.does.does == does && !is_operator(own));
         let is_one = has(Does::Allocate) && has(Does::Release);
@@ -71,7 +71,7 @@ mod tests {
         symbols.sort_unstable();
         symbols.dedup();
         assert_eq!(symbols.len(), all, "a function has two meanings");
-        // Neither this program, which takes memory from the C library, nor what is no program.
+        // Neither this program with the C library's memory, nor a file that is no program.
         assert!(Allocator::of(&std::env::current_exe().unwrap()).unwrap().is_none());
         assert!(Allocator::of(Path::new("/etc/passwd")).unwrap().is_none());
     }

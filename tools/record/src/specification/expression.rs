@@ -184,7 +184,7 @@ impl<I: Iterator<Item = Word>> Parser<I> {
         Ok(())
     }
 
-    /// How much of a value counts, if that is said.
+    /// The width of a value, if it is given.
     fn width(&mut self) -> Result<Option<Width>, String> {
         if self.sign(&["."]).is_none() {
             return Ok(None);

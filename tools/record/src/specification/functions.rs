@@ -13,16 +13,16 @@ use rftrace_read::Pattern;
 
 use crate::program::libraries;
 
-/// A program or library that will be loaded with it.
+/// A program, or a library loaded with it.
 #[derive(Debug)]
 pub(super) struct Module {
     pub(super) path: PathBuf,
     pub(super) is_program: bool,
-    /// Those that others can call.
+    /// Those callable by others.
     pub(super) exported: Vec<String>,
-    /// Those that only it has a name for.
+    /// Those named by it alone.
     pub(super) internal: Vec<String>,
-    /// Where functions begin, as in the file, by their names; not of those that are chosen by processor.
+    /// The beginnings of functions, as in the file, by their names; without those chosen by processor.
     addresses: BTreeMap<String, BTreeSet<u64>>,
 }
 
@@ -60,7 +60,8 @@ impl Module {
         Ok(Self { path: path.to_owned(), is_program, exported, internal, addresses })
     }
 
-    /// Where functions of that name begin that can have a branch. None in the C library, which is needed to record calls.
+    /// The beginnings of functions of this name with room for a branch. None in the C library, as the recording needs
+    /// it.
     pub(super) fn addresses(&self, name: &str) -> impl Iterator<Item = u64> {
         const NEEDED: [&str; 3] = ["libc.so", "ld-linux", "libpthread.so"];
         let is_needed = NEEDED.iter().any(|needed| self.name().starts_with(needed));
@@ -72,7 +73,7 @@ impl Module {
     }
 }
 
-/// The program and all libraries that are loaded with it.
+/// The program and all libraries loaded with it.
 pub(super) fn modules(program: &Path) -> Result<Vec<Module>> {
     let mut all = vec![Module::open(program, true)?];
     for path in libraries(program)? {
@@ -106,7 +107,7 @@ impl Wanted {
         }
         let [plain, full] = readable(name);
         let is_so = |name: Option<String>| name.is_some_and(|name| self.pattern.matches(&name));
-        // All characters of a pattern are those of the name, so parameters are looked at only where they are asked for.
+        // All characters of a pattern are those of the name, so parameters are only looked at on request.
         is_so(plain) || self.pattern.has_parameters() && is_so(full)
     }
 }
@@ -121,7 +122,7 @@ pub(super) fn as_by_cxxfilt(name: &str) -> Cow<'_, str> {
     symbol.and_then(|symbol| symbol.demangle().ok()).map_or(Cow::Borrowed(name), Cow::Owned)
 }
 
-/// Why no other function can call this one in its caller's place, if that is so.
+/// The reason if no other function can call this one in its caller's place.
 pub(super) fn why_not_caught(name: &str) -> Option<&'static str> {
     match name {
         "setjmp" | "_setjmp" | "sigsetjmp" | "__sigsetjmp" | "getcontext" | "vfork" | "__vfork" => {
@@ -149,7 +150,7 @@ pub(super) fn readable(name: &str) -> [Option<String>; 2] {
     options.map(|options| symbol.demangle_with_options(&options).ok())
 }
 
-/// The name that is most like this one.
+/// The name most like this one.
 pub(super) fn nearest(wanted: &str, modules: &[&Module]) -> Option<String> {
     let all = modules.iter().flat_map(|module| module.exported.iter().chain(&module.internal));
     let all = all.map(|name| readable(name)[0].clone().unwrap_or_else(|| name.clone()));

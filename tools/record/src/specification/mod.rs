@@ -30,7 +30,7 @@ pub use plan::Plan;
 
 use expression::Wants;
 
-/// The specifications that are built in, by their names.
+/// The built-in specifications, by their names.
 const BUILT_IN: [(&str, &str); 5] = [
     ("gobject", include_str!("built_in/gobject.toml")),
     ("memtransfer", include_str!("built_in/memtransfer.toml")),
@@ -46,7 +46,7 @@ pub struct Specification {
     functions: Vec<Wanted>,
 }
 
-/// Resource that is taken and given back.
+/// A resource that is taken and given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Described {
     name: String,
@@ -59,12 +59,12 @@ pub(crate) struct Described {
 /// Functions that take it or give it back.
 #[derive(Clone, Debug)]
 struct Wanted {
-    /// Where that is written, for messages.
+    /// The place of the specification, for messages.
     place: String,
     /// Names, globs or demangled names; if `is_shell`, compared as functracer does.
     symbols: Vec<String>,
     is_shell: bool,
-    /// The library that they are in.
+    /// The library with the functions.
     library: Option<String>,
     /// True if they may be missing.
     is_optional: bool,
@@ -119,10 +119,10 @@ struct WrittenFunction {
     arguments: Table,
 }
 
-/// The most bytes of a file that a user has written.
+/// The most bytes of a user's file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Reads a file that a user has written.
+/// Reads a user's file.
 fn read_text(path: &Path) -> Result<String> {
     Ok(opener::read_text(path, MAX_BYTES)?)
 }

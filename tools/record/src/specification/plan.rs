@@ -21,7 +21,7 @@ pub struct Plan {
     functions: Vec<Caught>,
 }
 
-/// A function that is caught.
+/// A caught function.
 #[derive(Clone, Debug)]
 struct Caught {
     symbol: String,
@@ -30,11 +30,11 @@ struct Caught {
     does: Function<Vec<u8>>,
     /// True if calls from one module to another are caught.
     is_exported: bool,
-    /// Where it begins, by the paths of modules: there it gets a branch.
+    /// The function's beginnings, by the paths of modules: it gets branches there.
     places: Vec<(PathBuf, u64)>,
 }
 
-/// A function that is meant.
+/// A specified function.
 struct Meant {
     symbol: String,
     is_exported: bool,
@@ -130,7 +130,7 @@ impl Plan {
         self.functions.is_empty() && self.resources.is_empty()
     }
 
-    /// Bits of what is recorded.
+    /// Bits of the recorded resources.
     pub(crate) fn bits(&self) -> u32 {
         (0..self.resources.len()).fold(0, |bits, number| bits | 1 << (Resource::ALL.len() + number))
     }
@@ -177,7 +177,7 @@ impl Plan {
         (!names.is_empty()).then(|| stubs::library(&names))
     }
 
-    /// The functions that get branches at their beginnings, as the library of the tracer reads them ([`Led`]).
+    /// The functions with branches at their beginnings, as the library of the tracer reads them ([`Led`]).
     pub(crate) fn led(&self) -> String {
         let mut lines = String::new();
         for (number, caught) in self.functions.iter().enumerate() {
@@ -210,10 +210,10 @@ impl Plan {
     }
 }
 
-/// The functions that are meant.
+/// The specified functions.
 fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<Meant>> {
     let place = &wanted.place;
-    // A library that is loaded later is named by its path.
+    // A library loaded later is named by its path.
     if let Some(path) = wanted.library.as_deref().filter(|library| library.contains('/')) {
         let path = PathBuf::from(path);
         if !modules.iter().any(|module| module.path == path) {
@@ -246,7 +246,7 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<Meant>> {
         let pattern = functions::Wanted::new(symbol, wanted.is_shell).with_context(|| format!("{place}: symbol"))?;
         let outer: Vec<&&Module> = meant.iter().filter(|module| !module.is_program).collect();
         let names = outer.iter().flat_map(|module| &module.exported).filter(|name| pattern.is(name));
-        // A function that is recorded at its call takes no other's place.
+        // A function recorded at its call takes no other's place.
         let is_early = wanted.compiled.flags & BEFORE != 0;
         let (uncaught, names): (Vec<&String>, Vec<&String>) =
             names.partition(|name| !is_early && why_not_caught(name).is_some());
@@ -263,11 +263,11 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<Meant>> {
         if let Some((name, why)) = uncaught.first().and_then(|name| Some((name, why_not_caught(name)?))) {
             bail!("{place}: {name} {why}, so it cannot be recorded");
         }
-        // Aliases are other names that it may have.
+        // Aliases are other names it may have.
         if number > 0 || wanted.is_optional {
             continue;
         }
-        // Functions that only a library has a name for.
+        // Functions named by a library alone.
         let internal: Vec<&String> = outer
             .iter()
             .flat_map(|module| &module.internal)
@@ -290,7 +290,7 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<Meant>> {
             "{place}: there is no function {symbol} in the program and its libraries{near}. With `optional = true` it may be missing"
         );
     }
-    // Of what functracer audits calls from one module to another are noted.
+    // For functracer's audit only calls from one module to another are noted.
     let own: &[&Module] = if wanted.is_shell { &[] } else { &meant };
     let places = |symbol: &str| {
         let all =

@@ -22,7 +22,7 @@ const RELOCATION_BYTES: usize = 24;
 const KNOWN_BYTES: usize = 24;
 const STUB_BYTES: usize = 16;
 
-/// The function that all lead to.
+/// The target of all functions.
 const TARGET: &str = "rftrace_resources_specified";
 /// Permissions of a segment.
 const PF_X: u32 = 1;
@@ -63,7 +63,7 @@ pub(super) fn library(functions: &[(&str, usize)]) -> Vec<u8> {
     };
     let [target, soname] = [TARGET, SPECIFIED].map(&mut string);
     let named: Vec<usize> = names.iter().map(|name| string(name)).collect();
-    // Where all lies; addresses are places in the file.
+    // The layout; addresses are places in the file.
     let symbols_at = HEADER_BYTES + N_SEGMENTS * SEGMENT_BYTES;
     let strings_at = symbols_at + n_symbols * SYMBOL_BYTES;
     let hash_at = (strings_at + strings.len()).next_multiple_of(8);
@@ -115,7 +115,7 @@ pub(super) fn library(functions: &[(&str, usize)]) -> Vec<u8> {
     symbol(0, 0, 0, 0);
     symbol(target, 0, 0, 0);
     for (number, &name) in named.iter().enumerate() {
-        // There are no sections: any but 0 says that it is here.
+        // There are no sections: any number but 0 marks a definition in this file.
         symbol(name, 1, code_at + number * STUB_BYTES, STUB_BYTES);
     }
     out.0.extend(&strings);
@@ -187,7 +187,7 @@ mod tests {
                 symbol = word(hash + 8 + 4 * (n_buckets + symbol));
                 assert_ne!(symbol, 0, "{name}");
             }
-            // lea r11, [what is known of it]: of which the number is the third word.
+            // lea r11, [its data]: the number is the third word there.
             let stub = word(symbols + symbol * SYMBOL_BYTES + 8);
             assert_eq!(bytes[stub..stub + 3], [0x4c, 0x8d, 0x1d]);
             assert_eq!(word(stub + 7 + word(stub + 3) + 16), 10 + number, "{name}");

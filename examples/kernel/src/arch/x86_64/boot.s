@@ -82,8 +82,8 @@ long_start:
     call kernel_main
     ud2
 
-# What the second core does first. It comes in real mode, at a page below 1 MiB to which smp.rs has copied this; from there it
-# goes to long mode in one step. The addresses of what was not copied are below 4 GiB, and reached by 32-bit operands only.
+# The first code of the second core. It starts in real mode, at a page below 1 MiB to which smp.rs has copied this code, and goes to
+# long mode in one step. Only 32-bit operands reach the rest of the image, below 4 GiB.
 .set TRAMPOLINE, 0x8000
 .code16
 .p2align 3
