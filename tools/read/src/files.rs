@@ -1,4 +1,4 @@
-//! Files of a trace, which are untrusted: only regular files are read, and text line by line.
+//! Files of a trace. They are untrusted: only regular files are read, and text line by line.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -58,7 +58,7 @@ pub fn if_present<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// The files of one kind in a directory, of which each processor has one, in order of processors.
+/// Returns the files of one kind in a directory, one for each processor, in order of processors.
 pub(crate) fn of_processors(dir: &Path, processor: impl Fn(TraceFile) -> Option<u32>) -> Result<Vec<PathBuf>> {
     let failed = |source| Error::Io { path: dir.to_owned(), source };
     let mut found = Vec::new();

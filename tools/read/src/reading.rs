@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The progress of all readers of a trace since it was [watched](crate::Trace::watch), and a switch that stops them.
+/// The progress of all readers of a trace since it was [watched](crate::Trace::watch), and a switch to stop them.
 #[derive(Debug, Default)]
 pub struct Reading {
     n_steps: AtomicU64,

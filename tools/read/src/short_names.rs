@@ -46,7 +46,7 @@ fn fits(text: &str, columns: usize) -> bool {
     text.len() <= columns || columns_of(text) <= columns
 }
 
-/// The longest beginning of a text that fits.
+/// The longest beginning of a text within `columns`.
 fn head(text: &str, columns: usize) -> &str {
     let mut left = columns;
     let end = text.char_indices().find(|&(_, c)| {
@@ -57,7 +57,7 @@ fn head(text: &str, columns: usize) -> &str {
     &text[..end.map_or(text.len(), |(at, _)| at)]
 }
 
-/// The longest end of a text that fits.
+/// The longest end of a text within `columns`.
 fn tail(text: &str, columns: usize) -> &str {
     let mut left = columns;
     let last_out = text.char_indices().rev().find(|&(_, c)| {
@@ -90,7 +90,7 @@ enum Kind {
     /// `::`
     Path,
     Comma,
-    /// A word, or several that belong together.
+    /// A word, or several connected ones.
     Word,
     /// `operator` with its sign.
     Operator,
@@ -106,7 +106,7 @@ struct Token<'n> {
     kind: Kind,
 }
 
-/// Splits a name into tokens, and finds the brackets that belong together.
+/// Splits a name into tokens, and pairs the brackets.
 #[derive(Debug)]
 struct Tokens<'n> {
     rest: &'n str,
@@ -158,7 +158,7 @@ impl<'n> Tokens<'n> {
         Kind::Close { n }
     }
 
-    /// The kind and the length of what comes next.
+    /// Returns the kind and the length of the next token.
     fn kind(&mut self) -> Option<(Kind, usize)> {
         let rest = self.rest;
         let first = rest.chars().next()?;

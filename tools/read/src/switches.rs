@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::warning::{Warning, Warnings};
 
-/// The most context switches that are read: a GiB.
+/// The maximum number of context switches: a GiB.
 const MAX_SWITCHES: usize = 1 << 27;
 
 /// The context switches of all tasks, 8 bytes each.
@@ -35,7 +35,7 @@ impl Switch {
     const EVENTS: [u64; 3] = [SCHED_OUT, SCHED_OUT_PREEMPTED, SCHED_IN];
     const EVENT_BITS: u32 = 2;
 
-    /// `None` for times that no clock shows.
+    /// `None` for times beyond any clock.
     fn new(perf::Switch { time_ns, kind, .. }: perf::Switch) -> Option<Self> {
         let event = match kind {
             SwitchKind::Out => 0,

@@ -1,4 +1,4 @@
-//! The functions whose entries are missing, identified by their exits.
+//! Functions without recorded entries, identified by their exits.
 
 use std::collections::VecDeque;
 

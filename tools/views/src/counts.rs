@@ -16,7 +16,7 @@ use crate::walk::walk;
 pub struct Count {
     /// The number of calls, in all tasks.
     pub calls: u64,
-    /// The greatest number of functions that were open in a call, itself included.
+    /// The maximum number of functions open in a call, itself included.
     pub depth: u64,
 }
 

@@ -30,7 +30,7 @@ const MANY_CALLS: u64 = 100_000;
 /// A function with a smaller part of all calls makes no large difference, in tenths of a percent.
 const LARGE_PART: u64 = 100;
 
-/// So many ways of ending are told, and so many processes named for each.
+/// The maximum number of shown kinds of ends, and of named processes for each.
 const MAX_ENDS: usize = 5;
 const MAX_PROCESSES: usize = 5;
 
@@ -95,7 +95,8 @@ impl<'a> Overview<'a> {
         Self { report, path, functions, names, ends: by_end, n_processes: pids.len(), frequent }
     }
 
-    /// Writes it. Returns true if that is more than times and ends of processes. `quoted` makes a text a word for a shell.
+    /// Writes it. Returns true if it has more than times and ends of processes. `quoted` makes a text a word for a
+    /// shell.
     ///
     /// # Errors
     ///
