@@ -188,7 +188,7 @@ pub(crate) fn switch() -> &'static Switch {
 ///
 /// # Safety
 ///
-/// That of [`initialize`].
+/// The contract of [`initialize`].
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub(crate) unsafe fn forked(args: Option<&InitArgs>) -> u32 {
     // SAFETY: by this function's contract.

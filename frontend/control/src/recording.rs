@@ -117,7 +117,7 @@ pub trait Recording: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`ask`](Self::ask).
+    /// The errors of [`ask`](Self::ask).
     fn functions(&self, pid: u32) -> Result<Vec<Function>, String>;
 
     /// Returns the calls of a process, or of all, as text: with `goes_on` all calls from now on, otherwise those in
@@ -125,14 +125,14 @@ pub trait Recording: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`ask`](Self::ask).
+    /// The errors of [`ask`](Self::ask).
     fn pipe(&self, pid: Option<u32>, goes_on: bool) -> Result<Text, String>;
 
     /// Returns the records of a process, or of all, as a stream for a receiver, from the beginning of the recording.
     ///
     /// # Errors
     ///
-    /// Those of [`ask`](Self::ask); the records are not written while the program runs.
+    /// The errors of [`ask`](Self::ask); the records are not written while the program runs.
     fn stream(&self, pid: Option<u32>) -> Result<Text, String>;
 
     /// Marks the present moment in the trace of a process with a text.
@@ -153,7 +153,7 @@ pub trait Recording: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`ask`](Self::ask).
+    /// The errors of [`ask`](Self::ask).
     fn stop(&self, pid: u32) -> Result<String, String>;
 
     /// Returns the events on which dumps are made.

@@ -132,7 +132,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn begin(at: Place<'_>, recording: Arc<dyn Recording>) -> io::Result<Self> {
         Self::listen(recording, || Listener::new(at))
     }

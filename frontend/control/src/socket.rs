@@ -44,7 +44,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn new(place: Place<'_>) -> io::Result<Self> {
         let in_folder = |folder: PathBuf| {
             let folder = own_folder(folder)?;
@@ -72,7 +72,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn wait(&self) -> io::Result<()> {
         let mut waited = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         poll(&mut waited, PollTimeout::NONE).map(drop).map_err(io::Error::from)
@@ -82,7 +82,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Those of the system; no client has connected.
+    /// The errors of the system; no client has connected.
     pub fn accept(&self) -> io::Result<Peer> {
         let (stream, _) = self.socket.accept()?;
         let user = user_of(&stream)?;

@@ -1,6 +1,6 @@
 //! The files of a trace without personal facts: command line, host, folders, texts of values and marks.
 //!
-//! Not here: which files a trace has, and who writes them (`rftrace_export::anonymous`).
+//! Not here: the files of a trace, and their writer (`rftrace_export::anonymous`).
 
 use alloc::borrow::{Cow, ToOwned};
 use alloc::collections::{BTreeMap, BTreeSet};

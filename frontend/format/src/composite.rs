@@ -22,9 +22,9 @@ const COMPOSITE: u16 = 1 << 15;
 const ON_STACK: u16 = 1;
 /// It has none.
 const GATHERED: u16 = 3;
-/// Where its number of words begins, less 1.
+/// The number of bits below the number of words, less 1.
 const WORDS_SHIFT: u32 = 8;
-/// Where its number of parts begins.
+/// The number of bits below the number of parts.
 const PARTS_SHIFT: u32 = 12;
 /// Arguments that are in registers.
 const N_REGISTERS: u8 = 6;

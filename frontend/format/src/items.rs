@@ -134,7 +134,7 @@ impl<'a> Value<'a> {
     pub fn text(&self, names: &impl Names) -> String {
         /// The numbers from which on those without a form are shown in hexadecimal.
         const LARGE: u64 = 100_000;
-        /// Where small negative numbers of 32 bits lie.
+        /// The range of small negative numbers of 32 bits.
         const NEGATIVE: core::ops::RangeInclusive<u64> = 0xffff_0001..=0xffff_ffff;
 
         let Some(bytes) = self.bytes.as_deref() else { return "NULL".to_owned() };

@@ -1,6 +1,6 @@
 //! Durations and sizes as people write them: a number and its unit. A number alone is an error, as nobody knows what it counts.
 //!
-//! Not here: how they are shown.
+//! Not here: their display.
 
 use alloc::format;
 use alloc::string::String;

@@ -92,7 +92,7 @@ impl Owned {
     ///
     /// # Errors
     ///
-    /// Those of [`take`](Self::take); or the older trace cannot be moved.
+    /// The errors of [`take`](Self::take); or the older trace cannot be moved.
     pub fn take_anew(path: &Path) -> Result<Self> {
         let owned = Self::take(path)?;
         if Contents::of(path)? == Contents::Nothing {
@@ -139,7 +139,7 @@ impl Owned {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn create(&self, name: impl AsRef<Path>) -> Result<File> {
         create(&self.path.join(name))
     }
@@ -148,7 +148,7 @@ impl Owned {
     ///
     /// # Errors
     ///
-    /// Those of the system, and of `fill`.
+    /// The errors of the system, and of `fill`.
     pub fn replace(&self, name: &str, fill: impl FnOnce(&mut io::BufWriter<File>) -> Result<()>) -> Result<()> {
         let new = self.path.join(NEW);
         let written = create(&new).and_then(|file| {
@@ -167,7 +167,7 @@ impl Owned {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn clear(&self) -> Result<()> {
         if !tells_of_trace(&self.path, INFO) {
             return Ok(());
@@ -274,7 +274,7 @@ pub fn admit(path: &Path) -> Result<()> {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn reserve(path: &Path) -> Result<()> {
     const ROOM: usize = 4096;
 
@@ -285,7 +285,7 @@ pub fn reserve(path: &Path) -> Result<()> {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn fill(path: &Path, text: &str) -> Result<()> {
     let mut file = for_this_user().create(true).truncate(false).open(path)?;
     io::Write::write_all(&mut file, text.as_bytes())
@@ -310,7 +310,7 @@ pub fn older(dir: &Path) -> PathBuf {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn create(path: &Path) -> Result<File> {
     for_this_user().create(true).truncate(true).open(path)
 }
@@ -328,7 +328,7 @@ pub fn create_new(path: &Path) -> Result<File> {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn append(path: &Path) -> Result<File> {
     for_this_user().append(true).create(true).open(path)
 }
@@ -345,7 +345,7 @@ fn for_this_user() -> OpenOptions {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     create(path).and_then(|mut file| io::Write::write_all(&mut file, bytes.as_ref()))
 }
@@ -377,7 +377,7 @@ pub fn create_output(path: &Path, sources: &[&Path]) -> Result<File> {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn remove_at_once(folder: &Path) -> Result<()> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let removed = folder.with_file_name(format!("{REMOVED}{}", name.trim_start_matches('.')));

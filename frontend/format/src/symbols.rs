@@ -271,10 +271,10 @@ pub enum SourcePart<'a> {
     Other,
 }
 
-/// How a line begins that tells of a [layout](SourcePart::Layout): for uftrace it is a comment.
+/// The beginning of a line with a [layout](SourcePart::Layout): for uftrace it is a comment.
 const LAYOUT: &str = "# layout ";
 
-/// How a line begins that tells of an [inlined function](SourcePart::Inlined): the same.
+/// The beginning of a line with an [inlined function](SourcePart::Inlined): the same.
 const INLINED: &str = "# inlined ";
 
 /// The maximum number of inlined functions listed for one function.

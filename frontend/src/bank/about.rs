@@ -106,7 +106,7 @@ impl About {
     ///
     /// # Errors
     ///
-    /// Those of the system; the file is damaged, or of another version.
+    /// The errors of the system; the file is damaged, or of another version.
     pub fn read(spool: &Path) -> io::Result<Self> {
         let file = about_file(spool);
         let look = || {
@@ -180,7 +180,7 @@ impl Collected {
     ///
     /// # Errors
     ///
-    /// Those of [`About::read`] and [`About::collected`].
+    /// The errors of [`About::read`] and [`About::collected`].
     pub fn read(spool: &Path, extent: Extent) -> io::Result<Self> {
         About::read(spool)?.collected(spool, extent)
     }

@@ -129,7 +129,7 @@ impl Bank {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_for_requests(banks: &Passed) -> io::Result<&'static Self> {
         Self::of_file(&banks.open(&writable())?, banks.clone(), true, 1)
     }
@@ -147,7 +147,7 @@ impl Bank {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_alone(path: &Path) -> io::Result<&'static Self> {
         let file = writable().open(path)?;
         Self::of_file(&file, Passed::at(path.to_owned(), &file)?, false, TRIES)
@@ -288,7 +288,7 @@ impl Bank {
     ///
     /// # Errors
     ///
-    /// Those of [`leave`](Self::leave).
+    /// The errors of [`leave`](Self::leave).
     pub fn leave_to_next(&self) -> io::Result<()> {
         self.leave()?;
         LEFT.leave(self.start, self.room);

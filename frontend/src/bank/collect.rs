@@ -168,7 +168,7 @@ impl Banks {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn new(file: File, folder: &Path, options: Options) -> io::Result<Self> {
         let layout = Layout { n_slots: options.n_slots, buffer_bytes: options.buffer_bytes };
         file.set_len(layout.file_bytes() as u64)?;
@@ -220,7 +220,7 @@ impl Banks {
     ///
     /// # Errors
     ///
-    /// Those of the system: the file was made without permission to seal it.
+    /// The errors of the system: the file was made without permission to seal it.
     pub fn seal(&self) -> io::Result<()> {
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: takes no pointer.

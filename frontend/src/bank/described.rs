@@ -72,7 +72,7 @@ impl Described {
     ///
     /// # Errors
     ///
-    /// Those of the system; the file is of another kind.
+    /// The errors of the system; the file is of another kind.
     pub fn open(file: &File) -> io::Result<Self> {
         let n_bytes = usize::try_from(file.metadata()?.len()).unwrap_or(0);
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "it holds no bank of this version of rftrace");

@@ -117,7 +117,7 @@ impl Live {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn new(file: File, buffer_bytes: usize, patience: Duration) -> io::Result<Self> {
         let options = Options { buffer_bytes, n_slots: 1, patience, most_bytes: 0, is_ring: false, dumped_bytes: 0 };
         // Nothing is written there.

@@ -72,7 +72,7 @@ impl Symbols {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn received(folder: &Path) -> io::Result<Self> {
         let mut received = HashMap::new();
         for entry in fs::read_dir(folder)? {
@@ -259,7 +259,7 @@ impl Collected {
     ///
     /// # Errors
     ///
-    /// Those of `tell`, which gets each file as a whole.
+    /// The errors of `tell`, which gets each file as a whole.
     pub fn tell_symbols<E>(
         &self,
         symbols: &mut Symbols,
@@ -290,7 +290,7 @@ impl Collected {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn discard(self) -> io::Result<()> {
         // The spool first: without it nobody looks for the rest, and a process that is killed here leaves no half of a recording.
         let beside = self.tail.is_none().then(|| about_file(&self.spool));

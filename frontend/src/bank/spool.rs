@@ -169,7 +169,7 @@ pub(crate) fn facts_folder(spool: &Path) -> PathBuf {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn spools(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -72,7 +72,7 @@ impl Tracer {
     ///
     /// # Errors
     ///
-    /// Those of [`save_with`](Self::save_with). An incomplete dump is removed.
+    /// The errors of [`save_with`](Self::save_with). An incomplete dump is removed.
     #[inline(always)]
     pub fn dump(&self, reason: &str) -> Result<Saved, Error> {
         self.dump_to(&self.directory, reason)
@@ -82,7 +82,7 @@ impl Tracer {
     ///
     /// # Errors
     ///
-    /// Those of [`dump`](Self::dump).
+    /// The errors of [`dump`](Self::dump).
     #[inline(always)]
     pub fn dump_to(&self, directory: &Path, reason: &str) -> Result<Saved, Error> {
         backend::unrecorded_as(|thread| self.make_dump(directory, reason, thread))

@@ -59,7 +59,7 @@ pub fn make_snapshots_anonymous(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(changed)
 }
 
-/// Makes an anonymous trace of the one in `from`, in an empty directory. What stays as it is becomes a link.
+/// Makes an anonymous trace of the one in `from`, in an empty directory. Unchanged files become links.
 ///
 /// # Errors
 ///
@@ -102,7 +102,7 @@ fn names_in(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What a file becomes.
+/// The treatment of a file.
 enum Fate {
     Changed,
     Same,
@@ -113,7 +113,7 @@ enum Fate {
 /// The trace with personal facts.
 struct Source<'a> {
     dir: &'a Path,
-    /// What is written in place of its `info`.
+    /// The text in place of its `info`.
     info: Vec<u8>,
     names: Anonymous,
     /// If it has values.

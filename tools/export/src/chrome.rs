@@ -19,7 +19,7 @@ pub struct Chrome<W> {
     /// Memory for a line.
     line: Vec<u8>,
     n_events: u64,
-    /// Where functions are in the source.
+    /// The source lines of functions.
     sources: HashMap<String, Arc<str>>,
 }
 

@@ -44,7 +44,7 @@ struct Node {
     self_ns: u64,
 }
 
-/// Where a track is.
+/// The state of a track.
 #[derive(Debug, Clone, Copy)]
 struct State {
     /// The node of an empty stack.

@@ -45,7 +45,7 @@ pub struct Perfetto<W> {
     counters: HashMap<(u32, String), u64>,
     /// The names of all sequences.
     names: HashSet<Arc<str>>,
-    /// Where functions are in the source, by their names.
+    /// The source lines of functions, by their names.
     sources: HashMap<String, Source>,
     n_uuids: u64,
 }

@@ -53,7 +53,7 @@ pub fn export(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> Re
 ///
 /// # Errors
 ///
-/// Those of [`export`] and of `more`.
+/// The errors of [`export`] and of `more`.
 pub fn export_with(
     trace: &Trace,
     options: &ExportOptions,
@@ -123,7 +123,7 @@ fn export_tasks(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> 
 pub(crate) struct Function {
     pub(crate) addr: u64,
     seen_ns: u64,
-    /// Where its values are in the task's file; 0 for none.
+    /// The offset of its values in the task's file; 0 for none.
     payload_at: u64,
 }
 
@@ -214,7 +214,7 @@ struct Walk<'t, 'e> {
     is_within: bool,
     /// The open functions; `None` for those identified by no record.
     open: Vec<Option<Function>>,
-    /// Why the task has no processor, if it has none.
+    /// The reason for the task's present time without a processor, if any.
     off_cpu: Option<OffCpu>,
     assumed: AssumedFunctions<'t>,
 }

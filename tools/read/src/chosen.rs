@@ -68,7 +68,7 @@ pub(crate) trait Names {
 struct Frame {
     /// `None`: its entry is not among the records.
     addr: Option<u64>,
-    /// As it came, or when it was found to be open.
+    /// The time of its entry, or of its discovery as an open function.
     entered_ns: u64,
     /// Functions in it may be shown.
     is_in: bool,
@@ -81,7 +81,7 @@ struct Frame {
     waits_at: Option<usize>,
 }
 
-/// Which lists of a choice have a function.
+/// The lists of a choice with a function.
 #[derive(Debug, Clone, Copy, Default)]
 struct Listed {
     below: bool,
@@ -185,7 +185,7 @@ impl Chooser {
         !self.waiting.is_empty() || !self.chosen.is_empty()
     }
 
-    /// How many functions and records it holds.
+    /// Returns the number of functions and records in memory.
     pub(crate) fn n_held(&self) -> usize {
         self.open.len() + self.waiting.len() + self.chosen.len()
     }
@@ -335,7 +335,7 @@ impl Chooser {
         Some(frame)
     }
 
-    /// So many functions are open, whatever was known.
+    /// Sets the number of open functions, in spite of earlier knowledge.
     fn assume(&mut self, n_open: usize, time_ns: u64) {
         while self.open.len() > n_open {
             self.pop(time_ns);

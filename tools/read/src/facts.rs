@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::trace::Trace;
 
-/// The most bytes of `clock.txt`, and of `record.txt`.
+/// The maximum size of `clock.txt`, and of `record.txt`, in bytes.
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// Reads the `clock.txt` of the trace in `dir`; `None` if there is none.

@@ -22,7 +22,7 @@ pub fn open(path: &Path) -> Result<File> {
 ///
 /// # Errors
 ///
-/// Those of [`open`], and [`Error::Malformed`] for a longer file.
+/// The errors of [`open`], and [`Error::Malformed`] for a longer file.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes);
@@ -38,7 +38,7 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// Those of [`open`].
+/// The errors of [`open`].
 pub fn begins_with(path: &Path, bytes: &[u8]) -> Result<bool> {
     let mut start = Vec::new();
     let read = open(path)?.take(bytes.len() as u64).read_to_end(&mut start);

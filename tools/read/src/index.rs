@@ -31,14 +31,15 @@ const MAGIC: &[u8; 16] = b"rftrace-index\0\0\x01";
 /// The maximum number of blocks of a task: 10^8 records make 24 000, read in a millisecond.
 pub(crate) const MAX_PLACES: usize = 4096;
 
-/// The most functions, open functions of all places, and functions entered in all blocks. What comes when there are as many is one block.
+/// The maximum number of functions, of open functions of all places, and of functions entered in all blocks. The rest
+/// of the records is one block.
 pub(crate) const MAX_FUNCTIONS: usize = 1 << 18;
 pub(crate) const MAX_FRAMES: usize = 1 << 21;
 pub(crate) const MAX_ENTERED: usize = 1 << 22;
 
 const PLACE_BYTES: usize = 8 + RECORD_BYTES + 8 + 8 * N_FLAWS + 4 * 4;
 
-/// How many kinds of flaws a task's records may have.
+/// The number of kinds of flaws in a task's records.
 pub(crate) const N_FLAWS: usize = 4;
 
 /// An open function: its address, if its entry is among the records, and the time of its entry.
@@ -65,7 +66,7 @@ pub(crate) struct TaskIndex {
 /// The beginning of a block, and the block's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Where in the file.
+    /// The offset in the file.
     pub(crate) position: u64,
     /// The record at this place.
     pub(crate) first: [u8; RECORD_BYTES],
@@ -247,7 +248,7 @@ impl<'b> Input<'b> {
         Some(u64::from_le_bytes(*self.bytes(8)?.first_chunk()?))
     }
 
-    /// So many of this size, if they are there and no more than may be.
+    /// Returns `count` if so many items of this size are present, and no more than `most`.
     fn has(&self, count: usize, bytes: usize, most: usize) -> Option<usize> {
         (count <= most && count * bytes <= self.0.len()).then_some(count)
     }

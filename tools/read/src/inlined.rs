@@ -17,7 +17,7 @@ pub fn is_inlined(open: u64, addr: u64, same_function: impl FnOnce(u64, u64) -> 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Folding {
     open: Vec<Frame>,
-    /// Of all frames.
+    /// The number of folded calls of all frames.
     n_folded: u64,
 }
 
@@ -33,7 +33,7 @@ impl Folding {
     const MAX_DEPTH: usize = 1 << 19;
     const MAX_SEARCH: usize = 1024;
 
-    /// How many functions it holds.
+    /// Returns the number of functions in memory.
     pub(crate) fn n_held(&self) -> usize {
         self.open.len()
     }

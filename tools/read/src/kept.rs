@@ -172,7 +172,7 @@ impl Trace {
 #[derive(Debug)]
 pub struct KeptFile {
     file: File,
-    /// Where it is, until it is whole.
+    /// Its path until it is complete.
     path: Option<PathBuf>,
     /// The cache folder, if the file is there. Its oldest files make room.
     cache: Option<PathBuf>,
@@ -218,7 +218,7 @@ pub(crate) fn state(file: &Metadata) -> [u64; 2] {
     [file.len(), modified.map_or(0, |since| since.as_nanos() as u64)]
 }
 
-/// Of a trace's files of some kinds.
+/// Returns the states of a trace's files of some kinds.
 fn states(dir: &Path, is_one: impl Fn(TraceFile) -> bool) -> Vec<(String, [u64; 2])> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -259,7 +259,7 @@ pub(crate) fn keep(own: &Path, cached: Option<&Path>, bytes: &[u8]) {
     prune(cache, MAX_CACHE_BYTES);
 }
 
-/// Begins a file anew. What is there may be a link to elsewhere: it goes.
+/// Creates a file. An existing one may be a link to elsewhere, so it is removed first.
 fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -55,7 +55,7 @@ impl KernelRecords {
         Ok((records, names))
     }
 
-    /// Those of a task.
+    /// The records of a task.
     pub(crate) fn of_task(&self, tid: u32) -> &[[u8; RECORD_BYTES]] {
         self.of_task.get(&tid).map(Vec::as_slice).unwrap_or_default()
     }
@@ -164,7 +164,7 @@ impl<'t> InKernel<'t> {
         self.left = &[];
     }
 
-    /// When the next record is.
+    /// The time of the next record.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         self.left.first().map(time_ns)
     }

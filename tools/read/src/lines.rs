@@ -32,7 +32,7 @@ impl Lines {
     ///
     /// # Errors
     ///
-    /// Those of [`files::open`].
+    /// The errors of [`files::open`].
     pub fn open(path: &Path) -> Result<Self> {
         Ok(Self::new(path, Box::new(BufReader::with_capacity(64 * 1024, files::open(path)?))))
     }

@@ -19,7 +19,7 @@ pub struct Mapping {
     pub build_id: Option<String>,
 }
 
-/// The most modules of all programs of a trace: ten thousand programs with hundreds of libraries each.
+/// The maximum number of modules of all programs of a trace: ten thousand programs with hundreds of libraries each.
 const MAX_MODULES: usize = 1 << 22;
 
 /// Reads a map file. Consecutive lines of one path are one module; mappings without a file (`[stack]`, …) are left out.

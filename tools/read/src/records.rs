@@ -307,12 +307,12 @@ impl<'t> Records<'t> {
         (self.chooser, self.seeker) = (None, None);
     }
 
-    /// Where the reader is in the file.
+    /// The reader's offset in the file.
     pub(crate) fn position(&self) -> u64 {
         self.file.position()
     }
 
-    /// How many records of the file were read.
+    /// The number of records read from the file.
     #[cfg(test)]
     pub(crate) fn n_read(&self) -> u64 {
         self.n_read

@@ -111,14 +111,14 @@ impl Session {
         module.symbols.find(addr - module.start)
     }
 
-    /// Where the function around `addr` at `time_ns` is in the source.
+    /// Returns the source line of the function around `addr` at `time_ns`.
     pub(crate) fn source(&self, time_ns: u64, addr: u64) -> Option<SourcePlace<'_>> {
         let module = self.module(time_ns, addr)?;
         let symbol = module.symbols.find(addr - module.start)?;
         module.sources.as_ref()?.find(symbol.addr)
     }
 
-    /// Which values the calls of the function around `addr` at `time_ns` have, or its returns.
+    /// Returns the specs of values for the calls, or the returns, of the function around `addr` at `time_ns`.
     pub(crate) fn values(&self, time_ns: u64, addr: u64, is_result: bool) -> Option<&[ValueSpec]> {
         let module = self.module(time_ns, addr)?;
         let table = module.values.as_ref()?;
@@ -205,7 +205,7 @@ pub struct SymbolFiles {
 }
 
 impl SymbolFiles {
-    /// Those of the trace in `dir`. Each file is read when a name of its module is asked for.
+    /// The symbols of the trace in `dir`. Each file is read for the first name of its module.
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), loader: SymbolLoader::new(Demangle::Simple) }
     }
@@ -224,7 +224,7 @@ impl SymbolFiles {
 pub(crate) struct SymbolLoader {
     loaded: HashMap<(String, Option<String>), Arc<SymbolTable>>,
     demangle: Demangle,
-    /// By the file's name: modules of different folders look for the same one.
+    /// By the file's name, as modules of different folders may share one.
     files: HashMap<String, Arc<SymbolTable>>,
     n_modules: usize,
     n_symbols: usize,
@@ -236,7 +236,7 @@ impl SymbolLoader {
         Self { demangle, ..Self::default() }
     }
 
-    /// How many of the modules have names of C++ or Rust, and no mangled ones.
+    /// Returns the number of modules with names of C++ or Rust, and without mangled ones.
     pub(crate) fn n_without_mangled_names(&self) -> u64 {
         let lacks = |table: &&Arc<SymbolTable>| !table.has_mangled_names && table.has_paths();
         self.loaded.values().filter(lacks).count() as u64
@@ -279,7 +279,7 @@ pub(crate) struct SourceLoader<'t, F> {
     dir: &'t Path,
     others: F,
     loaded: HashMap<(String, Option<String>), Arc<SourceTable>>,
-    /// By the file's name: modules of different folders look for the same one.
+    /// By the file's name, as modules of different folders may share one.
     files: HashMap<String, Option<Arc<SourceTable>>>,
     n_places: usize,
     takes_all: bool,

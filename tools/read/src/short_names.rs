@@ -83,7 +83,7 @@ enum Kind {
         bracket: Bracket,
         is_arguments: bool,
     },
-    /// So many groups end; of all but the last the end is missing.
+    /// The end of several groups; all but the last lack their own brackets.
     Close {
         n: usize,
     },
@@ -111,7 +111,7 @@ struct Token<'n> {
 struct Tokens<'n> {
     rest: &'n str,
     open: Vec<Bracket>,
-    /// How many of each bracket are open.
+    /// The number of open brackets of each kind.
     n_open: [usize; 4],
     /// True if arguments may come next.
     takes_arguments: bool,
@@ -364,9 +364,9 @@ fn alias(path: &str) -> Option<String> {
 #[derive(Debug, Clone, Copy)]
 struct Item<'n> {
     token: Token<'n>,
-    /// How many lists of arguments are around it.
+    /// The number of argument lists around it.
     depth: usize,
-    /// How many groups of any kind are around it.
+    /// The number of groups of any kind around it.
     nesting: usize,
     /// The columns within a list of arguments, with and without the inner lists.
     inner: usize,
@@ -679,7 +679,7 @@ mod tests {
         check(20, &[(name, "a::b::<…>::call")]);
     }
 
-    /// As demanglers print them, with parameters too.
+    /// Names in the form of demanglers, with parameters too.
     #[test]
     fn names_of_cpp() {
         check(
@@ -782,7 +782,7 @@ mod tests {
         }
     }
 
-    /// As many brackets as a name may have, and more.
+    /// The maximum number of brackets in a name, and more.
     #[test]
     fn deep_names_take_no_longer() {
         for piece in ["a<", "<a", "a::(", "std::map<a,", "operator<", "[abi:a", "::h0", "(a<b)", "<impl ", "a>"] {

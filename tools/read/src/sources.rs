@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::lines::Lines;
 use crate::warning::{Warning, Warnings};
 
-/// The most places of all modules of a trace.
+/// The maximum number of places of all modules of a trace.
 const MAX_PLACES: usize = 1 << 23;
 
 /// The longest path in bytes; longer ones are cut.
@@ -55,9 +55,9 @@ pub(crate) struct SourceTable {
     pub(crate) head: Head,
     places: Vec<Place>,
     paths: Vec<Box<str>>,
-    /// Of all places, in the order of the file.
+    /// The inlined functions of all places, in the order of the file.
     inlined: Vec<Box<str>>,
-    /// By address; of a function may be several.
+    /// By address; a function may have several.
     values: Vec<(u64, ValuePart)>,
     enumerations: Enumerations,
     layouts: Layouts,

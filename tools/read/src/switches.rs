@@ -26,7 +26,7 @@ pub(crate) struct Switches {
     n_switches: usize,
 }
 
-/// When a task got or lost its processor.
+/// A moment at which a task got or lost its processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Switch(u64);
 
@@ -85,7 +85,7 @@ impl Switches {
         self.of_task.is_empty()
     }
 
-    /// Those of a task.
+    /// The switches of a task.
     pub(crate) fn of_task(&self, tid: u32) -> &[Switch] {
         self.of_task.get(&tid).map(Vec::as_slice).unwrap_or_default()
     }

@@ -8,7 +8,7 @@ use crate::lines::Lines;
 use crate::made_names::is_made;
 use crate::warning::{Warning, Warnings};
 
-/// The most symbols of all modules of a trace.
+/// The maximum number of symbols of all modules of a trace.
 const MAX_SYMBOLS: usize = 1 << 23;
 
 /// The longest name in bytes; of longer ones the beginning is kept.
@@ -17,7 +17,7 @@ const MAX_NAME_BYTES: usize = 4096;
 /// A function, or whatever else has a name in a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Symbol {
-    /// Where it starts, relative to its module.
+    /// The address of its first byte, relative to its module.
     pub(crate) addr: u64,
     /// Its size in bytes, never 0.
     pub(crate) size: u64,

@@ -79,7 +79,7 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// Those of [`Trace::open`].
+    /// The errors of [`Trace::open`].
     pub fn open_named(dir: &Path, demangle: Demangle) -> Result<Self> {
         let info = info::read(&dir.join(INFO))?;
         let mut warnings = Warnings::default();
@@ -383,7 +383,7 @@ impl Trace {
         a == b || symbol(a).is_some_and(|symbol_a| symbol(b) == Some(symbol_a))
     }
 
-    /// True if a function may lie at `addr`. Where no module is known, it may lie anywhere.
+    /// Returns true if a function may lie at `addr`: anywhere, if no module is known.
     pub(crate) fn may_be_code(&self, task: &Task, addr: u64) -> bool {
         let mut sessions = task.sessions.iter().filter_map(|&(_, idx)| self.sessions.get(idx)).peekable();
         sessions.peek().is_none() || sessions.any(|session| session.is_empty() || session.is_code(addr))
@@ -394,7 +394,7 @@ impl Trace {
         !self.switches.is_empty()
     }
 
-    /// When a task got and lost processors.
+    /// Returns the times at which a task got and lost processors.
     pub(crate) fn switches(&self, task: &Task) -> &[Switch] {
         self.switches.of_task(task.tid)
     }

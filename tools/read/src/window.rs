@@ -17,12 +17,12 @@ const WINDOW_BYTES: std::ops::RangeInclusive<usize> = 1024..=64 * 1024;
 pub(crate) struct Window {
     path: PathBuf,
     bytes: Vec<u8>,
-    /// Where in `bytes` the reader is.
+    /// The reader's place in `bytes`.
     pos: usize,
-    /// Where in the file `bytes` ends.
+    /// The offset in the file of the end of `bytes`.
     end: u64,
     is_at_end: bool,
-    /// How much is read at once.
+    /// The number of bytes of one read.
     size: usize,
 }
 
@@ -57,7 +57,7 @@ impl Window {
         Ok(())
     }
 
-    /// Where in the file they are.
+    /// Their offset in the file.
     pub(crate) fn position(&self) -> u64 {
         self.end - self.rest().len() as u64
     }

@@ -7,7 +7,7 @@ use rftrace_read::{Error, Result, Task, Trace};
 use crate::stack::Step;
 use crate::walk::walk;
 
-/// How many of them get a name; a broken file may claim any number.
+/// The maximum number of named ones; a broken file may claim any number.
 const MAX: usize = 1 << 20;
 
 /// A reader of a task's functions without recorded entries, in the order of the task's [`Step::Assume`]s.

@@ -12,21 +12,21 @@ use crate::keys::Keys;
 use crate::stack::{CallStack, Frame, Step};
 use crate::stats::TaskStats;
 
-/// So many bytes of records take seconds to read.
+/// Bytes of records that take seconds to read.
 pub(crate) const LONG_BYTES: u64 = 256 << 20;
 
-/// When there are blocks, how large they are, and how many.
+/// The conditions for blocks, their size, and their number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// Traces with fewer bytes of records are read as quickly without.
     pub(crate) min_bytes: u64,
     /// They are made when so many would be read without.
     pub(crate) min_making_bytes: u64,
-    /// The most blocks of a task: with so many one has a hundredth of a second of work in 10^8 records.
+    /// The maximum number of blocks of a task: each then has a hundredth of a second of work in 10^8 records.
     pub(crate) max_blocks: u64,
-    /// The least bytes of records in a block.
+    /// The minimum bytes of records in a block.
     pub(crate) min_block_bytes: u64,
-    /// The most bytes of all blocks' sums. Where there would be more, blocks become larger.
+    /// The maximum bytes of all blocks' sums. Beyond it, blocks become larger.
     pub(crate) max_bytes: u64,
 }
 

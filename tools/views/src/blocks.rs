@@ -19,7 +19,7 @@ use crate::keys::Keys;
 use crate::rows::CallTimes;
 use crate::stack::{EndedCall, Frame};
 
-/// So many blocks, one behind the other, have sums of all of them too.
+/// The number of consecutive blocks with common sums.
 const GROUP: usize = 16;
 
 /// The maximum size of a directory in bytes.
@@ -39,7 +39,7 @@ pub(crate) struct Directory {
     pub(crate) keys: Keys,
     /// True if there are the times of single calls.
     pub(crate) has_times: bool,
-    /// By their numbers.
+    /// By the tasks' numbers.
     pub(crate) tasks: BTreeMap<u32, TaskBlocks>,
 }
 
@@ -61,7 +61,7 @@ impl Default for Stored {
     }
 }
 
-/// Where a block or group is: how much is before, how long it is, and its checksum.
+/// The place of a block or group: its offset, its length, and its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Extent {
     before: u64,
@@ -69,7 +69,7 @@ pub(crate) struct Extent {
     checksum: u64,
 }
 
-/// Those of a task.
+/// The blocks of a task.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TaskBlocks {
     /// Its functions or ways, by the common numbers; blocks have numbers of these.
@@ -83,11 +83,11 @@ pub(crate) struct TaskBlocks {
     pub(crate) groups: Vec<Extent>,
 }
 
-/// Where a block begins or ends.
+/// The beginning or end of a block.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Edge {
     pub(crate) mark: Mark,
-    /// Why and since when the task has no processor, if it has none.
+    /// The kind and the beginning of the task's present time without a processor, if any.
     pub(crate) off_cpu_since: Option<(OffCpu, u64)>,
     /// The number of functions open at the edge before that are still open here, unchanged.
     pub(crate) n_shared: usize,
@@ -101,7 +101,7 @@ pub(crate) struct Block {
     pub(crate) n_records: u64,
     pub(crate) n_calls: u64,
     pub(crate) nameless_calls: u64,
-    /// How long the task had no processor, if it got one again.
+    /// The task's time without a processor, up to its next start.
     pub(crate) off_cpu: Option<OffCpuTimes>,
     /// The sums of calls with beginning and end here, and of functions with entries only. In the order of their first
     /// occurrence.
@@ -127,9 +127,9 @@ pub(crate) struct BlockRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OuterCall {
     pub(crate) key: u32,
-    /// How many functions were open around it.
+    /// The number of functions open around it.
     pub(crate) depth: usize,
-    /// As it was when it ended.
+    /// The frame at its end.
     pub(crate) frame: Frame,
     pub(crate) end_ns: u64,
     /// It was not within another call of the function; always so of a way.
@@ -217,7 +217,7 @@ impl Blocks {
         (checksum(&bytes) == extent.checksum).then_some(bytes)
     }
 
-    /// Those of a task, if it has any.
+    /// Returns the blocks of a task, if it has any.
     pub(crate) fn of(&self, task: &Task) -> Option<&TaskBlocks> {
         self.directory.tasks.get(&task.tid()).filter(|task| task.edges.len() > 1)
     }
@@ -275,7 +275,7 @@ impl Edge {
     }
 }
 
-/// Those of so many blocks each, as far as there are so many.
+/// Returns groups of this number of blocks each, as far as there are enough.
 pub(crate) fn groups(
     blocks: &[Vec<u8>],
     n_keys: usize,
@@ -285,7 +285,7 @@ pub(crate) fn groups(
     blocks.chunks_exact(GROUP).map(|blocks| joined(blocks, n_keys, has_times, cost)).collect()
 }
 
-/// Those of several blocks, one behind the other.
+/// Returns the common sums of several consecutive blocks.
 pub(crate) fn joined(blocks: &[Vec<u8>], n_keys: usize, has_times: bool, cost: Option<CallCost>) -> Option<Vec<u8>> {
     let mut sum = Sum::new(n_keys, has_times, cost);
     for next in blocks {

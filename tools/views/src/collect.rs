@@ -22,10 +22,10 @@ pub(crate) const MAX_ROWS: usize = 1 << 20;
 /// The row of all functions beyond the maximum.
 pub(crate) const OTHERS: &str = "(other functions)";
 
-/// How many rows are found without a look at their names.
+/// The number of rows found without a look at their names.
 const N_RECENT: usize = 1024;
 
-/// Where the name of a function lies in the trace, and its row.
+/// The place of a function's name in the trace, and its row.
 #[derive(Debug, Clone, Copy, Default)]
 struct Recent {
     key: (usize, usize),

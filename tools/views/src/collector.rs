@@ -32,7 +32,7 @@ impl CallSums {
         Self { total_ns, self_ns, calls: 1, did_not_return: did_not_return.into(), costs }
     }
 
-    /// Those of a time without a processor.
+    /// Returns the sums of a time without a processor.
     pub(crate) fn of_off_cpu(ns: u64) -> Self {
         Self { total_ns: ns, self_ns: ns, calls: 1, ..Self::default() }
     }
@@ -51,7 +51,7 @@ impl CallSums {
     }
 }
 
-/// How long tasks had no processor, in nanoseconds, by the kind of these times.
+/// The times of tasks without a processor, in nanoseconds, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OffCpuTimes {
     pub(crate) waiting_ns: u64,
@@ -112,7 +112,7 @@ pub(crate) trait Collector<'t> {
     /// Closes the innermost open function. Returns its row, if it is known, and whether it is the only open one of that
     /// row.
     fn close(&mut self, calls: &mut TaskCalls<'_>, ended: &EndedCall) -> Option<(usize, bool)>;
-    /// Has no more than so many functions open.
+    /// Closes open functions down to this number.
     fn truncate(&mut self, calls: &mut TaskCalls<'_>, n_open: usize);
 
     /// Adds a call.

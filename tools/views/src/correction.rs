@@ -8,7 +8,7 @@
 //! measurement, or overlaps hooks with the calls of a short loop. The sums of a trace then limit it: all sums lose the
 //! same [share](Share) of it, so a function still takes as long as its parts.
 //!
-//! Not here: the measured overhead, which the recorder stores in the trace
+//! Not here: the measurement, by the recorder, with its result in the trace
 //! ([`Trace::correct_times`](rftrace_read::Trace)).
 
 use rftrace_read::CallCost;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::stack::{EndedCall, is_hooked};
 
-/// The least time of a call, in picoseconds, unless it was recorded shorter.
+/// The minimum time of a call, in picoseconds, unless a shorter one was recorded.
 const LEAST_CALL_PS: u64 = 1000;
 
 /// A function with fewer calls does not limit the overhead: clocks with long ticks say nothing about a few calls.
@@ -87,7 +87,7 @@ impl Cost {
         recorded_ns.saturating_sub(self.ps.saturating_add(500) / 1000).max(self.least_ns()).min(recorded_ns)
     }
 
-    /// So many calls take so long at the least.
+    /// The minimum time of these calls, in nanoseconds.
     fn least_ns(self) -> u64 {
         self.n_calls.saturating_mul(LEAST_CALL_PS) / 1000
     }

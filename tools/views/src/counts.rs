@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use crate::report::Report;
 
-    /// Of a trace in the folder of golden ones.
+    /// The counts of a trace in the folder of golden ones.
     fn counts(name: &str) -> (Counts, Report) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name);
         let trace = Trace::open_named(&folder, Demangle::Simple).unwrap();

@@ -21,10 +21,10 @@ use crate::table::Field;
 /// A difference of several runs counts if its probability by chance is less.
 const LEVEL: f64 = 0.05;
 
-/// So many functions of a path are in its label: the last ones.
+/// The number of functions of a path in its label: the last ones.
 const LABEL_DEPTH: usize = 6;
 
-/// So many functions are named in a line below the table.
+/// The number of functions named in a line below the table.
 const NAMED: usize = 10;
 
 /// A side of a comparison.
@@ -47,7 +47,7 @@ pub struct Difference {
     values: Vec<[Vec<u64>; 2]>,
     /// The keys in the order of the table.
     order: Vec<u32>,
-    /// Of the keys, calls with values.
+    /// Keys of calls with values.
     with_values: HashSet<u32>,
     /// The names of the table.
     names: ShownNames,
@@ -118,7 +118,7 @@ impl Difference {
         values.extend(self.fields.iter().map(|field| field.value(row, all_self_ns)));
     }
 
-    /// Has the functions shown by these names. Calls with values have full ones.
+    /// Sets the displayed names of functions. Calls with values have full ones.
     pub fn show_names(&mut self, mut names: ShownNames) {
         let functions = self.rows().filter(|row| !self.with_values.contains(&row.key));
         names.add_all(functions.map(Compared::name));

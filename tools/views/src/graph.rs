@@ -109,7 +109,7 @@ pub struct Graph {
     title: String,
     names: Vec<String>,
     shown_names: ShownNames,
-    /// Where these functions are in the source, as far as it is known; `None` if nobody has asked.
+    /// The source lines of these functions, as far as known; `None` without a request for them.
     sources: Option<HashMap<usize, String>>,
     /// The first one is the root.
     nodes: Vec<Node>,
@@ -459,7 +459,7 @@ struct Reader<'t> {
     tasks: &'t [Task],
     function: Option<&'t Pattern>,
     names: Names,
-    /// Where they are in the source, if it is asked for.
+    /// Their source lines, if requested.
     sources: Option<HashMap<usize, String>>,
     nodes: Vec<Node>,
     /// The overhead of recording in their times, if it is subtracted.

@@ -10,16 +10,16 @@ use rftrace_read::OffCpu;
 use crate::graph::Graph;
 use crate::words::tenths;
 
-/// The most lines.
+/// The maximum number of lines.
 const MAX_LINES: usize = 10;
 
-/// The most functions; several can share a line.
+/// The maximum number of functions; several can share a line.
 const MAX_STEPS: usize = 40;
 
 /// The minimum meaningful difference between two functions, in tenths of a percent of all time.
 const LEAST_DIFFERENCE: u64 = 5;
 
-/// What stands between the functions of a line.
+/// The text between the functions of a line.
 pub(crate) const CALLS: &str = " > ";
 
 /// A line of the hot path: a function, or a chain. Each function of a chain calls the next one as often as it is called,

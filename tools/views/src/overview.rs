@@ -18,7 +18,7 @@ use crate::report::Report;
 use crate::rows::{Row, is_function};
 use crate::words::{count, literal, percent, tenths};
 
-/// So many functions are listed.
+/// The number of listed functions.
 const MAX_FUNCTIONS: usize = 5;
 
 /// The columns of a chain of functions.
@@ -50,7 +50,7 @@ pub enum TableBelow {
 pub struct Overview<'a> {
     report: &'a Report,
     path: HotPath<'a>,
-    /// Those with most self time.
+    /// The functions with most self time.
     functions: Vec<&'a Row>,
     names: ShownNames,
     /// Processes with another end than status 0, by the status of `wait`; and the number of all processes.

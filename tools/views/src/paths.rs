@@ -16,7 +16,7 @@ use crate::ways::{MAX_WAYS, Ways};
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Paths {
     keys: Keys,
-    /// Those of each.
+    /// The sums of each way.
     sums: Vec<CallSums>,
     pub(crate) summary: Summary,
     /// There were more than there may be: then there are none here.

@@ -110,16 +110,16 @@ struct PlacedLine {
     /// The number of its task.
     task: usize,
     line: Line,
-    /// How many tasks were shown before its task was.
+    /// The number of tasks shown before its task.
     column: usize,
     /// The time since the task's previous line.
     delta_ns: Option<u64>,
 }
 
-/// Where a task's lines are.
+/// The place of a task's lines.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
-    /// How many tasks were shown before this one was, if it was.
+    /// The number of tasks shown before this one, if it was shown.
     column: Option<usize>,
     /// The time of its last line.
     last_ns: Option<u64>,

@@ -45,7 +45,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// Those of [`Report::read`].
+    /// The errors of [`Report::read`].
     pub fn read_spread(trace: &Trace) -> Result<Self> {
         Self::read_with(trace, &ReportOptions { spread: true, ..ReportOptions::default() })
     }
@@ -55,7 +55,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// Those of [`Report::read`].
+    /// The errors of [`Report::read`].
     pub fn read_with(trace: &Trace, options: &ReportOptions) -> Result<Self> {
         let Sums { rows, share, nameless_calls, off_cpu, mut summary, tasks } = sums::kept(trace, options)?;
         summary.nameless_calls = nameless_calls;

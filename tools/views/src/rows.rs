@@ -92,7 +92,7 @@ impl CallTimes {
         self.own.add(self_ns, costs.own);
     }
 
-    /// Has no more than this share of the overhead subtracted from means.
+    /// Limits the overhead subtracted from means to this share.
     pub(crate) fn limit(&mut self, share: Share) {
         self.total.limit(share);
         self.own.limit(share);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::correction::{Cost, Share};
 
-/// Of the bits of a duration so many are kept, for quantiles: they are right to one part in 32.
+/// The number of kept bits of a duration, for quantiles: they are right to one part in 32.
 const KEPT_BITS: u32 = 5;
 
 /// The durations of calls of one function.
@@ -61,7 +61,7 @@ impl Spread {
         self.lengths = merged;
     }
 
-    /// Has no more than this share of the overhead subtracted from the mean.
+    /// Limits the overhead subtracted from the mean to this share.
     pub(crate) fn limit(&mut self, share: Share) {
         self.cost = self.cost.limited(share);
     }

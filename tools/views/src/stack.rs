@@ -3,7 +3,7 @@
 use rftrace_read::{DID_NOT_RETURN, FIRST_KERNEL_ADDRESS, Kind, OffCpu, Record, SCHED_IN, Warning, Warnings, inlined};
 use serde::{Deserialize, Serialize};
 
-/// How far down the stack the function of an exit is searched for: uftrace's deepest stack.
+/// The maximum depth of the search for an exit's function: uftrace's deepest stack.
 const MAX_SEARCH: usize = 1024;
 
 /// The maximum number of open functions: no tracer records a deeper stack.
@@ -162,7 +162,7 @@ impl CallStack {
         &self.frames
     }
 
-    /// Why and since when the task has no processor, if it has none.
+    /// The kind and the beginning of the task's present time without a processor, if any.
     pub(crate) fn off_cpu_since(&self) -> Option<(OffCpu, u64)> {
         self.off_cpu_since
     }

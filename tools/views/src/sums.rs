@@ -39,7 +39,7 @@ pub(crate) struct Sums {
 ///
 /// # Errors
 ///
-/// Those of [`read`].
+/// The errors of [`read`].
 pub(crate) fn kept(trace: &Trace, options: &ReportOptions) -> Result<Sums> {
     // Rows by value are seldom asked for.
     if !options.by_value.is_empty() || !trace.keeps() {

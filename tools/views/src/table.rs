@@ -241,7 +241,7 @@ impl Report {
 
     /// Writes the calls open at the end, if there are any.
     fn write_open(&self, names: &ShownNames, out: &mut dyn Write) -> io::Result<()> {
-        /// So many functions are named.
+        /// The number of named functions.
         const MOST: usize = 10;
 
         let n_rows = self.open_rows().count();

@@ -43,7 +43,7 @@ pub fn walk<E: From<Error>>(
 ///
 /// # Errors
 ///
-/// Those of [`walk`].
+/// The errors of [`walk`].
 pub fn walk_until<E: From<Error>>(
     trace: &Trace,
     task: &Task,
@@ -57,7 +57,7 @@ pub fn walk_until<E: From<Error>>(
 ///
 /// # Errors
 ///
-/// Those of [`walk`].
+/// The errors of [`walk`].
 pub fn walk_with_records<E: From<Error>>(
     trace: &Trace,
     task: &Task,

@@ -14,19 +14,19 @@ use crate::stack::{EndedCall, Step};
 /// The maximum number of ways. Recursion with ever new ones could make any number of them.
 pub(crate) const MAX_WAYS: usize = 1 << 20;
 
-/// How many names are found without a look at them.
+/// The number of names found without a look at their text.
 const N_RECENT: usize = 1024;
 
 /// The ways of one or more tasks.
 pub(crate) struct Ways<'t> {
     trace: &'t Trace,
     pub(crate) keys: Keys,
-    /// Those of each.
+    /// The sums of each way.
     pub(crate) sums: Vec<CallSums>,
     /// The places and numbers of recently used names, each at a place by its address.
     recent: Vec<((usize, usize), u32)>,
     pub(crate) nameless_calls: u64,
-    /// There were more than there may be. What comes to those is not added.
+    /// True beyond the maximum number of ways. Further ways are not added.
     pub(crate) is_full: bool,
 }
 

@@ -13,7 +13,7 @@ const TICKS_BITS: u32 = 32;
 const BYTES_BITS: u32 = 16;
 const ADDRESS_BITS: u32 = 48;
 
-/// Of the kinds of allocations, all of which are below it, and of nothing else.
+/// The mark of all allocation kinds below it, and of nothing else.
 const MARK: u8 = 16;
 
 /// Returns the short unit of an allocation, without its ticks. `None` if it does not fit.

@@ -80,7 +80,7 @@ impl Catalogue {
     ///
     /// # Errors
     ///
-    /// Those of reading its map and opening its memory.
+    /// The errors of reading its map and opening its memory.
     pub(crate) fn of_process(process: &Path, hooks: &[(&str, u64)], branched: &[Range<u64>]) -> io::Result<Self> {
         let read = modules::memory_of(process)?;
         let modules = modules::modules_of_process(process)?.into_iter().filter_map(|mut module| {
