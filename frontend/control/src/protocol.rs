@@ -3,7 +3,7 @@
 
 use std::io::{self, BufRead, Read, Write};
 
-/// The maximum length of a request in bytes, which also limits filter rules.
+/// The maximum length of a request in bytes, and so of filter rules.
 pub const MOST_LINE_BYTES: u64 = 64 << 10;
 /// The maximum length of an answer in bytes: the names of all functions of a large program.
 pub const MOST_ANSWER_BYTES: u64 = 256 << 20;
