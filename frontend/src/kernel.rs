@@ -54,7 +54,7 @@ pub use stream::Stream;
 mod send;
 mod stream;
 
-/// Blocks that are taken from the buffer where the tracer has none of its own: no more than these.
+/// The maximum number of blocks from the buffer, for a tracer without its own.
 const MAX_BLOCKS: usize = 256;
 
 /// The reason why the tracer refused its memory.
@@ -114,9 +114,9 @@ pub fn install(buffer: &'static mut [u8], left: &'static mut [u8], mode: Mode) -
     install_for(buffer, left, mode == Mode::Ring, ptr::null())
 }
 
-/// Gives the tracer its memory, like [`install`], for a buffer that a [`Stream`] empties while it is filled. The length
-/// of the trace is not limited by the buffer. A thread that finds no free chunk does not wait; its calls are counted
-/// and not recorded.
+/// Gives the tracer its memory, like [`install`], for a buffer emptied by a [`Stream`] meanwhile. The length of the
+/// trace is not limited by the buffer. A thread without a free chunk does not wait; its calls are counted and not
+/// recorded.
 ///
 /// # Errors
 ///
@@ -169,7 +169,7 @@ fn install_for(
     }
 }
 
-/// The smallest buffer that is taken, wherever it lies.
+/// The minimum size of a buffer, at any address.
 const MINIMUM_BYTES: usize = backend::minimum_bytes()
     + if BLOCKS_IN_BUFFER { 2 * size_of::<ThreadBlock>() + align_of::<ThreadBlock>() } else { 0 };
 
@@ -200,7 +200,7 @@ pub fn enable() {
     backend::enable();
 }
 
-/// Stops recording, on all processors. In the trace, functions that are still open end at this moment.
+/// Stops recording, on all processors. In the trace, open functions end at this moment.
 #[inline(always)]
 pub fn disable() {
     backend::disable();

@@ -11,7 +11,7 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, NoteIterator, ProgramHeader, SectionHeader};
 use rftrace_format::opener;
 
-/// Only the format of the machines that are traced is read: 64 bits, little-endian.
+/// Only the format of traced machines is read: 64 bits, little-endian.
 pub(super) type Header = FileHeader64<LittleEndian>;
 pub(super) const ENDIAN: LittleEndian = LittleEndian;
 
@@ -26,7 +26,8 @@ pub(crate) fn map_file(path: &Path) -> io::Result<Arc<Mmap>> {
     unsafe { Mmap::map(&file) }.map(Arc::new).map_err(|error| with_path(path, &error))
 }
 
-/// Returns where the segments that are only read lie in memory, each with its beginning and end, if the lowest one of all is mapped at `start`.
+/// Returns the addresses of the read-only segments in memory, each with its beginning and end, with the lowest segment
+/// mapped at `start`.
 ///
 /// # Errors
 /// It is no ELF file.
