@@ -18,13 +18,9 @@
 //!
 //! The tracer lives in `staticlib/`: a `no_std` library without dependencies, allocation or OS. The build script of
 //! this crate compiles it apart from the program. So the tracer is never instrumented, can be built for another target
-//! (a kernel's, without vector registers) and shares no symbol with the program's copy of `core`. This crate itself
-//!         let _recording = tracer.record();
-//!         work();
-//!     }
-//!     tracer.save()?;
-//!     Ok(())
-//! }
+//! (a kernel's, without vector registers) and shares no symbol with the program's copy of `core`.
+//!
+//! This crate itself let _recording = tracer.record(); work(); } tracer.save()?; Ok(()) }
 //!
 //! #[inline(never)]
 //! fn work() {

@@ -1,6 +1,7 @@
 //! Tracing of kernels and other code without an operating system. This module gives the tracer static memory, starts
-//! and stops recording, and sends the trace as an image. On another machine `rftrace import` makes a directory of the
-//! image, and `rftrace replay` shows it.
+//! and stops recording, and sends the trace as an image.
+//!
+//! On another machine `rftrace import` makes a directory of the image, and `rftrace replay` shows it.
 //!
 //! The module uses no allocation, no lock and no dependency except `core`. With `default-features = false` the crate
 //! consists of this module alone:
@@ -98,8 +99,10 @@ impl core::error::Error for InstallError {}
 /// Gives the tracer its memory, once in the life of the kernel. Recording is off at first.
 ///
 /// `buffer` takes records, 16 bytes for each entry and exit, at any alignment. The tracer divides it into chunks of 512
-/// bytes to 64 KiB, at least 64 of them in a large buffer. Chunks begin at multiples of their size, so a buffer that
-/// does not loses up to one chunk (an alignment of 64 KiB always suffices). A thread holds one or two chunks.
+/// bytes to 64 KiB, at least 64 of them in a large buffer.
+///
+/// Chunks begin at multiples of their size, so a buffer that does not loses up to one chunk (an alignment of 64 KiB
+/// always suffices). A thread holds one or two chunks.
 ///
 /// `left` takes the frames of functions that a `longjmp` or a switch of stacks leaves without a return:
 /// [`LEFT_BUCKET_BYTES`] for 64 frames. If it is empty, these frames stay on the return stacks of their threads.

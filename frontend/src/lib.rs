@@ -65,8 +65,10 @@
 //!
 //! The tracer stores raw time stamps and addresses in chunks; one thread writes to each. A save waits until no thread
 //! is taking a chunk. Then it reads the chunks of each thread in order, adds missing exits, and writes one file per
-//! thread, in parallel and without a copy of the buffer. Two pairs of (counter, clock), one taken by
-//! [`Config::install`] and one by the save, convert time stamps to nanoseconds of CLOCK_MONOTONIC.
+//! thread, in parallel and without a copy of the buffer.
+//!
+//! Two pairs of (counter, clock), one taken by [`Config::install`] and one by the save, convert time stamps to
+//! nanoseconds of CLOCK_MONOTONIC.
 //!
 //! # Patched call sites
 //!

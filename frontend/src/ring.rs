@@ -1,8 +1,9 @@
 //! The choice of a ring's chunks for a copy while threads take and fill chunks.
 //!
 //! A copy is valid only if its chunk has the same owner before and after it. The newest chunks come first. Threads take
-//! the oldest chunks first, except a thread that lost its processor shortly before taking one. So behind a dropped
-//! chunk no older chunk of its thread is copied either.
+//! the oldest chunks first, except a thread that lost its processor shortly before taking one.
+//!
+//! So behind a dropped chunk no older chunk of its thread is copied either.
 //!
 //! Not here: the targets of the copies (`bank/dump.rs`, `tracer/dump.rs`).
 

@@ -52,9 +52,10 @@
 //!
 //! A frontend may replace the five bytes of a `call mcount` by a jump to its own stub. The stub puts the address behind
 //! the call (`child_ip`) into r11 and jumps to `rftrace_patched_mcount`, which jumps back to that address. The stack
-//! and all other registers are as at the call, and rsp has its value from before the call. So calls and returns of the
-//! traced function are paired for the processor's return predictor. `rftrace_patched_fentry` does the same for
-//! `__fentry__`.
+//! and all other registers are as at the call, and rsp has its value from before the call.
+//!
+//! So calls and returns of the traced function are paired for the processor's return predictor.
+//! `rftrace_patched_fentry` does the same for `__fentry__`.
 //!
 //! # Entry branches
 //!
@@ -67,9 +68,10 @@
 //! may rely on any register left unchanged by the function.
 //!
 //! On aarch64 the jump replaces one instruction, at a place where sp is the CFA. The stub jumps to
-//! `rftrace_keeping_entry` with x30 = the return address, not signed, and x17 = the resume address. In front of
-//! that address lie the function's address << 16, the distance of the thread's words from tpidr_el0, and the hook's
-//! address. The hook keeps all registers except x16 and x17, and returns by `br x17`.
+//! `rftrace_keeping_entry` with x30 = the return address, not signed, and x17 = the resume address. In front of that
+//! address lie the function's address << 16, the distance of the thread's words from tpidr_el0, and the hook's address.
+//!
+//! The hook keeps all registers except x16 and x17, and returns by `br x17`.
 //!
 //! # Sleds
 //!
@@ -84,16 +86,20 @@
 //! # The feature `threadhook`
 //!
 //! A kernel whose tasks have no thread-local storage at `fs` defines the function `rftrace_thread_area`. It returns in
-//! r11 the address of the running task's [`ThreadArea`], and changes no other register and no flag. The tracer then
-//! also exports `rftrace_untraced_area`; the function may return its address while no task runs. See docs/kernels.md.
+//! r11 the address of the running task's [`ThreadArea`], and changes no other register and no flag.
+//!
+//! The tracer then also exports `rftrace_untraced_area`; the function may return its address while no task runs. See
+//! docs/kernels.md.
 
 //!
 //! # The feature `outside`
 //!
 //! `rftrace record -p` puts this tracer into a process without a library for it: it maps and relocates the image. The
 //! tracer then has no thread-local storage. It knows a thread by its id, at an offset from `fs` in the C library's
-//! data. It exports `rftrace_outside`, an [`Outside`], and `rftrace_outside_begin(*const InitArgs)`, which does the
-//! same as init and stores the result in `Outside::status`. It notices ended threads when others begin.
+//! data.
+//!
+//! It exports `rftrace_outside`, an [`Outside`], and `rftrace_outside_begin(*const InitArgs)`, which does the same as
+//! init and stores the result in `Outside::status`. It notices ended threads when others begin.
 
 mod chunk;
 mod control;

@@ -50,8 +50,10 @@ pub const LEFT_BUCKET_BYTES: usize = LEFT_BUCKET_CELLS * size_of::<LeftCell>();
 /// A cell in the table of left frames; `staticlib/src/left.rs` manages it.
 ///
 /// It is as long as two return-stack entries, because the trampoline's CFI expression reads the table as a return
-/// stack. The first of the two is empty. The expression's first search passes over a stack that begins with no slot, so
-/// the second search finds living frames on the threads' stacks before dead ones here.
+/// stack. The first of the two is empty.
+///
+/// The expression's first search passes over a stack that begins with no slot, so the second search finds living frames
+/// on the threads' stacks before dead ones here.
 #[derive(Debug)]
 #[repr(C)]
 pub struct LeftCell {

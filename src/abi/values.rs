@@ -6,10 +6,13 @@ use core::sync::atomic::AtomicU64;
 /// The codes of arguments and results.
 ///
 /// A call records *items*, one behind the other; a return records one item. An item is the value's code in two bytes,
-/// then the value, little-endian, of the length given by the code. For a string the value is the number of bytes, in
-/// two bytes, and the bytes. So readers need no table. A value with fields takes several items: one with
-/// [`COMPOSITE`](self::value::COMPOSITE), and one for each part. Items are cut into pieces of
-/// [`UNIT_BYTES`](self::value::UNIT_BYTES) bytes for [`kind::VALUES`](super::kind::VALUES).
+/// then the value, little-endian, of the length given by the code.
+///
+/// For a string the value is the number of bytes, in two bytes, and the bytes. So readers need no table. A value with
+/// fields takes several items: one with [`COMPOSITE`](self::value::COMPOSITE), and one for each part.
+///
+/// Items are cut into pieces of [`UNIT_BYTES`](self::value::UNIT_BYTES) bytes for
+/// [`kind::VALUES`](super::kind::VALUES).
 pub mod value {
     /// The bits of the value's place.
     pub const PLACE_MASK: u16 = 3;

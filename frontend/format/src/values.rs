@@ -13,7 +13,7 @@ use core::fmt;
 /// The maximum number of bytes of values behind a record.
 pub const MAX_PAYLOAD: usize = 1024;
 
-/// The length of what stands for a null pointer among items.
+/// The length of a null pointer among items.
 pub(crate) const NULL: u16 = u16::MAX;
 /// The maximum number of bytes of a string: the tracer cuts it there.
 pub(crate) const STRING_BYTES: usize = 98;
@@ -145,7 +145,7 @@ pub struct ValueSpec {
 }
 
 impl ValueSpec {
-    /// Arguments that a function may have, of each kind.
+    /// The maximum number of arguments of a function, of each kind.
     const MAX_NUMBER: u8 = 63;
     /// The number of floating-point arguments in registers.
     const MAX_FLOAT_NUMBER: u8 = 8;
@@ -295,7 +295,7 @@ impl ValueSpec {
         place | u16::from(number) << 2 | (self.form.code() << 8) | u16::from(self.size_log) << 12
     }
 
-    /// The spec that has this code, if any has.
+    /// Returns the spec with this code, if any has it.
     pub(crate) fn of_code(code: u16) -> Option<Self> {
         let number = (code >> 2 & 0x3f) as u8;
         let place = match (code & 3, number) {

@@ -4,8 +4,10 @@
 //! with any root directory and any rights.
 //!
 //! **Invariant**: a process writes to no slot but its own. In the child of a fork the parent's chunks become private
-//! memory before recording: an interrupted hook may still write there. A child made without the C library (by a raw
-//! system call) finds the switch off, as the system clears its page (`MADV_WIPEONFORK`), and records nothing.
+//! memory before recording: an interrupted hook may still write there.
+//!
+//! A child made without the C library (by a raw system call) finds the switch off, as the system clears its page
+//! (`MADV_WIPEONFORK`), and records nothing.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -5,8 +5,10 @@
 //! in use: only their reader gives them back, so no other records come into them meanwhile.
 //!
 //! **Invariant**: the records of a thread are passed on in order, each once. A thread takes a chunk only when the
-//! previous one is full. So a pass first finds the latest index, then reads chunks up to that index in order: all
-//! earlier records of a thread are among them. Chunks behind one that could not be read to its end wait.
+//! previous one is full.
+//!
+//! So a pass first finds the latest index, then reads chunks up to that index in order: all earlier records of a thread
+//! are among them. Chunks behind one that could not be read to its end wait.
 //!
 //! Not here: the meaning of the records (the crate `rftrace-top`).
 

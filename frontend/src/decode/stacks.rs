@@ -2,9 +2,10 @@
 //! spite of interruptions.
 //!
 //! The tracer reports when a whole stack is left and when it is resumed. It records exits and entries of the functions
-//! open there, as it cannot know whether the stack will be resumed. A *run* of a stack is a thread's records on it
-//! between two switches. All runs of a stack, on all threads, are put together here, without the exits and entries in
-//! between.
+//! open there, as it cannot know whether the stack will be resumed.
+//!
+//! A *run* of a stack is a thread's records on it between two switches. All runs of a stack, on all threads, are put
+//! together here, without the exits and entries in between.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};

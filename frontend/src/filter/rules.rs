@@ -40,8 +40,9 @@ use crate::Error;
 /// | [`entry_only`](Self::entry_only) | `entry` | records only entries, which costs less: returns are not hooked |
 ///
 /// A rule can be given several times, with several patterns. A function is recorded if no rule excludes it. The rules
-/// apply in this order: `not_below`, the excluding ones, `below`, `entry`. A function of `below` is recorded whether it
-/// is included or not. A filter without rules lets every call pass.
+/// apply in this order: `not_below`, the excluding ones, `below`, `entry`.
+///
+/// A function of `below` is recorded whether it is included or not. A filter without rules lets every call pass.
 ///
 /// # Patterns
 ///

@@ -48,8 +48,10 @@ pub struct Machine<'a> {
 /// handler when `out` has panicked, sends them unpacked, 16 bytes each.
 ///
 /// The function waits for no lock and takes 1 KiB of stack, so panic handlers and interrupts may call it. (It packs in
-/// 51 KiB of zero-initialised static memory.) If another processor was stopped while it was taking a chunk, the
-/// function checks about a million times, then goes on.
+/// 51 KiB of zero-initialised static memory.)
+///
+/// If another processor was stopped while it was taking a chunk, the function checks about a million times, then goes
+/// on.
 ///
 /// # Errors
 ///

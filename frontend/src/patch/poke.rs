@@ -2,8 +2,9 @@
 //!
 //! The order of writes is in [`code`](super::code): each step changes one byte, or bytes unused by any instruction at
 //! that moment. Between two steps every processor with a thread of this process forgets its decoded instructions
-//! (membarrier with SYNC_CORE). Kernels use the breakpoint instruction for this; here it would kill a thread with
-//! SIGTRAP blocked.
+//! (membarrier with SYNC_CORE).
+//!
+//! Kernels use the breakpoint instruction for this; here it would kill a thread with SIGTRAP blocked.
 
 use std::fs;
 use std::io;

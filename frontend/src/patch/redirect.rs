@@ -1,6 +1,8 @@
 //! Redirection of calls in a running program without the tracer at its start. Its slots of the global offset table for
 //! the hooks get the addresses of the tracer's hooks. Slots of functions that take or release a resource get recording
-//! functions. Later all slots get their old values again. No code is changed.
+//! functions.
+//!
+//! Later all slots get their old values again. No code is changed.
 //!
 //! Not here: loading the tracer into such a program (`rftrace-attach`), and the recording functions
 //! (`rftrace-preload-resources`).

@@ -3,8 +3,10 @@
 //! for each, its target.
 //!
 //! So switching changes memory beside the code, and never the code: one byte or word is stored, and a thread in a stub
-//! has seen it before or after. No system call is needed, so a program without its rights can be switched too; and each
-//! process has bytes of its own, as the pages are private.
+//! has seen it before or after.
+//!
+//! No system call is needed, so a program without its rights can be switched too; and each process has bytes of its
+//! own, as the pages are private.
 //!
 //! Not here: the readers of the switches (`entry::stubs`, `entry::sleds`), and the times of switching (`control`).
 

@@ -5,9 +5,11 @@
 //! odd.)
 //!
 //! So the unwind information of a stub gives the site as return address; as that of a signal frame, so unwinders look
-//! up the site itself and not the address before it. gdb would show such a frame as a signal handler's; it gets the
-//! address behind the site's first byte and looks up the one before. The site's address is computed from the stub's own
-//! bytes, see [`stubs`](super::stubs). A thunk was called; its frame is its return address.
+//! up the site itself and not the address before it.
+//!
+//! gdb would show such a frame as a signal handler's; it gets the address behind the site's first byte and looks up the
+//! one before. The site's address is computed from the stub's own bytes, see [`stubs`](super::stubs). A thunk was
+//! called; its frame is its return address.
 //!
 //! Not here: the format and registration of entries (`unwinder`).
 //!

@@ -1,8 +1,10 @@
 //! The save at exit of a program without a save of its own, with one line on stderr.
 //!
 //! The C library calls `.fini_array` after all `atexit` functions of the program, so their order is the program's own,
-//! and a save in them comes first. A thread of this module does the work. It blocks signals, so a full disk or a closed
-//! stderr ends nothing, and it has a stack of its own. The program's output and exit status stay.
+//! and a save in them comes first.
+//!
+//! A thread of this module does the work. It blocks signals, so a full disk or a closed stderr ends nothing, and it has
+//! a stack of its own. The program's output and exit status stay.
 //!
 //! Not here: programs that end by a signal, `abort` or `_exit`, and those of 0.3, whose functions have no directory.
 

@@ -224,6 +224,7 @@ impl Config {
     /// library it matches functions of that library: `*@libz`. Further calls add patterns.
     ///
     /// The branches are written before `main`, while the program has one thread, so this is for preloaded libraries.
+    ///
     /// The first choice in a program's life is the only one. [`Tracer::entry_branches`] returns the result. On
     /// processors other than x86-64 and aarch64 there are no branches: see
     /// [`EntryBranches::refusal`](crate::EntryBranches::refusal).
@@ -254,10 +255,13 @@ impl Config {
     /// Sets whether functions with room for a branch at their beginning are recorded, in the program and its libraries.
     ///
     /// Compilers leave the room on x86-64 with `-fpatchable-function-entry` (GCC, clang), `-Z patchable-function-entry`
-    /// (rustc) and `-mfentry -mrecord-mcount -mnop-mcount` (GCC). Functions with XRay's sleds (`-fxray-instrument` of
-    /// clang, `-Z instrument-xray` of rustc) get a branch at their beginning and at each end. On aarch64 only
-    /// `-fpatchable-function-entry` and `-Z patchable-function-entry` count; one NOP is enough. The environment
-    /// variable `RFTRACE_PATCHABLE`, 1 or 0, overrides this.
+    /// (rustc) and `-mfentry -mrecord-mcount -mnop-mcount` (GCC).
+    ///
+    /// Functions with XRay's sleds (`-fxray-instrument` of clang, `-Z instrument-xray` of rustc) get a branch at their
+    /// beginning and at each end. On aarch64 only `-fpatchable-function-entry` and `-Z patchable-function-entry` count;
+    /// one NOP is enough.
+    ///
+    /// The environment variable `RFTRACE_PATCHABLE`, 1 or 0, overrides this.
     ///
     /// As for [`entry_branches`](Self::entry_branches), the first choice in a program's life is the only one. On
     /// aarch64 the choice may come at any time.
@@ -282,8 +286,10 @@ impl Config {
     /// recorded.
     ///
     /// A function is left out if the program uses its address for more than calls, if it returns twice, or if it asks
-    /// for its caller. As for [`entry_branches`](Self::entry_branches), the first choice in a program's life is the
-    /// only one. On processors other than x86-64 and aarch64 no calls are recorded: see
+    /// for its caller.
+    ///
+    /// As for [`entry_branches`](Self::entry_branches), the first choice in a program's life is the only one. On
+    /// processors other than x86-64 and aarch64 no calls are recorded: see
     /// [`EntryBranches::refusal`](crate::EntryBranches::refusal).
     #[cfg(target_os = "linux")]
     #[must_use]
@@ -377,8 +383,10 @@ impl Config {
     /// Gives the buffer to the tracer in this program. Recording is off at first.
     ///
     /// On Linux a program may install another buffer while recording is off and all events are saved, with another size
-    /// and mode. The [`Tracer`] of the old buffer answers with [`Error::Replaced`]. The old buffer's memory goes back to
-    /// the system. Its addresses stay reserved, as a thread may still be in a hook that writes there.
+    /// and mode. The [`Tracer`] of the old buffer answers with [`Error::Replaced`].
+    ///
+    /// The old buffer's memory goes back to the system. Its addresses stay reserved, as a thread may still be in a hook
+    /// that writes there.
     ///
     /// # Errors
     ///

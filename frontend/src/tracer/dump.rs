@@ -92,8 +92,10 @@ impl Tracer {
     /// ten, and at most one in a second.
     ///
     /// The dump comes before the previous panic hook (`std::panic::set_hook`) runs, whether the panic is caught or
-    /// aborts. This holds for the rest of the program, and for the buffer in use at the time of the panic. A failed
-    /// dump is not reported.
+    /// aborts.
+    ///
+    /// This holds for the rest of the program, and for the buffer in use at the time of the panic. A failed dump is not
+    /// reported.
     ///
     /// ```no_run
     /// use rftrace_frontend::{Config, Mode};

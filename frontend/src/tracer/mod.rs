@@ -218,9 +218,10 @@ impl Tracer {
 
     /// Replaces the filter, also while recording is on. From now on only calls that pass `filter` are recorded.
     ///
-    /// The filter applies to a call at its beginning, so an open function stays in the trace. Functions of libraries
-    /// loaded later are recorded unless the filter includes only some functions; set the filter again to choose among
-    /// them. [Patched](Config::patched) call sites of excluded functions stay NOPs.
+    /// The filter applies to a call at its beginning, so an open function stays in the trace.
+    ///
+    /// Functions of libraries loaded later are recorded unless the filter includes only some functions; set the filter
+    /// again to choose among them. [Patched](Config::patched) call sites of excluded functions stay NOPs.
     ///
     /// ```no_run
     /// use rftrace_frontend::{Config, Filter};

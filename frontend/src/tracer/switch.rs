@@ -1,8 +1,9 @@
 //! The switch of recording: on after `enable`, and while a [`Recorder`] lives on any thread.
 //!
 //! The wanted state is one word. After a change, a thread brings the tracer in line and checks the word again. So with
-//! several switching threads, the last one finds all changes, and nobody waits: a signal handler may switch too. A late
-//! thread cannot switch off a recording wanted and switched on by another thread since.
+//! several switching threads, the last one finds all changes, and nobody waits: a signal handler may switch too.
+//!
+//! A late thread cannot switch off a recording wanted and switched on by another thread since.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;

@@ -30,7 +30,9 @@ impl Trace {
     ///
     /// This needs the file `index` in the directory. A missing or outdated one is made from all records. If the
     /// directory is read-only, the file goes to the user's cache (`$XDG_CACHE_HOME/rftrace`), or the index serves this
-    /// trace object only. From now on results of the whole trace, such as the sums of a graph, are kept in the same way
+    /// trace object only.
+    ///
+    /// From now on results of the whole trace, such as the sums of a graph, are kept in the same way
     /// ([`Kept`](crate::Kept)).
     ///
     /// Results do not change. Small tasks have no index, nor tasks with records of the kernel. A trace that

@@ -53,6 +53,7 @@ impl Default for ReplayOptions {
 /// Writes the calls of `trace` in order of time, a line for each entry and exit.
 ///
 /// A call without anything in it is one line, `name();`. Other calls begin with `name() {` and end with `} /* name */`.
+///
 /// Events and lost records are comments, and so are source lines if they [were read](Trace::read_sources). Functions
 /// that did not return, or are still open, are listed at the end.
 ///

@@ -347,7 +347,7 @@ pub(crate) fn memory_of(process: &Path) -> io::Result<impl Fn(Range<usize>) -> V
 /// Returns the map of this process's memory.
 ///
 /// # Errors
-/// Those of reading it.
+/// The errors of reading it.
 pub(crate) fn own_maps() -> io::Result<Vec<u8>> {
     // When the main thread has ended, the process as a whole has no memory any more. But in an emulator that is its map.
     let path = Path::new("/proc/thread-self/maps");
@@ -371,7 +371,7 @@ pub(crate) fn is_emulated() -> bool {
 /// Returns the path of the running program, without the mark for deleted files.
 ///
 /// # Errors
-/// Those of reading the link.
+/// The errors of reading the link.
 pub(crate) fn exe_path() -> io::Result<PathBuf> {
     exe_behind(own_exe())
 }
@@ -379,7 +379,7 @@ pub(crate) fn exe_path() -> io::Result<PathBuf> {
 /// The same of any process, by its link.
 ///
 /// # Errors
-/// Those of reading the link.
+/// The errors of reading the link.
 pub(crate) fn exe_behind(link: &Path) -> io::Result<PathBuf> {
     let target = fs::read_link(link).map_err(|error| file::with_path(link, &error))?;
     Ok(match target.as_os_str().as_bytes().strip_suffix(DELETED) {
@@ -467,9 +467,10 @@ impl<'a> Load<'a> {
 
     /// Returns true if `next` belongs to the same load and not to another mapping of the same file.
     ///
-    /// Segments have the same order in the file and in memory, and two of them share one page of the file at most. So a
-    /// mapping further back in the file starts a new load, and so does a repetition of the first mapping. (The mapping
-    /// of the data read-only after relocation may repeat the last one.)
+    /// Segments have the same order in the file and in memory, and two of them share one page of the file at most.
+    ///
+    /// So a mapping further back in the file starts a new load, and so does a repetition of the first mapping. (The
+    /// mapping of the data read-only after relocation may repeat the last one.)
     fn continues(&self, next: &Mapping<'_>, page_bytes: u64) -> bool {
         let last = &self.last;
         let last_offset_end = last.offset.saturating_add(last.end - last.start);

@@ -85,8 +85,9 @@ pub(crate) fn reserve(
 
 /// Makes the tracer's unwinder find out the sizes of registers. libgcc does that at its first unwinding, and ends the
 /// program on an earlier change of a register: when an exception from another copy of libgcc passes the tracer, such as
-/// one linked by `-static-libgcc`. A static program has no other copy, and its own may not know of any code before its
-/// constructors have run.
+/// one linked by `-static-libgcc`.
+///
+/// A static program has no other copy, and its own may not know of any code before its constructors have run.
 fn prepare_unwinder() {
     type Trace = unsafe extern "C" fn(context: *mut c_void, arg: *mut c_void) -> c_int;
     unsafe extern "C" {

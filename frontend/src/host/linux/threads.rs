@@ -1,8 +1,10 @@
 //! The system's ids and names of the traced threads.
 //!
 //! The tracer numbers threads from 1, so each number stands for one thread. The system's id is looked up when a thread
-//! is first seen, its name when it ends, or at the save if it lives. The code on the traced threads is assembly: this
-//! crate may be instrumented, and its functions would be a part of the trace.
+//! is first seen, its name when it ends, or at the save if it lives.
+//!
+//! The code on the traced threads is assembly: this crate may be instrumented, and its functions would be a part of the
+//! trace.
 
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};

@@ -1,9 +1,10 @@
 //! Packed chunks: the contents of a section CHNZ behind the chunk's header, see `docs/image-format.md`.
 //!
 //! Most records are predictable: the return from the innermost open function, or the same successor of the record
-//! before as last time. Then only two bits and the ticks since that record are sent. The words so far are kept in
-//! [`Tables`], the same for packer and unpacker. They are empty at a chunk's beginning, so each chunk is read by
-//! itself.
+//! before as last time. Then only two bits and the ticks since that record are sent.
+//!
+//! The words so far are kept in [`Tables`], the same for packer and unpacker. They are empty at a chunk's beginning, so
+//! each chunk is read by itself.
 
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub(crate) mod decode;

@@ -20,9 +20,11 @@
 //! Flags are kept, and all registers but x16 and x17.
 //!
 //! A signal may strike in a stub. Up to the copy, and in it, its frame is that of a function called by the function's
-//! caller: the function has not begun. Behind a copy that may have moved the stack pointer or signed the return
-//! address, its frame is the function's own, at the next instruction, and all registers are as they are. It is
-//! described as a signal frame, so unwinders look up the address itself; its CFA is none of the frames around it.
+//! caller: the function has not begun.
+//!
+//! Behind a copy that may have moved the stack pointer or signed the return address, its frame is the function's own,
+//! at the next instruction, and all registers are as they are. It is described as a signal frame, so unwinders look up
+//! the address itself; its CFA is none of the frames around it.
 //!
 //! Not here: the format and registration of entries (`patch::unwinder`).
 //!
