@@ -47,7 +47,7 @@ impl Anonymous {
         free
     }
 
-    /// A line of `info`, without its end; `None` for one that stays.
+    /// A line of `info`, without its end; `None` for an unchanged one.
     fn info_line(&mut self, line: &str) -> Option<String> {
         let is = |key: &str, separator: char| line.strip_prefix(key)?.strip_prefix(separator);
         if let Some(path) = is(key::EXE_NAME, ':') {

@@ -37,7 +37,7 @@ impl Code {
     /// The same for any processor.
     ///
     /// # Errors
-    /// As for [`map_file`](super::file::map_file).
+    /// The errors of [`map_file`](super::file::map_file).
     pub(crate) fn of(file: Arc<Mmap>, path: &Path) -> io::Result<Self> {
         let header = Header::parse(&**file).map_err(|error| invalid(path, error))?;
         let headers = header.program_headers(ENDIAN, &**file).map_err(|error| invalid(path, error))?;

@@ -18,7 +18,7 @@ pub(super) const ENDIAN: LittleEndian = LittleEndian;
 /// Maps the file at `path` for reading.
 ///
 /// # Errors
-/// Those of [`opener::open`], and of mapping it.
+/// The errors of [`opener::open`], and of mapping it.
 pub(crate) fn map_file(path: &Path) -> io::Result<Arc<Mmap>> {
     let file = opener::open(path).map_err(|error| with_path(path, &error))?;
     // SAFETY: the mapping is private and only read. Nobody in this process writes to the file; another process could, but
@@ -49,7 +49,7 @@ pub(crate) fn read_only(file: &[u8], start: u64) -> Result<Vec<[usize; 2]>, obje
 /// Returns the GNU build-id of the ELF file at `path` in lower-case hexadecimal, whatever its length, if it has one.
 ///
 /// # Errors
-/// As for [`read_symbols`](super::table::read_symbols).
+/// The errors of [`read_symbols`](super::table::read_symbols).
 pub(crate) fn build_id(path: &Path) -> io::Result<Option<String>> {
     let file = map_file(path)?;
     let header = Header::parse(&**file).map_err(|error| invalid(path, error))?;

@@ -18,7 +18,7 @@ use super::table::{Binding, Symbol, SymbolTable};
 /// for none.
 ///
 /// # Errors
-/// Those of `out`.
+/// The errors of `out`.
 pub(crate) fn write_symbols(out: &mut impl Write, table: &SymbolTable, map_path: &str) -> io::Result<()> {
     let symbols = table.symbols();
     let head = Head {

@@ -205,7 +205,7 @@ impl Shape {
     ///
     /// # Safety
     ///
-    /// As of [`write`](Self::write).
+    /// The contract of [`write`](Self::write).
     pub(super) unsafe fn go_back(&self, address: usize, state: State, writer: Writer<'_>) -> io::Result<()> {
         // SAFETY: by this function's contract. The operand is that of the old state, whichever of the two opcodes a thread sees.
         unsafe { writer.opcode(address, self.form.opcode_at(), self.opcode(state)) }
