@@ -15,8 +15,9 @@ use crate::sums::{self, Sums};
 
 /// The functions of a trace with their times.
 ///
-/// A call without a recorded entry or exit counts for the time between the first and the last record in it. Recorded time without
-/// a processor is no part of any function's own time: each of its [kinds](rftrace_read::OffCpu) is a row of its own.
+/// A call without a recorded entry or exit counts for the time between the first and the last record in it. Recorded
+/// time without a processor is no part of any function's own time: each of its [kinds](rftrace_read::OffCpu) is a row
+/// of its own.
 #[derive(Debug)]
 pub struct Report {
     rows: Vec<Row>,
