@@ -1,5 +1,5 @@
 //! The backend of rftrace, a function tracer for programs and kernels. The compiler puts a call to `mcount` into every
-//! function; this crate links the functions that these calls reach.
+//! function; this crate links the tracer behind these calls.
 //!
 //! Linking this crate adds the hooks `mcount` and `__fentry__` to a program. They do nothing until a frontend (the
 //! crate [`rftrace-frontend`](https://docs.rs/rftrace-frontend)) gives the tracer a buffer and starts recording. From
@@ -16,15 +16,11 @@
 //! ```ignore
 //! extern crate rftrace as _; // links the tracer
 //!
-//! fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let tracer = rftrace_frontend::Config::new().directory("trace").install()?;
-//!     {
-//!         let _recording = tracer.record();
-//!         work();
-//!     }
-//!     tracer.save()?;
-//!     Ok(())
-//! }
+//! The tracer lives in `staticlib/`: a `no_std` library without dependencies, allocation or OS. The build script of
+//! this crate compiles it apart from the program. So the tracer is never instrumented, can be built for another target
+//! (a kernel's, without vector registers) and shares no symbol with the program's copy of `core`.
+//!
+//! This crate itself let _recording = tracer.record(); work(); } tracer.save()?; Ok(()) }
 //!
 //! #[inline(never)]
 //! fn work() {

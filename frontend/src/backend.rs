@@ -1,6 +1,7 @@
-//! The tracer, as the rest of this crate sees it: safe functions over its symbols and its memory.
+//! The tracer for the rest of this crate: safe functions over its symbols and its memory.
 //!
-//! Functions that read the tracer's symbols are inlined or generic: a program that only imports images links without the tracer.
+//! Functions with access to the tracer's symbols are inlined or generic: a program with imports of images only links
+//! without the tracer.
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -41,19 +42,19 @@ unsafe extern "C" {
     unsafe fn rftrace_backend_forked(args: *const InitArgs) -> u32;
 }
 
-/// Hands memory to the tracer, which knows the processor by then (`arch`). Returns an [`init`](abi::init) status.
+/// Hands memory to the tracer, after the facts about the processor (`arch`). Returns an [`init`](abi::init) status.
 ///
 /// # Safety
 ///
-/// The memory that `args` names is all zero, is used by nobody else and stays mapped for the rest of the program; `thread_start`
-/// may be called on any thread.
+/// The memory in `args` is all zero, is used by nobody else and stays mapped for the rest of the program;
+/// `thread_start` may be called on any thread.
 #[inline]
 pub(crate) unsafe fn initialize(args: &InitArgs) -> u32 {
     // SAFETY: by this function's contract.
     unsafe { rftrace_backend_init_v10(args) }
 }
 
-/// The smallest buffer that the tracer takes, wherever it lies.
+/// The minimum size of a buffer for the tracer, at any address.
 pub(crate) const fn minimum_bytes() -> usize {
     (abi::MIN_CHUNKS + 1) * abi::MIN_CHUNK_BYTES
 }
@@ -65,7 +66,7 @@ pub(crate) fn control() -> &'static Control {
     unsafe { &*rftrace_backend_control_v10() }
 }
 
-/// Starts recording. Inlined, as is all that runs while recording is on: this crate may be instrumented too.
+/// Starts recording. Inlined, like all code during recording: this crate may be instrumented too.
 #[inline(always)]
 pub(crate) fn enable() {
     rftrace_backend_enable();
@@ -77,19 +78,19 @@ pub(crate) fn disable() {
     rftrace_backend_disable();
 }
 
-/// That somebody is about to stop recording.
+/// The mark of a pending stop.
 #[cfg(feature = "std")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stopping(u32);
 
-/// Marks that recording is about to be stopped. A later start takes the mark away; the caller has to find out about an earlier one.
+/// Marks a pending stop. A later start removes the mark; the caller has to find out about an earlier one.
 #[cfg(feature = "std")]
 #[inline(always)]
 pub(crate) fn begin_disable() -> Stopping {
     Stopping(rftrace_backend_begin_disable())
 }
 
-/// Stops recording unless somebody has started it since it was marked. Returns whether it did.
+/// Stops recording, unless it was started since the mark. Returns true if it stopped.
 #[cfg(feature = "std")]
 #[inline(always)]
 pub(crate) fn end_disable(stopping: Stopping) -> bool {
@@ -109,13 +110,13 @@ pub(crate) fn end_thread() {
     unsafe { rftrace_backend_thread_exit(ptr::null_mut()) };
 }
 
-/// Gives all chunks that have no writer back and begins a new cycle. Recording must be off.
+/// Frees all chunks without a writer and begins a new cycle. Recording must be off.
 #[cfg(feature = "std")]
 pub(crate) fn reset() {
     rftrace_backend_reset();
 }
 
-/// Filters what is recorded as the control block says, or not any more.
+/// Switches the filter in the control block on or off.
 #[cfg(feature = "std")]
 pub(crate) fn set_filtered(is_filtered: bool) {
     rftrace_backend_filter(u8::from(is_filtered));
@@ -132,14 +133,13 @@ pub(crate) unsafe fn exclude_thread(block: *const ThreadBlock, is_excluded: bool
     unsafe { rftrace_backend_exclude_thread(block.cast_mut(), u8::from(is_excluded)) };
 }
 
-/// Runs `work` without recording this thread: this crate may be instrumented, and what it does at length would fill the
-/// buffer.
+/// Runs `work` without recording this thread: this crate may be instrumented, and long work would fill the buffer.
 #[inline(always)]
 pub(crate) fn unrecorded<T>(work: impl FnOnce() -> T) -> T {
     unrecorded_as(|_| work())
 }
 
-/// The same for what wants to know the thread's number, if it is traced.
+/// The same for work with the thread's number, if it is traced.
 #[inline(always)]
 pub(crate) fn unrecorded_as<T>(work: impl FnOnce(Option<u32>) -> T) -> T {
     struct Resume(*mut ThreadBlock);
@@ -176,30 +176,30 @@ pub(crate) fn is_enabled() -> bool {
     switch().state(Relaxed) != abi::enabled::OFF
 }
 
-/// The switch, which the hooks read first.
+/// Returns the switch, the first word that hooks read.
 #[inline(always)]
 pub(crate) fn switch() -> &'static Switch {
     // SAFETY: the function returns the address of a static variable that consists of atomics.
     unsafe { &*rftrace_backend_switch() }
 }
 
-/// In the child of a fork, on its only thread: the tracer forgets the others, and goes on in another buffer if `args` names one.
+/// In the child of a fork, on its only thread: the tracer forgets the others, and goes on in the buffer of `args`, if
+/// given.
 /// Returns an [`init`](abi::init) status.
 ///
 /// # Safety
 ///
-/// That of [`initialize`].
+/// The contract of [`initialize`].
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub(crate) unsafe fn forked(args: Option<&InitArgs>) -> u32 {
     // SAFETY: by this function's contract.
     unsafe { rftrace_backend_forked(args.map_or(ptr::null(), ptr::from_ref)) }
 }
 
-/// Waits until no thread is taking a chunk, as long as `wait` says that it is worth while. Recording must be off. Returns
-/// whether none is.
+/// Waits until no thread is taking a chunk, while `wait` returns true. Recording must be off. Returns true on success.
 ///
-/// A thread that was preempted between its look at `enabled` and its last store may still write one record; it goes
-/// into that thread's own chunk, either before the reader comes by or unseen.
+/// A thread pre-empted between its look at `enabled` and its last store may still write one record. It goes into that
+/// thread's own chunk, either before the reader comes by or unseen.
 #[inline]
 pub(crate) fn quiesce(mut wait: impl FnMut() -> bool) -> bool {
     let is_quiet = || control().shared.is_quiet();
@@ -211,14 +211,14 @@ pub(crate) fn quiesce(mut wait: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// A chunk that holds records.
+/// A chunk with records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk<'a> {
     pub(crate) header: &'a ChunkHeader,
     pub(crate) records: &'a [Record],
 }
 
-/// All chunks that hold records, in memory order.
+/// All chunks with records, in memory order.
 #[inline]
 pub(crate) fn chunks() -> impl Iterator<Item = Chunk<'static>> {
     let control = control();
@@ -237,13 +237,13 @@ pub(crate) fn chunks() -> impl Iterator<Item = Chunk<'static>> {
     })
 }
 
-/// The word of a function's exit record, from that of its entry or exit: without bits that say nothing about which it is.
+/// Returns the word of a function's exit record, from that of its entry or exit, without bits of other meanings.
 #[inline]
 pub(crate) fn exit_word(word: u64) -> u64 {
     word >> ADDRESS_SHIFT << ADDRESS_SHIFT | kind::EXIT
 }
 
-/// The threads that live, as far as the tracer lists them: where blocks are in thread-local storage, none.
+/// Returns the living threads in the tracer's list: none with blocks in thread-local storage.
 #[inline]
 pub(crate) fn threads() -> impl Iterator<Item = &'static ThreadBlock> {
     let mut next: *const ThreadBlock = control().threads.load(Acquire);
@@ -263,7 +263,7 @@ pub(crate) fn open_by_thread() -> HashMap<u32, Vec<u64>> {
     threads().map(|thread| (thread.tid.load(Relaxed), open_functions(thread).collect())).collect()
 }
 
-/// The words of the exit records of the recorded functions that are open in a thread now, outermost first.
+/// Returns the words of the exit records of the recorded functions open in a thread now, outermost first.
 #[inline]
 pub(crate) fn open_functions(block: &ThreadBlock) -> impl Iterator<Item = u64> {
     let base = block.base.load(Relaxed) as usize;

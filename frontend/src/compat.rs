@@ -13,8 +13,8 @@ pub struct Events {
 
 /// Gives the tracer a buffer for `max_event_count` entries and exits, 16 bytes each. Recording is off at first.
 ///
-/// With `overwriting`, the buffer is a ring that keeps the most recent events. Otherwise recording stops when the
-/// buffer is used up. [`Config::install`] does the same and returns errors.
+/// With `overwriting`, the buffer is a ring of the most recent events. Otherwise recording stops when the buffer is
+/// used up. [`Config::install`] does the same and returns errors.
 ///
 /// A program may call it again while recording is off, for a buffer of another size or mode. Unwritten records of the
 /// old buffer are lost, and a dump with its `Events` fails.
@@ -39,7 +39,7 @@ pub fn enable() {
     switch::enable();
 }
 
-/// Stops recording, on all threads. In the trace, functions that are still open end at this moment.
+/// Stops recording, on all threads. In the trace, open functions end at this moment.
 #[inline(always)]
 pub fn disable() {
     switch::disable();

@@ -9,10 +9,10 @@ use crate::PatchedSites;
 
 /// An error of this crate.
 ///
-/// `Debug` prints the message too, because `expect` and a `main` that returns the error show it.
+/// `Debug` prints the message too, for `expect` and for a `main` that returns the error.
 #[non_exhaustive]
 pub enum Error {
-    /// The records cannot go to the disk as a stream, or no longer; see `Config::stream`.
+    /// Records cannot go to the disk as a stream, or no longer; see `Config::stream`.
     NoStream {
         /// The cause and the remedy.
         problem: String,
@@ -26,15 +26,15 @@ pub enum Error {
     AlreadyInitialized,
     /// Recording is on, so another buffer cannot replace the present one.
     Recording,
-    /// The buffer has events that are in no trace: another one would take their place. See `Config::discard_unsaved`.
+    /// The buffer has unsaved events: another buffer would discard them. See `Config::discard_unsaved`.
     Unsaved {
-        /// How many.
+        /// The number of unsaved events.
         events: u64,
     },
     /// A thread has stood inside a hook for a second, so another buffer cannot replace the present one.
     Busy,
-    /// The thread has a shadow stack (CET of Intel and AMD). The processor kills a program that changes return
-    /// addresses, as the tracer does.
+    /// The thread has a shadow stack (CET of Intel and AMD). The processor kills a program after a change of return
+    /// addresses, and the tracer changes them.
     ShadowStack,
     /// A later call of `init` or `Config::install` gave the tracer another buffer.
     Replaced,
@@ -81,7 +81,7 @@ pub enum Error {
         /// The problem, and a correct rule.
         problem: String,
     },
-    /// A rule that chooses functions or modules matches none, so nothing would be recorded.
+    /// A rule for functions or modules matches none, so nothing would be recorded.
     NothingMatches {
         /// The rule.
         rule: String,
@@ -100,7 +100,7 @@ pub enum Error {
         /// The most likely reason.
         cause: NoEventsCause,
     },
-    /// A file could not be read: an image, or the binary that it belongs to.
+    /// A file could not be read: an image, or its binary.
     Read {
         /// The file's path.
         path: PathBuf,
@@ -133,13 +133,13 @@ pub enum NoEventsCause {
     NoHooks,
     /// Recording was not switched on since the last save.
     NeverOn,
-    /// The filter lets no function pass that was called.
+    /// The filter excludes all called functions.
     Filtered,
     /// The guard of `Tracer::record` was dropped before any function was called.
     GuardGone,
-    /// No function that calls the tracer was called meanwhile.
+    /// Recording was on, but no function with a hook was called.
     NoCalls,
-    /// Where functions are not known: any of these.
+    /// One of these reasons, on a system without a list of functions.
     Unknown,
 }
 

@@ -27,7 +27,7 @@ use rftrace_format::record::ADDRESS_MASK;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ImportOptions {
-    /// The path of the kernel's or program's ELF file, which names the functions. Without it the trace shows addresses.
+    /// The path of the kernel's or program's ELF file, for the functions' names. Without it the trace shows addresses.
     pub binary: Option<PathBuf>,
     /// The virtual address of the binary's lowest loadable segment; it overrides the image. For raw records, which hold
     /// none, the import finds it by the addresses in the records.
@@ -119,9 +119,9 @@ impl Image {
         Ok(Imported { events: totals.n_events, threads: totals.n_threads, lost: totals.n_lost, warnings })
     }
 
-    /// The clock of the trace: as long as the counter has been running, as of a machine that was switched on at its 0.
+    /// Returns the clock of the trace. It begins at the counter's 0, as if the machine was switched on then.
     fn clock(&self, options: &ImportOptions, warnings: &mut Vec<String>) -> TscClock {
-        /// Rate where none is known: a tick is a nanosecond.
+        /// The rate of an unknown clock: a tick is a nanosecond.
         const UNKNOWN_HZ: u64 = 1_000_000_000;
 
         let told = options.tsc_hz.filter(|&hz| hz > 0);
@@ -214,7 +214,7 @@ impl Image {
         })
     }
 
-    /// The addresses of all entries, each once.
+    /// Returns the addresses of all entries, each once.
     fn called_addresses(&self) -> HashSet<u64> {
         let records = self.chunks().flat_map(|chunk| {
             let taken_tsc = chunk.header.taken_tsc.load(std::sync::atomic::Ordering::Relaxed);

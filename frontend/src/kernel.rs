@@ -1,6 +1,7 @@
 //! Tracing of kernels and other code without an operating system. This module gives the tracer static memory, starts
-//! and stops recording, and sends the trace as an image. On another machine `rftrace import` makes a directory of the
-//! image, and `rftrace replay` shows it.
+//! and stops recording, and sends the trace as an image.
+//!
+//! On another machine `rftrace import` makes a directory of the image, and `rftrace replay` shows it.
 //!
 //! The module uses no allocation, no lock and no dependency except `core`. With `default-features = false` the crate
 //! consists of this module alone:
@@ -54,7 +55,7 @@ pub use stream::Stream;
 mod send;
 mod stream;
 
-/// Blocks that are taken from the buffer where the tracer has none of its own: no more than these.
+/// The maximum number of blocks from the buffer, for a tracer without its own.
 const MAX_BLOCKS: usize = 256;
 
 /// The reason why the tracer refused its memory.
@@ -98,8 +99,10 @@ impl core::error::Error for InstallError {}
 /// Gives the tracer its memory, once in the life of the kernel. Recording is off at first.
 ///
 /// `buffer` takes records, 16 bytes for each entry and exit, at any alignment. The tracer divides it into chunks of 512
-/// bytes to 64 KiB, at least 64 of them in a large buffer. Chunks begin at multiples of their size, so a buffer that
-/// does not loses up to one chunk (an alignment of 64 KiB always suffices). A thread holds one or two chunks.
+/// bytes to 64 KiB, at least 64 of them in a large buffer.
+///
+/// Chunks begin at multiples of their size, so a buffer that does not loses up to one chunk (an alignment of 64 KiB
+/// always suffices). A thread holds one or two chunks.
 ///
 /// `left` takes the frames of functions that a `longjmp` or a switch of stacks leaves without a return:
 /// [`LEFT_BUCKET_BYTES`] for 64 frames. If it is empty, these frames stay on the return stacks of their threads.
@@ -114,9 +117,9 @@ pub fn install(buffer: &'static mut [u8], left: &'static mut [u8], mode: Mode) -
     install_for(buffer, left, mode == Mode::Ring, ptr::null())
 }
 
-/// Gives the tracer its memory, like [`install`], for a buffer that a [`Stream`] empties while it is filled. The length
-/// of the trace is not limited by the buffer. A thread that finds no free chunk does not wait; its calls are counted
-/// and not recorded.
+/// Gives the tracer its memory, like [`install`], for a buffer emptied by a [`Stream`] meanwhile. The length of the
+/// trace is not limited by the buffer. A thread without a free chunk does not wait; its calls are counted and not
+/// recorded.
 ///
 /// # Errors
 ///
@@ -169,7 +172,7 @@ fn install_for(
     }
 }
 
-/// The smallest buffer that is taken, wherever it lies.
+/// The minimum size of a buffer, at any address.
 const MINIMUM_BYTES: usize = backend::minimum_bytes()
     + if BLOCKS_IN_BUFFER { 2 * size_of::<ThreadBlock>() + align_of::<ThreadBlock>() } else { 0 };
 
@@ -200,7 +203,7 @@ pub fn enable() {
     backend::enable();
 }
 
-/// Stops recording, on all processors. In the trace, functions that are still open end at this moment.
+/// Stops recording, on all processors. In the trace, open functions end at this moment.
 #[inline(always)]
 pub fn disable() {
     backend::disable();

@@ -1,9 +1,10 @@
-//! The frontend of the function tracer [rftrace](https://docs.rs/rftrace), for a program that traces itself. It gives
-//! the tracer a buffer, starts and stops recording, and writes the trace: a directory.
+//! The frontend of the function tracer [rftrace](https://docs.rs/rftrace), for programs that trace themselves.
 //!
-//! **Look at the trace with `rftrace replay trace`**: it shows every call in time order. `rftrace report` shows the
-//! time of each function, `rftrace graph` the call tree, `rftrace tui` all of these in the terminal.
-//! `cargo install --path tools` in a checkout installs `rftrace`. The directory has
+//! **`rftrace replay trace` shows the trace**, every call in time order. This crate writes it: it gives the tracer a
+//! buffer, starts and stops recording, and saves a directory.
+//!
+//! Further commands: `rftrace report` shows the time of each function, `rftrace graph` the call tree, `rftrace tui` all
+//! of these in the terminal. `cargo install --path tools` in a checkout installs `rftrace`. The directory has
 //! [uftrace](https://github.com/namhyung/uftrace)'s format, so the commands of uftrace read it too.
 //!
 //! # Example
@@ -64,19 +65,21 @@
 //!
 //! The tracer stores raw time stamps and addresses in chunks; one thread writes to each. A save waits until no thread
 //! is taking a chunk. Then it reads the chunks of each thread in order, adds missing exits, and writes one file per
-//! thread, in parallel and without a copy of the buffer. Two pairs of (counter, clock), one taken by
-//! [`Config::install`] and one by the save, convert time stamps to nanoseconds of CLOCK_MONOTONIC.
+//! thread, in parallel and without a copy of the buffer.
+//!
+//! Two pairs of (counter, clock), one taken by [`Config::install`] and one by the save, convert time stamps to
+//! nanoseconds of CLOCK_MONOTONIC.
 //!
 //! # Patched call sites
 //!
 //! With [`Config::patched`], or the environment variable `RFTRACE_PATCHED=1`, the frontend rewrites the calls of the
 //! hooks in the program and its libraries: NOPs while recording is off, jumps while it is on (calls, as compiled, on
-//! aarch64). Threads may run meanwhile. Linux only. [`Tracer::patched_sites`] counts the patched sites, and the others
-//! by reason; their calls are recorded too. The frontend patches a library that the program opens later when recording
-//! next starts, or on [`Tracer::patch`].
+//! aarch64). Threads may run meanwhile. Linux only.
 //!
-//! [`Config::patchable_entries`], or `RFTRACE_PATCHABLE=1`, records functions in which a compiler has left room for a
-//! branch.
+//! [`Tracer::patched_sites`] counts the patched sites, and the others by reason; their calls are recorded too.
+//! Libraries opened later are patched when recording next starts, or on [`Tracer::patch`].
+//!
+//! [`Config::patchable_entries`], or `RFTRACE_PATCHABLE=1`, records functions compiled with room for a branch.
 //!
 //! # Kernels
 //!
@@ -86,10 +89,10 @@
 //! # Features
 //!
 //! - `std` (default): everything except the module [`kernel`], which needs no feature.
-//! - `control`: on Linux, `rftrace ctl` controls a running program that has this crate, see `Config::control`.
-//! - `import` (part of `std`): on Linux, `Image` reads a recording that a kernel has sent or `dump_trace` has written,
-//!   and writes it as a directory; `Binary` names the functions of a trace from another machine. By itself this feature
-//!   does not link the tracer.
+//! - `control`: on Linux, `rftrace ctl` controls a running program with this crate, see `Config::control`.
+//! - `import` (part of `std`): on Linux, `Image` reads a recording from a kernel or from `dump_trace`, and writes it as
+//!   a directory; `Binary` names the functions of a trace from another machine. By itself this feature does not link
+//!   the tracer.
 //!
 //! # Limits
 //!

@@ -1,10 +1,11 @@
-//! Which chunks of a ring can be copied while threads go on to take and to fill them.
+//! The choice of a ring's chunks for a copy while threads take and fill chunks.
 //!
-//! A chunk is looked at before and after it was copied: if another thread has taken it, the copy is dropped. The newest come first. The
-//! oldest are taken first, but for a thread that lost its processor while it was about to take one: so of what is older than a dropped
-//! chunk nothing of its thread is copied either.
+//! A copy is valid only if its chunk has the same owner before and after it. The newest chunks come first. Threads take
+//! the oldest chunks first, except a thread that lost its processor shortly before taking one.
 //!
-//! Not here: where chunks are copied to (`bank/dump.rs`, `tracer/dump.rs`).
+//! So behind a dropped chunk no older chunk of its thread is copied either.
+//!
+//! Not here: the targets of the copies (`bank/dump.rs`, `tracer/dump.rs`).
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::fence;
@@ -14,10 +15,10 @@ use rftrace::abi::{chunk_state, lease};
 
 use crate::backend::Chunk;
 
-/// A chunk as its header tells, while nobody takes it.
+/// A chunk by its header, while nobody takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// Which one it is, of all.
+    /// Its number among all.
     pub(crate) place: usize,
     pub(crate) index: u64,
     prev_index: u64,
@@ -26,7 +27,7 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// Looks at a chunk. `None`: it holds nothing, or is being taken.
+    /// Looks at a chunk. `None` for a chunk without records, or one being taken.
     pub(crate) fn at(place: usize, chunk: &Chunk<'_>) -> Option<Self> {
         let header = chunk.header;
         let lease = header.lease.load(Acquire);
@@ -40,7 +41,7 @@ impl Look {
         })
     }
 
-    /// Returns true if the chunk is the same as before, so that reads of it are right.
+    /// Returns true if the chunk is the same as before, so reads of it are right.
     pub(crate) fn is_still(&self, chunk: &Chunk<'_>) -> bool {
         // The reads of the chunk come before this.
         fence(Acquire);
@@ -51,7 +52,7 @@ impl Look {
 /// Outcome of a copy of a ring.
 #[derive(Debug, Default)]
 pub(crate) struct Copied {
-    /// When the oldest chunk of each thread was taken, by the tracer's numbers.
+    /// The time at which the oldest chunk of each thread was taken, by the tracer's numbers.
     pub(crate) oldest: HashMap<u32, u64>,
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "for banks"))]
     pub(crate) newest_index: u64,
@@ -63,12 +64,12 @@ pub(crate) enum Taken {
     Copied,
     /// It was [not the same](Look::is_still) any more.
     Lost,
-    /// It was not copied, and no other one is to be.
+    /// It was not copied, and the copy ends.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "for banks"))]
     Enough,
 }
 
-/// Has chunks copied, the newest first, of each thread without a gap.
+/// Copies chunks through `take`, the newest first, of each thread without a gap.
 pub(crate) fn copy(mut looks: Vec<Look>, mut take: impl FnMut(&Look) -> Taken) -> Copied {
     looks.sort_unstable_by_key(|look| std::cmp::Reverse(look.index));
     let mut copied = Copied { newest_index: looks.first().map_or(0, |look| look.index), ..Copied::default() };
@@ -90,7 +91,7 @@ pub(crate) fn copy(mut looks: Vec<Look>, mut take: impl FnMut(&Look) -> Taken) -
     copied
 }
 
-/// Of each thread's chunks those that lead up to its newest one without a gap. They come newest first.
+/// Each thread's chunks up to its newest one without a gap. They come newest first.
 #[derive(Debug, Default)]
 struct Linked {
     /// By thread: the index of the chunk before the oldest one here.
@@ -99,8 +100,8 @@ struct Linked {
 }
 
 impl Linked {
-    /// Returns true if the next newer chunk of the thread goes on from this one, or from one that is there, of another thread that had left it,
-    /// or from one that is still to come.
+    /// Returns true if the thread's next newer chunk continues this one, or a present one of another, earlier thread in
+    /// it, or one still to come.
     fn takes(&self, look: &Look) -> bool {
         self.before.get(&look.tid).is_none_or(|before| *before <= look.index || self.indices.contains(before))
     }
@@ -111,9 +112,9 @@ impl Linked {
     }
 }
 
-/// Leaves out chunks whose thread was held up while it took them: they have the number of the new taking, but all else is the old
-/// thread's. Each thread's chunk tells which one it had before, so where that has a later one, it is such a chunk. `looks` are by
-/// number, the latest first.
+/// Leaves out chunks of a thread held up while it took them: they have the number of the new taking, but otherwise the
+/// old thread's data. Each chunk names its thread's previous one, so a chunk with a later previous one is of this kind.
+/// `looks` are by number, the latest first.
 fn drop_mislabelled(looks: &mut Vec<Look>) {
     let mut later: HashMap<u32, Look> = HashMap::new();
     let mut wrong = Vec::new();
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(linked(&looks, None), [9, 8, 6]);
     }
 
-    /// The indices of those that are copied, if one is lost meanwhile.
+    /// Returns the indices of the copied chunks, with one lost meanwhile.
     fn linked(looks: &[Look], lost: Option<u64>) -> Vec<u64> {
         let mut linked = Linked::default();
         let mut copied = Vec::new();

@@ -10,24 +10,24 @@ use super::record::Record;
 pub const MIN_CHUNK_BYTES: usize = 512;
 /// The maximum size of a chunk in bytes.
 pub const MAX_CHUNK_BYTES: usize = 64 * 1024;
-/// The number of chunks into which a region is divided at least, as far as [`MIN_CHUNK_BYTES`] allows.
+/// The minimum number of chunks in a region, as far as [`MIN_CHUNK_BYTES`] allows.
 pub const WANTED_CHUNKS: usize = 64;
 /// The minimum number of chunks. The tracer refuses a smaller region.
 pub const MIN_CHUNKS: usize = 4;
 
 /// The states of a chunk.
 pub mod chunk_state {
-    /// The bits of a [`lease`](super::lease) that hold the state.
+    /// The bits of the state in a [`lease`](super::lease).
     pub const MASK: u64 = 7;
     /// The chunk holds no record of this cycle.
     pub const FREE: u64 = 0;
-    /// One thread writes into the chunk, and only that thread may release it.
+    /// The chunk has one writing thread. Only that thread may release it.
     pub const OWNED: u64 = 1;
     /// The chunk holds records and has no writer.
     pub const FULL: u64 = 2;
     /// Like FULL, but the writer ended early: the next new thread may continue behind its records.
     pub const PARTIAL: u64 = 3;
-    /// Like FULL, but a hook that a signal has interrupted may still write a reserved record into the chunk.
+    /// Like FULL, but an interrupted hook may still write a reserved record into the chunk.
     pub const KEPT: u64 = 4;
     /// Like KEPT, but the thread has released the chunk.
     pub const WAITING: u64 = 5;
@@ -40,7 +40,7 @@ pub mod lease {
 
     const INDEX_SHIFT: u32 = chunk_state::MASK.trailing_ones();
 
-    /// Returns the lease of the chunk that was taken as number `index`, in this state.
+    /// Returns the lease for the taking number `index`, in this state.
     #[must_use]
     #[inline(always)]
     pub const fn new(index: u64, state: u64) -> u64 {
@@ -68,22 +68,22 @@ pub mod lease {
 pub struct ChunkHeader {
     /// The index of the chunk's last taking, and its state; see [`lease`].
     pub lease: AtomicU64,
-    /// The index of the chunk that the same thread filled before; 0 for its first one.
+    /// The index of the thread's previous chunk; 0 for its first one.
     pub prev_index: AtomicU64,
-    /// The number of functions that were open in the thread when it took the chunk.
+    /// The number of open functions of the thread when it took the chunk.
     pub depth: AtomicU32,
     /// The offset of the first free record in a PARTIAL chunk, in bytes.
     pub fill: AtomicU32,
-    /// The number of further threads that continued in this chunk, each behind a RESYNC record with the bit
+    /// The number of further threads in this chunk. Each begins with a RESYNC record with the bit
     /// [`kind::NEW_THREAD`](super::kind::NEW_THREAD).
     pub n_adopted: AtomicU32,
-    /// The id of the thread that writes or wrote into the chunk, from 1; 0 while the chunk is being prepared.
+    /// The id of the chunk's last writer, from 1; 0 while the chunk is being prepared.
     pub tid: AtomicU32,
     /// The time of the chunk's taking in ticks. Records with earlier times belong to an earlier owner.
     pub taken_tsc: AtomicU64,
     /// The core on which the thread ran at that time, plus 1; 0 if unknown.
     pub core: AtomicU32,
-    /// The number of stacks that were resumed in this chunk, each with a RESYNC record with the bit
+    /// The number of resumed stacks in this chunk. Each begins with a RESYNC record with the bit
     /// [`kind::RESUMED`](super::kind::RESUMED).
     pub n_resumed: AtomicU32,
 }

@@ -1,5 +1,5 @@
-//! The state that all threads share: the switch of recording, the control block, and the bank of the process that
-//! empties the buffer; also the memory that a frontend gives. The data of one thread is in `thread.rs`.
+//! The state shared by all threads: the switch of recording, the control block, and the bank of a collector process;
+//! also the memory from a frontend. The data of one thread is in `thread.rs`.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::{self, Relaxed, SeqCst};
@@ -14,10 +14,10 @@ pub mod enabled {
     pub const OFF: u8 = 0;
     /// The hooks record every call.
     pub const ON: u8 = 1;
-    /// The hooks record the calls that pass [`FilterControl`](super::FilterControl).
+    /// The hooks record only calls that pass [`FilterControl`](super::FilterControl).
     pub const FILTERED: u8 = 2;
 
-    /// The bits that hold the state.
+    /// The bits of the state.
     pub const MASK: u32 = 0xff;
     /// The mark of a pending stop: set by `begin_disable`, removed by an enable.
     pub const STOPPING: u32 = 1 << 8;
@@ -25,13 +25,13 @@ pub mod enabled {
     pub const ONE_STOP: u32 = 1 << 9;
 }
 
-/// The switch that the hooks read first. It has a page of its own, all zero at first. A frontend may have the system
-/// clear the page in each child of a fork (`MADV_WIPEONFORK`).
+/// The first word that hooks read. It has a page of its own, all zero at first. A frontend may have the system clear
+/// the page in each child of a fork (`MADV_WIPEONFORK`).
 #[derive(Debug)]
 #[cfg_attr(target_os = "none", repr(C, align(64)))]
 #[cfg_attr(not(target_os = "none"), repr(C, align(4096)))]
 pub struct Switch {
-    /// One of [`enabled`] in the lowest byte. The bits above are for a stop that must not undo a later start.
+    /// One of [`enabled`] in the lowest byte. The higher bits keep a stop from undoing a later start.
     pub enabled: AtomicU32,
 }
 
@@ -51,13 +51,13 @@ impl Switch {
 pub struct Bank {
     /// A counter that changes as long as a collector is at work.
     pub beat: AtomicU64,
-    /// The time in ticks that a thread without a free chunk waits while `beat` does not change; 0: it does not wait.
+    /// The time in ticks for which a thread without a free chunk waits while `beat` stays the same; 0 for no wait.
     pub wait_ticks: AtomicU64,
-    /// The number of calls and returns that were not recorded because no chunk was free.
+    /// The number of calls and returns lost because no chunk was free.
     pub n_lost: AtomicU64,
 }
 
-/// The state of the tracer that all threads share. All times are in ticks.
+/// The state of the tracer, shared by all threads. All times are in ticks.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Control {
@@ -93,9 +93,9 @@ pub struct Control {
     pub stop_tsc: AtomicU64,
     /// The id of the next new thread.
     pub next_tid: AtomicU32,
-    /// The number of threads that could not be traced: all blocks were in use, or the thread has a shadow stack.
+    /// The number of untraced threads: all blocks were in use, or the thread has a shadow stack.
     pub n_untraced_threads: AtomicU32,
-    /// The number of calls that were not recorded because threads were writing to every chunk (ring mode).
+    /// The number of calls lost because threads were writing to every chunk (ring mode).
     pub n_lost_no_chunk: AtomicU64,
     /// The bank shared with the collector; null without one.
     pub bank: AtomicPtr<Bank>,
@@ -121,7 +121,7 @@ impl Control {
     }
 }
 
-/// The number of places for chunks of ended threads, which new threads continue.
+/// The number of places for chunks of ended threads. New threads continue these chunks.
 pub const PARTIAL_SLOTS: usize = 64;
 
 /// The part of [`Control`] that threads write when they take a chunk.
@@ -132,11 +132,11 @@ pub struct ControlShared {
     pub next_index: AtomicU64,
     /// In stop mode, the `next_index` at which the buffer is used up.
     pub end_index: AtomicU64,
-    /// In ring mode, the number of full chunks that were used again in this cycle.
+    /// In ring mode, the number of full chunks reused in this cycle.
     pub n_overwritten: AtomicU64,
     /// The `next_index` at the time when the buffer was given, a multiple of `n_chunks`.
     pub first_index: AtomicU64,
-    /// The number of threads that are taking or leaving a chunk now, and flags, see [`takers`].
+    /// The number of threads now taking or leaving a chunk, and flags, see [`takers`].
     pub n_takers: AtomicU32,
     /// The last stamp of a cell in the table of left frames.
     pub left_stamp: AtomicU64,
@@ -159,9 +159,9 @@ impl ControlShared {
 
 /// The parts of [`ControlShared::n_takers`].
 pub mod takers {
-    /// The bits that count threads.
+    /// The count of threads.
     pub const COUNT: u32 = (1 << 16) - 1;
-    /// The bits that count forks. In the child of a fork the earlier takers no longer exist, or find that they need no
+    /// The count of forks. In the child of a fork the earlier takers no longer exist, or find that they need no
     /// counting out.
     pub const FORKS: u32 = !COUNT & !REPLACING;
     /// The unit of the count of forks.
@@ -170,7 +170,7 @@ pub mod takers {
     pub const REPLACING: u32 = 1 << 31;
 }
 
-/// The memory that a frontend gives to the tracer. It must be all zero, and stay mapped for the rest of the program.
+/// The memory for the tracer from a frontend. It must be all zero, and stay mapped for the rest of the program.
 ///
 /// The tracer takes a buffer with each init, and the rest (`blocks`, `left`, `thread_start`) with the first one only.
 #[derive(Debug)]
@@ -185,7 +185,7 @@ pub struct InitArgs {
     pub blocks: *mut u8,
     /// The size of `blocks` in bytes.
     pub blocks_bytes: usize,
-    /// The memory for frames that a thread has left without a return: dead frames, and those of other stacks. At least
+    /// The memory for frames left without a return: dead frames, and those of other stacks. At least
     /// [`LEFT_BUCKET_BYTES`](super::LEFT_BUCKET_BYTES), aligned to 8 bytes. With null these frames stay on the return
     /// stacks.
     pub left: *mut u8,

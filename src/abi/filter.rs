@@ -1,4 +1,4 @@
-//! Filters: the actions for functions, the state that an open function passes on to its calls, and the hash table of
+//! Filters: the actions for functions, the state passed on from an open function to its calls, and the hash table of
 //! actions. Each frontend decides on the actions itself.
 
 use core::ptr;
@@ -19,7 +19,7 @@ pub mod state {
     pub const IN: u64 = 1 << 5;
     /// The unit of the depth: one for each recorded function around a call, and for the function itself.
     pub const DEPTH_ONE: u64 = 1 << 6;
-    /// The bits that hold the depth.
+    /// The bits of the depth.
     pub const DEPTH_MASK: u64 = 0xffc0;
     /// All of these bits.
     pub const MASK: u64 = 0xfff8;
@@ -51,15 +51,15 @@ pub mod action {
 pub struct FilterControl {
     /// Not 0: recording is filtered. `rftrace_backend_filter` sets it.
     pub active: AtomicU8,
-    /// The [`action`] for functions that are not in `sites`.
+    /// The [`action`] for functions outside `sites`.
     pub default_action: AtomicU8,
     /// A hash table of functions, see [`site_slot`]; null without one. A slot is `child_ip << 16 | action`, 0 if it is
     /// free; at least one slot is free. The table stays mapped for ever.
     pub sites: AtomicPtr<AtomicU64>,
     /// The number of slots, a power of two, minus 1.
     pub sites_mask: AtomicUsize,
-    /// The bits of [`state`] that decide whether calls within a function are recorded: OUT; also IN if only calls
-    /// within chosen functions are.
+    /// The decisive bits of [`state`] for calls within a function: OUT; also IN if the filter records only calls within
+    /// chosen functions.
     pub decisive: AtomicU32,
     /// The required value of these bits: 0 or IN.
     pub wanted: AtomicU32,
@@ -73,8 +73,8 @@ pub struct FilterControl {
     /// The table of recorded values and watches; null without one. The tracer reads it for calls with
     /// [`action::RECORD_VALUES`] and [`action::INTO_VALUES`].
     pub values: AtomicPtr<ValueTable>,
-    /// Not 0 if a system call of the tracer may kill the program (seccomp). A value that only a system call can read is
-    /// then shown by its address.
+    /// Not 0 if a system call of the tracer may kill the program (seccomp). The trace then shows values by their
+    /// address if only a system call can read them.
     pub confined: AtomicU8,
     /// The value of `depth_limit` while recording is not [`paused`](Self::paused).
     pub depth: AtomicU32,
@@ -120,7 +120,7 @@ pub const fn site_slot(child_ip: usize, mask: usize) -> usize {
 
 /// The factor that spreads addresses over the slots. It fits into a signed 32-bit constant.
 pub const SITE_FACTOR: usize = 0x3c6e_f372;
-/// The number of low bits of the product that are not used.
+/// The number of unused low bits of the product.
 pub const SITE_SHIFT: u32 = 20;
 
 // The depth, as a number, goes up to the last level.

@@ -9,9 +9,9 @@
 //! - `record.rs`: one event.
 //! - `chunk.rs`: chunks of records, their owners, and the division of a buffer into chunks.
 //! - `thread.rs`: the data of a thread: its return stack, and frames that it has left without a return.
-//! - `values.rs`: arguments and results: their codes, the tables of recorded values, and watches on calls.
+//! - `values.rs`: codes of arguments and results, the tables of recorded values, and watches on calls.
 //! - `filter.rs`: filters.
-//! - `control.rs`: the state that all threads share, and the memory that a frontend gives.
+//! - `control.rs`: the state shared by all threads, and the memory from a frontend.
 //! - `outside.rs`: data shared with the process that puts the tracer into another one.
 //!
 //! # Symbols of the backend
@@ -52,45 +52,54 @@
 //!
 //! A frontend may replace the five bytes of a `call mcount` by a jump to its own stub. The stub puts the address behind
 //! the call (`child_ip`) into r11 and jumps to `rftrace_patched_mcount`, which jumps back to that address. The stack
-//! and all other registers are as at the call, and rsp has its value from before the call. So calls and returns of the
-//! traced function are paired for the processor's return predictor. `rftrace_patched_fentry` does the same for
-//! `__fentry__`.
+//! and all other registers are as at the call, and rsp has its value from before the call.
+//!
+//! So calls and returns of the traced function are paired for the processor's return predictor.
+//! `rftrace_patched_fentry` does the same for `__fentry__`.
 //!
 //! # Entry branches
 //!
-//! A frontend may replace the first instructions of a function that calls no hook by a jump to its own stub. The stub
-//! pushes the address where the function goes on (a copy of these instructions), then the address of the function, and
-//! jumps to `rftrace_entry`. The hook records the function by its address, keeps all registers except the flags, pops
-//! both words and jumps to the copy. The function returns through a trampoline that keeps all registers too: its
-//! callers were not compiled for hooks, and may rely on any register that the function does not change.
+//! A frontend may replace the first instructions of a function without a hook by a jump to its own stub. The stub
+//! pushes the address of a copy of these instructions, then the address of the function, and jumps to `rftrace_entry`.
+//! The hook records the function by its address, keeps all registers except the flags, pops both words and jumps to the
+//! copy.
 //!
-//! On aarch64 one instruction is replaced, at a place where sp is the CFA. The stub jumps to `rftrace_keeping_entry`
-//! with x30 = the return address, not signed, and x17 = the address where the function goes on. In front of that
+//! The function returns through a trampoline that keeps all registers too: its callers were not compiled for hooks, and
+//! may rely on any register left unchanged by the function.
+//!
+//! On aarch64 the jump replaces one instruction, at a place where sp is the CFA. The stub jumps to
+//! `rftrace_keeping_entry` with x30 = the return address, not signed, and x17 = the resume address. In front of that
 //! address lie the function's address << 16, the distance of the thread's words from tpidr_el0, and the hook's address.
+//!
 //! The hook keeps all registers except x16 and x17, and returns by `br x17`.
 //!
 //! # Sleds
 //!
-//! A frontend may write calls into the sleds that compilers leave for XRay: a call of `rftrace_sled_entry` at the
-//! beginning of a function, before its first instruction, and a call of `rftrace_sled_exit` before each `ret` and each
-//! jump to another function, when the frame is gone. In both, the function's return address lies directly above that of
-//! the call. The hooks keep all registers except the flags. They record the function by the address behind its first
-//! call. The return address stays in place: see [`UNHOOKED`]. If a function ends without a call, the thread's next
-//! record ends it.
+//! A frontend may write calls into XRay's sleds: a call of `rftrace_sled_entry` at the beginning of a function, before
+//! its first instruction, and a call of `rftrace_sled_exit` before each `ret` and each jump to another function, when
+//! the frame is gone. In both, the function's return address lies directly above that of the call.
+//!
+//! The hooks keep all registers except the flags. They record the function by the address behind its first call. The
+//! return address stays in place: see [`UNHOOKED`]. If a function ends without a call, the thread's next record ends
+//! it.
 //!
 //! # The feature `threadhook`
 //!
 //! A kernel whose tasks have no thread-local storage at `fs` defines the function `rftrace_thread_area`. It returns in
-//! r11 the address of the running task's [`ThreadArea`], and changes no other register and no flag. The tracer then
-//! also exports `rftrace_untraced_area`; the function may return its address while no task runs. See docs/kernels.md.
+//! r11 the address of the running task's [`ThreadArea`], and changes no other register and no flag.
+//!
+//! The tracer then also exports `rftrace_untraced_area`; the function may return its address while no task runs. See
+//! docs/kernels.md.
 
 //!
 //! # The feature `outside`
 //!
-//! `rftrace record -p` puts this tracer into a process that has no library for it: it maps and relocates the image. The
-//! tracer then has no thread-local storage. It knows a thread by its id, which the C library keeps at an offset from
-//! `fs`. It exports `rftrace_outside`, an [`Outside`], and `rftrace_outside_begin(*const InitArgs)`, which does the
-//! same as init and stores the result in `Outside::status`. It notices ended threads when others begin.
+//! `rftrace record -p` puts this tracer into a process without a library for it: it maps and relocates the image. The
+//! tracer then has no thread-local storage. It knows a thread by its id, at an offset from `fs` in the C library's
+//! data.
+//!
+//! It exports `rftrace_outside`, an [`Outside`], and `rftrace_outside_begin(*const InitArgs)`, which does the same as
+//! init and stores the result in `Outside::status`. It notices ended threads when others begin.
 
 mod chunk;
 mod control;
@@ -108,8 +117,7 @@ pub use record::*;
 pub use thread::*;
 pub use values::*;
 
-/// The version of this interface, which is part of the names of `rftrace_backend_init_v10` and
-/// `rftrace_backend_control_v10`.
+/// The version of this interface, a part of the names of `rftrace_backend_init_v10` and `rftrace_backend_control_v10`.
 pub const VERSION: u32 = 10;
-/// The oldest version whose records and chunks have the same meaning.
+/// The oldest version with the same meaning of records and chunks.
 pub const OLDEST_RECORDS: u32 = 5;

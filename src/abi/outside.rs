@@ -1,4 +1,4 @@
-//! The data shared by a tracer that was put into a process from outside and the process that put it there: the feature
+//! The data shared by a tracer put into a process from outside and the process that put it there: the feature
 //! `outside`, on x86-64 Linux. It is a symbol of the tracer, `rftrace_outside`. Fields are zero unless stated
 //! otherwise.
 
@@ -10,12 +10,12 @@ use super::control::{Control, Switch};
 pub const MOST_JUMPS: usize = 16;
 /// The size in bytes of such a jump, `jmp rel32`.
 pub const JUMP_BYTES: usize = 5;
-/// The maximum number of threads that can be recorded at the same time.
+/// The maximum number of threads recorded at the same time.
 pub const MOST_THREADS: usize = 8192;
-/// The number of words that the program's unwinder needs for the registration of unwind information.
+/// The number of words for the unwinder's registration of unwind information.
 pub const REGISTRATION_WORDS: usize = 16;
 
-/// A function whose first instruction may be a jump to the tracer. This entry is written before the jump is.
+/// A function with a possible jump to the tracer as its first instruction. This entry is written before the jump.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Jump {
@@ -48,7 +48,7 @@ pub struct Outside {
     pub is_registered: AtomicU32,
     /// The next block to check for an ended thread.
     pub next_looked: AtomicUsize,
-    /// The functions that have become jumps.
+    /// The functions with a jump in place.
     pub jumps: [Jump; MOST_JUMPS],
     /// The memory for the unwinder's registration.
     pub registration: [AtomicU64; REGISTRATION_WORDS],

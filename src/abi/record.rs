@@ -41,37 +41,36 @@ pub mod kind {
     pub const EXIT: u64 = 1;
     /// Calls were not recorded because the return stack was full. The address is their number.
     pub const LOST: u64 = 2;
-    /// The thread returned from functions while recording was off. The address is the number of functions that are
-    /// still open, the time is that of the stop.
+    /// The thread returned from functions while recording was off. The address is the number of functions still open,
+    /// the time is that of the stop.
     pub const RESYNC: u64 = 3;
-    /// The bits of a word that hold the kind.
+    /// The bits of the kind.
     pub const MASK: u64 = 3;
     /// Set in an EXIT word: the thread left the function without a return, and its frame may still live on another
     /// stack.
     pub const LEFT: u64 = 1 << 2;
     /// Set in an ENTRY word: the function's return was not hooked, so there is no EXIT record.
     pub const POINT: u64 = 1 << 2;
-    /// Set in a RESYNC word: the rest of the chunk is the beginning of another thread, whose id is the address.
+    /// Set in a RESYNC word: the rest of the chunk is the beginning of another thread. The address is that thread's id.
     pub const NEW_THREAD: u64 = 1 << 2;
-    /// Set in a RESYNC word: the thread left no function, but from here on runs on the core whose number is the
-    /// address.
+    /// Set in a RESYNC word: the thread left no function, but runs on another core from here on. The address is the
+    /// core's number.
     pub const CORE: u64 = 1 << 3;
-    /// Set in a RESYNC word: the thread left a whole stack, whose number is the address. The exits of the functions
-    /// that are open there follow, as many as [`FUNCTIONS_MASK`] says. The stack may run again.
+    /// Set in a RESYNC word: the thread left a whole stack, with the address as its number. The exits of the functions
+    /// open there follow; their number is in [`FUNCTIONS_MASK`]. The stack may run again.
     pub const SUSPENDED: u64 = 1 << 4;
     /// Set in a RESYNC word: the thread runs again on the left stack with this number. The entries of the functions
-    /// that are open there follow, each with the bit [`AGAIN`].
+    /// open there follow, each with the bit [`AGAIN`].
     pub const RESUMED: u64 = 1 << 5;
     /// Both bits set in a RESYNC word: six bytes of values in place of the address. They belong to the call or return
-    /// whose record comes before and has the same time. [`FUNCTIONS_MASK`] holds the number of further such records.
-    /// They were reserved together with that record, so no other record comes between. See
-    /// [`value`](super::super::value).
+    /// of the record before, with the same time. [`FUNCTIONS_MASK`] holds the number of further such records. They were
+    /// reserved together with that record, so no other record comes between. See [`value`](super::super::value).
     pub const VALUES: u64 = SUSPENDED | RESUMED;
     /// The word of an empty record: values of no call.
     pub const NOTHING: u64 = VALUES | RESYNC;
     /// Set in an ENTRY word: the thread entered the function before, left it without a return, and runs it again.
     pub const AGAIN: u64 = 1 << 3;
-    /// The bits of a SUSPENDED word that hold the number of functions, times [`FUNCTIONS_ONE`].
+    /// The bits of the number of functions in a SUSPENDED word, times [`FUNCTIONS_ONE`].
     pub const FUNCTIONS_MASK: u64 = 0xffc0;
     /// The unit of that number.
     pub const FUNCTIONS_ONE: u64 = 1 << 6;

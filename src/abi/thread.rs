@@ -1,4 +1,4 @@
-//! The tracer's data for one thread, and the frames that threads have left. The data that all threads share is in
+//! The tracer's data for one thread, and the frames left without a return. The data shared by all threads is in
 //! `control.rs`.
 
 use core::mem::{offset_of, size_of};
@@ -17,11 +17,10 @@ pub const RETURN_STACK_ENTRIES: usize = if cfg!(miri) { 63 } else { 1023 };
 #[derive(Debug)]
 #[repr(C)]
 pub struct ReturnEntry {
-    /// The return address (`parent_ip`) that the trampoline's address has replaced; with [`UNHOOKED`] the one that is
-    /// still in place.
+    /// The function's return address (`parent_ip`), replaced by the trampoline's; with [`UNHOOKED`] still in place.
     pub parent_ip: AtomicUsize,
-    /// The function's frame: on x86-64 the address of its return address (`parent_loc`), on aarch64 the CFA. 0 in an
-    /// entry that is free or half-written, odd in one that another thread claims.
+    /// The function's frame: on x86-64 the address of its return address (`parent_loc`), on aarch64 the CFA. 0 in a
+    /// free or half-written entry, odd in an entry claimed by another thread.
     pub frame: AtomicUsize,
     /// The word of the future exit record.
     pub exit_word: AtomicU64,
@@ -51,14 +50,16 @@ pub const LEFT_BUCKET_BYTES: usize = LEFT_BUCKET_CELLS * size_of::<LeftCell>();
 /// A cell in the table of left frames; `staticlib/src/left.rs` manages it.
 ///
 /// It is as long as two return-stack entries, because the trampoline's CFI expression reads the table as a return
-/// stack. The first of the two is empty. The expression's first search passes over a stack that begins with no slot, so
-/// the second search finds living frames on the threads' stacks before dead ones here.
+/// stack. The first of the two is empty.
+///
+/// The expression's first search passes over a stack that begins with no slot, so the second search finds living frames
+/// on the threads' stacks before dead ones here.
 #[derive(Debug)]
 #[repr(C)]
 pub struct LeftCell {
     /// The owner of the cell: a stamp, with a state in its low three bits.
     pub tag: AtomicU64,
-    /// Always 0 (no slot), at the place where the CFI expression looks for a frame.
+    /// Always 0 (no slot), in the place of a frame for the CFI expression.
     pub no_slot: AtomicUsize,
     /// The distance from this slot up to the caller's, in words of 8 bytes; 0 if no caller is known.
     pub link: AtomicUsize,
@@ -68,8 +69,8 @@ pub struct LeftCell {
     pub entry: ReturnEntry,
 }
 
-/// The [`ThreadBlock::chunk_mask`] that sends a thread to its slow paths at its next record: the thread was excluded,
-/// or was included again and has not noticed yet. No record's address has this bit.
+/// The [`ThreadBlock::chunk_mask`] of a thread that takes its slow paths at its next record: it was excluded, or was
+/// included again and has not noticed yet. No record's address has this bit.
 pub const EXCLUDED_MASK: usize = 1;
 
 /// The tracer's data for one thread. Only its own thread (and signal handlers on it) writes to it. Exceptions: other
@@ -110,8 +111,8 @@ pub struct ThreadBlock {
     pub last_index: AtomicU64,
     /// The LOST record to which the next loss adds, while it is the newest record.
     pub lost_record: AtomicUsize,
-    /// The frame of the function for which a slow path is at work, 0 for none. Meanwhile signal handlers leave the
-    /// order of the stack unchanged.
+    /// The frame of the function in a slow path, 0 for none. Meanwhile signal handlers leave the order of the stack
+    /// unchanged.
     pub busy: AtomicUsize,
     /// The lowest `sp` since `busy` was set.
     pub busy_floor: AtomicPtr<ReturnEntry>,
@@ -129,9 +130,9 @@ pub struct ThreadBlock {
     pub excluded_tsc: AtomicU64,
     /// The sentinel and the entries.
     pub stack: [ReturnEntry; RETURN_STACK_ENTRIES + 1],
-    /// The end of the newest record while a hook removes that record, by which the hook invalidates it; 0 otherwise. If
-    /// the chunk is given up meanwhile, the record is invalidated there and this becomes 0. Then the hook writes the
-    /// record again, and the chunk waits for it.
+    /// The end of the newest record while a hook removes that record and so invalidates it; 0 otherwise. If the chunk
+    /// is given up meanwhile, the record is invalidated there and this becomes 0. Then the hook writes the record
+    /// again, and the chunk waits for it.
     pub late: AtomicUsize,
 }
 

@@ -1,17 +1,20 @@
-//! Arguments and results: their codes, and the tables of functions whose values are recorded. They are cut into records
-//! of [`kind::VALUES`](super::kind::VALUES). Also the watches on calls of functions.
+//! Arguments and results: their codes, and the tables of functions with recorded values. Records of
+//! [`kind::VALUES`](super::kind::VALUES) carry the values in pieces. Also the watches on calls of functions.
 
 use core::sync::atomic::AtomicU64;
 
 /// The codes of arguments and results.
 ///
 /// A call records *items*, one behind the other; a return records one item. An item is the value's code in two bytes,
-/// then the value, little-endian, of the length that the code implies. For a string the value is the number of bytes,
-/// in two bytes, and the bytes. So readers need no table. A value with fields takes several items: one with
-/// [`COMPOSITE`](self::value::COMPOSITE), and one for each part. Items are cut into pieces of
-/// [`UNIT_BYTES`](self::value::UNIT_BYTES) bytes for [`kind::VALUES`](super::kind::VALUES).
+/// then the value, little-endian, of the length given by the code.
+///
+/// For a string the value is the number of bytes, in two bytes, and the bytes. So readers need no table. A value with
+/// fields takes several items: one with [`COMPOSITE`](self::value::COMPOSITE), and one for each part.
+///
+/// Items are cut into pieces of [`UNIT_BYTES`](self::value::UNIT_BYTES) bytes for
+/// [`kind::VALUES`](super::kind::VALUES).
 pub mod value {
-    /// The bits of a code that hold the place of the value.
+    /// The bits of the value's place.
     pub const PLACE_MASK: u16 = 3;
     /// The place of an integer or pointer argument, by its number: a register or the stack.
     pub const ARGUMENT: u16 = 0;
@@ -20,22 +23,22 @@ pub mod value {
     /// The place of the result: number 0 is rax or xmm0 (x0, v0), 1 is rdx or xmm1 (x1, v1), larger numbers are v2 and
     /// v3.
     pub const RESULT: u16 = 2;
-    /// The place of a part: a word of the block that was read last, by its number from 0.
+    /// The place of a part: a word of the last block read, by its number from 0.
     pub const IN_BLOCK: u16 = 3;
     /// The number of bits below the argument's number, which counts from 1.
     pub const NUMBER_SHIFT: u32 = 2;
     /// The bits of the number.
     pub const NUMBER_MASK: u16 = 0x3f;
-    /// The number of bits below the form, which tells how the value is shown.
+    /// The number of bits below the form, the way to show the value.
     pub const FORM_SHIFT: u32 = 8;
     /// The bits of the form.
     pub const FORM_MASK: u16 = 0xf;
-    /// The form of an address of bytes that end with a 0. The bytes are recorded.
+    /// The form of an address of zero-terminated bytes. The bytes are recorded.
     pub const STRING: u16 = 5;
     /// The form of a floating-point number. As a result it is in a vector register.
     pub const FLOAT: u16 = 7;
-    /// The form of an address of bytes whose number is the word with the next number. The bytes are recorded like a
-    /// string.
+    /// The form of an address of bytes, with their number in the word with the next number. The bytes are recorded like
+    /// a string.
     pub const COUNTED: u16 = 8;
     /// Set with [`COUNTED`]: the number of bytes is the word with the previous number. With other forms the frontend
     /// uses this bit.
@@ -55,9 +58,9 @@ pub mod value {
     /// bytes, then the bytes. The bits of the place give the block's address: it is in an [`ARGUMENT`] or the
     /// [`RESULT`]; see also [`ON_STACK`] and [`GATHERED`]. The codes of the parts follow.
     pub const COMPOSITE: u16 = 1 << 15;
-    /// The place of a block that begins on the stack, in the word with this number, from 1, above the return address.
+    /// The place of a block on the stack: it begins in the word with this number, from 1, above the return address.
     pub const ON_STACK: u16 = 1;
-    /// The place of a value without a block, which has parts only.
+    /// The place of a value without a block, with parts only.
     pub const GATHERED: u16 = 3;
     /// The number of bits below the number of words in the block, less 1.
     pub const WORDS_SHIFT: u32 = 8;
@@ -75,7 +78,7 @@ pub mod value {
     pub const STRING_BYTES: usize = 98;
     /// The maximum number of bytes of a call's items. A frontend asks for no more.
     pub const MAX_BYTES: usize = 1024;
-    /// The length that stands for a null pointer to a string. No bytes follow.
+    /// The length of a null pointer to a string. No bytes follow.
     pub const NULL: u16 = u16::MAX;
 }
 
@@ -89,7 +92,7 @@ pub struct ValueSite {
     pub arguments: *const u16,
     /// The number of these codes.
     pub n_arguments: usize,
-    /// The codes of the result, which is one value.
+    /// The codes of the result, one value.
     pub result: *const u16,
     /// The number of these codes; 0 if the result is not recorded.
     pub n_result: usize,
@@ -105,7 +108,7 @@ pub struct ValueSite {
 pub mod watch {
     /// The hook writes a notice.
     pub const TELL: u8 = 0;
-    /// Recording of calls goes on from this call on, which is recorded.
+    /// Recording of calls goes on from this call on, and includes it.
     pub const ON: u8 = 1;
     /// Neither this call nor a later one is recorded, until [`ON`].
     pub const OFF: u8 = 2;
@@ -117,17 +120,18 @@ pub mod watch {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Watch {
-    /// The number that the notice carries.
+    /// The number in the notice.
     pub number: u64,
     /// One of [`watch`]. All except TELL act on each call that begins.
     pub action: u8,
-    /// Not 0: matches returns [`least_ticks`](Self::least_ticks) or more after the call; 0: matches calls that begin.
+    /// Not 0: matches returns [`least_ticks`](Self::least_ticks) or more after the call; 0: matches calls at their
+    /// beginning.
     pub on_return: u8,
-    /// Not 0: matches only calls that last longer than all before.
+    /// Not 0: matches only calls longer than all before.
     pub is_rising: u8,
-    /// For calls that begin: the number of the only matching call, from 1; 0: each call matches.
+    /// For calls at their beginning: the number of the only matching call, from 1; 0: each call matches.
     pub nth: u64,
-    /// The number of calls that have begun.
+    /// The number of calls begun.
     pub n_calls: AtomicU64,
     /// The minimum duration in ticks, see [`on_return`](Self::on_return).
     pub least_ticks: AtomicU64,
@@ -143,7 +147,7 @@ pub struct Noticed {
     pub number: AtomicU64,
     /// The tracer's number of the thread; 0 if unknown.
     pub thread: AtomicU64,
-    /// The duration of the call in ticks; 0 for a call that begins.
+    /// The duration of the call in ticks; 0 for a call at its beginning.
     pub lasted: AtomicU64,
     /// The number of later matches without a notice.
     pub n_more: AtomicU64,
@@ -157,7 +161,7 @@ pub struct ValueTable {
     pub sites: *const ValueSite,
     /// The number of sites.
     pub n_sites: usize,
-    /// The ranges (beginning, end) of memory that stays readable while the program runs.
+    /// The ranges (beginning, end) of memory with read access for the rest of the program.
     pub constant: *const [usize; 2],
     /// The number of ranges.
     pub n_constant: usize,

@@ -24,18 +24,18 @@ pub struct Client {
 pub enum NoRecorder {
     /// The process does not exist.
     NoProcess,
-    /// No recorder that accepts commands records the process.
+    /// The process has no recorder, or one without commands.
     NotRecorded,
     /// The recorder refuses this user, or cannot answer.
     Refused(io::Error),
 }
 
 impl Client {
-    /// Connects to the recorder of the process `pid`, or to the recorder that is this process itself.
+    /// Connects to the recorder of the process `pid`, or to the process itself if it is a recorder.
     ///
     /// # Errors
     ///
-    /// The reason why there is no connection.
+    /// The reason for the failure.
     pub fn connect(pid: u32) -> Result<Self, NoRecorder> {
         let process = PathBuf::from(format!("/proc/{pid}"));
         let Ok(meta) = fs::metadata(&process) else { return Err(NoRecorder::NoProcess) };
@@ -72,21 +72,21 @@ impl Client {
         })
     }
 
-    /// Returns the stream that the recorder writes from here on, after a command for a stream.
+    /// Returns the recorder's stream from here on, after a command for a stream.
     #[must_use]
     pub fn into_stream(self) -> BufReader<UnixStream> {
         self.stream
     }
 }
 
-/// Where a recorder may listen.
+/// A possible place of a recorder's socket.
 struct Place {
     path: PathBuf,
-    /// True for the place of the wanted recorder.
+    /// True for the place of the process's own recorder.
     is_sure: bool,
 }
 
-/// Where the recorder of a process may listen, likelier places first.
+/// Returns the possible places of the recorder of a process, likelier places first.
 fn places(pid: u32, user: u32) -> Vec<Place> {
     let sure = |path| Place { path, is_sure: true };
     let mut places = Vec::new();
@@ -107,7 +107,7 @@ fn places(pid: u32, user: u32) -> Vec<Place> {
     places
 }
 
-/// Settings in the environment of a recorded process that lead to its recorder.
+/// Settings in the environment of a recorded process with the place of its recorder.
 struct Environment {
     recorder: u32,
     work: PathBuf,
@@ -120,7 +120,7 @@ impl Environment {
     }
 }
 
-/// The children of a process, as far as the system tells.
+/// The children of a process, as far as the system lists them.
 fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(Path::new("/proc").join(pid.to_string()).join("task")).into_iter().flatten().flatten();
     let children = tasks.filter_map(|task| system::read_text(task.path().join("children")).ok());

@@ -10,7 +10,7 @@ use crate::rules::Rules;
 use crate::target::{Target, rules};
 use crate::triggers;
 
-/// The commands, as they are told to a user who has written none of them.
+/// The list of commands, for a request without one.
 const COMMANDS: &str = "status, on, off, filter, depth, min, patch, unpatch, functions, dump, trigger, mark, pipe, buffer, flush, stop, get and set";
 
 /// Returns true if a command changes the recording. A dump does not, and may take long.
@@ -26,7 +26,7 @@ pub(crate) fn is_change(words: &[String]) -> bool {
     }
 }
 
-/// The text, or stream, that a command wants to go on with, if it is such a one.
+/// Returns the text or stream for a command that reads or writes further data; `None` for other commands.
 pub(crate) fn pipe(recording: &dyn Recording, pid: u32, words: &[String]) -> Option<Result<Text, String>> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let of = (pid != recording.recorder()).then_some(pid);
@@ -39,7 +39,7 @@ pub(crate) fn pipe(recording: &dyn Recording, pid: u32, words: &[String]) -> Opt
     Some(Target::find(recording, pid).and_then(|_| begin()))
 }
 
-/// Does what the words say, for a process or, if the number is the recorder's, for all that are recorded.
+/// Executes a command for a process or, with the recorder's number, for all recorded ones.
 pub(crate) fn answer(recording: &dyn Recording, pid: u32, words: &[String]) -> Result<String, String> {
     let target = Target::find(recording, pid)?;
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -89,7 +89,7 @@ fn is_zero(time: &str) -> bool {
     digits.trim().parse::<f64>().is_ok_and(|number| number == 0.0)
 }
 
-/// The names of functions, those that the filter lets pass first by a mark.
+/// Returns the names of functions, with a mark for those within the filter.
 fn functions(recording: &dyn Recording, pid: u32, pattern: Option<&str>) -> Result<String, String> {
     let pattern = pattern.map(Pattern::new).transpose().map_err(|problem| problem.to_string())?;
     let functions = recording.functions(pid)?;

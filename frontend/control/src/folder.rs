@@ -26,23 +26,23 @@ use crate::names::NAMES;
 
 const PIPE: &str = "trace_pipe";
 const MARKER: &str = "trace_marker";
-/// It is what is in memory now, and would be old at once.
+/// It shows the present contents of memory, and would be out of date at once.
 const NOT_A_FILE: &str = "trace";
 
-/// State of the recorder that others may change: looked at again and again.
+/// State of the recorder with changes from elsewhere, read again and again.
 const CHANGING: [&str; 3] = ["tracing_on", "current_tracer", "stats"];
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
-/// So many files that others have replaced are still looked at.
+/// The maximum number of watched files with replaced names.
 const N_REPLACED: usize = 64;
-/// Flag: a file that is not in the folder any more is not watched; nix has no name for that.
+/// Flag: a file outside the folder is watched no longer; nix has no name for it.
 const EXCL_UNLINK: AddWatchFlags = AddWatchFlags::from_bits_retain(nix::libc::IN_EXCL_UNLINK);
 
 /// A function that makes a new connection to a recorder.
 pub type Connect = fn(u32) -> io::Result<Client>;
 
-/// Maintains a folder with the files until the recorder ends or `is_over` becomes true. It passes messages about values
-/// that could not be set to `tell`.
+/// Maintains a folder with the files until the recorder ends or `is_over` becomes true. It passes messages about
+/// refused values to `tell`.
 ///
 /// # Errors
 ///
@@ -111,7 +111,7 @@ pub fn serve(
     Ok(())
 }
 
-/// The folder, which goes with this.
+/// The folder. Dropping this removes it.
 struct Folder {
     dir: PathBuf,
     pid: u32,
@@ -125,7 +125,7 @@ struct Folder {
     replaced: VecDeque<Replaced>,
 }
 
-/// A file whose name another one has now. A process that had opened it by then writes to this one.
+/// A file with its name taken by another one. A process with this file open still writes to it.
 struct Replaced {
     name: &'static str,
     file: File,
@@ -144,7 +144,7 @@ impl Folder {
         Ok(Self { dir: dir.to_owned(), pid, connect, client, has_ended: false, found, inotify, replaced })
     }
 
-    /// The names that plain files have.
+    /// Returns the names of plain files.
     fn names() -> impl Iterator<Item = &'static str> {
         NAMES.iter().map(|name| name.name).filter(|&name| ![PIPE, MARKER, NOT_A_FILE].contains(&name))
     }
@@ -190,7 +190,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Returns the text that somebody has written to the file of a name, which it keeps.
+    /// Returns the text written to the file of a name; the file stays.
     fn read(&mut self, name: &str) -> Option<(&'static str, Vec<u8>)> {
         let name = Self::names().find(|&known| known == name)?;
         let text = opener::read(&self.dir.join(name), MOST_TEXT).unwrap_or_default();
@@ -198,13 +198,13 @@ impl Folder {
         Some((name, text))
     }
 
-    /// Returns the text that somebody has written to a file that was replaced meanwhile.
+    /// Returns the text written to a file since replaced.
     fn read_replaced(&mut self, watch: WatchDescriptor) -> io::Result<Option<(&'static str, Vec<u8>)>> {
         let Some(old) = self.replaced.iter_mut().find(|old| old.watch == watch) else { return Ok(None) };
         Ok(Some((old.name, old.read()?)))
     }
 
-    /// Sets the written text. Returns the problem if that failed.
+    /// Sets the written text. Returns the problem on failure.
     fn set(&mut self, name: &'static str, text: &[u8]) -> io::Result<Option<String>> {
         let text = String::from_utf8_lossy(text);
         let words = ["set", name].into_iter().chain(text.lines());
@@ -230,7 +230,7 @@ impl Folder {
 }
 
 impl Replaced {
-    /// Has it looked at from now on.
+    /// Starts the watch of a file.
     fn new(name: &'static str, file: File, inotify: &Inotify) -> io::Result<Self> {
         // The file itself, whatever its name is then.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -285,7 +285,7 @@ fn pass_on(pid: u32, connect: Connect, path: &Path) {
     }
 }
 
-/// Makes a mark of each line that comes.
+/// Makes a mark of each line.
 fn take_marks(pid: u32, connect: Connect, path: &Path) {
     // It also is one of those who write, so that there is no end.
     let Ok(from) = File::options().read(true).write(true).open(path) else { return };

@@ -1,12 +1,12 @@
-//! Control of a recording while the program runs, as `rftrace ctl` does it.
+//! Control of a running recording, for `rftrace ctl`.
 //!
 //! - [`protocol`]: the commands, as lines of words, and the answers.
-//! - [`socket`]: the place where a recorder listens, and the users who may connect.
+//! - [`socket`]: the recorder's socket, and the users with access.
 //! - [`client`]: finds the recorder of a process, and sends commands.
 //! - [`folder`]: the names as files.
-//! - [`server`]: answers commands through a [`Recording`]. `listed` has its sockets, which the child of a fork closes.
+//! - [`server`]: answers commands through a [`Recording`]. `listed` has its sockets; the child of a fork closes them.
 //! - `commands` interprets the words; `names` has ftrace's names for them, `target` their processes. `rules` changes
-//!   the rules of a filter, `triggers` the events on which dumps are made.
+//!   the rules of a filter, `triggers` the events that cause dumps.
 //!
 //! Not here: the command lines (`rftrace-tools`), and the work of a recorder (`rftrace-record`).
 

@@ -1,4 +1,4 @@
-//! The list of a server's sockets. The child of a fork inherits them without a server: it closes them, so that clients
+//! The list of a server's sockets. The child of a fork inherits them without a server: it closes them, so clients
 //! notice the end of the parent.
 //!
 //! **Invariant**: sockets come and go while forks are held, if the process forks at all. So a child finds all sockets
@@ -19,7 +19,7 @@ fn list() -> MutexGuard<'static, Vec<RawFd>> {
     LIST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A socket that is in the list as long as it is open.
+/// A socket, in the list while it is open.
 pub(crate) struct Listed<T: AsRawFd> {
     /// `None` when it is closed.
     socket: Option<T>,

@@ -1,7 +1,7 @@
 //! ftrace's names for readable and settable values: the files of its folder.
 //!
-//! A name takes several lines where ftrace's file does. Each line is a pattern, as names of functions have spaces. `>`
-//! in front of the first one, like no sign, replaces the previous lines; `>>` adds to them. As in ftrace, `!PATTERN`
+//! A name takes several lines if ftrace's file does. Each line is a pattern, as names of functions have spaces. `>` in
+//! front of the first one, like no sign, replaces the previous lines; `>>` adds to them. As in ftrace, `!PATTERN`
 //! removes a line, and an empty value removes all.
 
 use crate::recording::Recording;
@@ -59,7 +59,7 @@ pub const NAMES: [Name; 22] = [
     read("enabled_functions"),
 ];
 
-/// The keys of rules that names with patterns stand for: for functions, and behind `:mod:` for modules.
+/// Returns the keys of rules for a name with patterns: for functions, and behind `:mod:` for modules.
 fn keys(name: &str) -> Option<(&'static str, Option<&'static str>)> {
     match name {
         "set_ftrace_filter" => Some(("include", Some("module"))),
@@ -255,14 +255,14 @@ fn set_patterns(
     })
 }
 
-/// The name that takes commands too.
+/// The name for commands too.
 const FILTER: &str = "set_ftrace_filter";
-/// The key of rules that switch recording.
+/// The key of rules for switching recording.
 const TRIGGER: &str = "trigger";
-/// Middle of a trigger that a command has made: one dump for each time.
+/// The middle of a trigger made by a command: one dump for each time.
 const TIMES: &str = ",burst,times=";
 
-/// Returns the actions that calls set off: `f:traceoff:unlimited`, `f:snapshot:count=3`.
+/// Returns the actions at calls: `f:traceoff:unlimited`, `f:snapshot:count=3`.
 fn commands(recording: &dyn Recording, pid: u32) -> Result<String, String> {
     let switches = rules(recording, pid)?;
     let switches = switches.get(TRIGGER).filter_map(|rule| rule.rsplit_once('@')).filter_map(|(function, action)| {
@@ -280,7 +280,7 @@ fn commands(recording: &dyn Recording, pid: u32) -> Result<String, String> {
     Ok(switches.chain(dumps).collect())
 }
 
-/// Has calls of a function do something: `f:traceoff`, `f:snapshot:3`; with `!` in front not any more.
+/// Sets the action at calls of a function: `f:traceoff`, `f:snapshot:3`; with `!` in front removes it.
 fn set_command(target: &Target<'_>, line: &str) -> Result<String, String> {
     let (is_taken_away, line) = match line.strip_prefix('!') {
         Some(rest) => (true, rest.trim()),
@@ -332,7 +332,7 @@ fn split_command(pattern: &str) -> Option<(&str, &str)> {
     COMMANDS.contains(&command.split(':').next()?).then_some((function, command))
 }
 
-/// The functions, as ftrace lists them: all, or those that the filter lets pass.
+/// Returns the functions in ftrace's form: all, or those within the filter.
 fn functions(recording: &dyn Recording, pid: u32, only_recorded: bool) -> Result<String, String> {
     let functions = recording.functions(pid)?;
     let chosen = functions.iter().filter(|function| function.is_recorded || !only_recorded);

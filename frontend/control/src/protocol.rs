@@ -3,7 +3,7 @@
 
 use std::io::{self, BufRead, Read, Write};
 
-/// The maximum length of a request in bytes, which also limits filter rules.
+/// The maximum length of a request in bytes, and so of filter rules.
 pub const MOST_LINE_BYTES: u64 = 64 << 10;
 /// The maximum length of an answer in bytes: the names of all functions of a large program.
 pub const MOST_ANSWER_BYTES: u64 = 256 << 20;
@@ -28,7 +28,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// Those of the connection; the line would be too long.
+    /// The errors of the connection; the line would be too long.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let words = self.words.iter().map(|word| escape(word));
         let line = [MAGIC.to_owned(), self.pid.to_string()].into_iter().chain(words).collect::<Vec<_>>().join("\t");
@@ -43,7 +43,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// Those of the connection; the line is malformed.
+    /// The errors of the connection; the line is malformed.
     pub fn read(from: &mut impl BufRead) -> io::Result<Option<Self>> {
         let mut line = Vec::new();
         from.take(MOST_LINE_BYTES).read_until(b'\n', &mut line)?;
@@ -68,7 +68,7 @@ impl Request {
 ///
 /// # Errors
 ///
-/// Those of the connection.
+/// The errors of the connection.
 pub fn write_answer(answer: &Answer, to: &mut impl Write) -> io::Result<()> {
     let (word, bytes) = match answer {
         Ok(bytes) => ("ok", bytes.as_slice()),
@@ -83,7 +83,7 @@ pub fn write_answer(answer: &Answer, to: &mut impl Write) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Those of the connection; the answer is malformed.
+/// The errors of the connection; the answer is malformed.
 pub fn read_answer(from: &mut impl BufRead) -> io::Result<Option<Answer>> {
     let mut line = String::new();
     from.take(64).read_line(&mut line)?;

@@ -18,9 +18,9 @@ pub struct Facts {
     pub n_chunks: u64,
     /// The number of chunks with records.
     pub n_chunks_used: u64,
-    /// In a ring, the number of chunks whose records were overwritten.
+    /// In a ring, the number of overwritten chunks.
     pub n_overwritten: u64,
-    /// The number of calls and returns that found no room.
+    /// The number of calls and returns without room.
     pub n_dropped: u64,
     /// The number of calls and returns on the disk, of all processes; with an own buffer those in the buffer.
     pub n_records: u64,
@@ -38,7 +38,7 @@ pub enum BufferKind {
     Ring,
     /// The program saves it at its end.
     Own {
-        /// True if the buffer is full, so that recording has stopped.
+        /// True if recording has stopped because the buffer is full.
         is_full: bool,
     },
 }
@@ -54,12 +54,12 @@ pub struct Function {
     pub is_recorded: bool,
 }
 
-/// An event on which dumps are made.
+/// An event that causes dumps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trigger {
-    /// The trigger's number, which is never used again.
+    /// The trigger's number, never used again.
     pub number: usize,
-    /// The text in which the user specified it.
+    /// The user's text for it.
     pub text: String,
     /// The task of the processes for this trigger.
     pub watched: Watched,
@@ -82,12 +82,12 @@ pub type Text = Box<dyn Iterator<Item = Vec<u8>>>;
 /// The work of a thread.
 pub type Work = Box<dyn FnOnce() + Send>;
 
-/// A recorder. Functions with a process's number fail for a process that is not recorded.
+/// A recorder. Functions with a process's number fail for an unrecorded process.
 pub trait Recording: Send + Sync {
     /// Returns the recorder's own process.
     fn recorder(&self) -> u32;
 
-    /// Returns the processes that are recorded now.
+    /// Returns the processes being recorded.
     fn processes(&self) -> Vec<u32>;
 
     /// Returns the facts about a process.
@@ -117,7 +117,7 @@ pub trait Recording: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`ask`](Self::ask).
+    /// The errors of [`ask`](Self::ask).
     fn functions(&self, pid: u32) -> Result<Vec<Function>, String>;
 
     /// Returns the calls of a process, or of all, as text: with `goes_on` all calls from now on, otherwise those in
@@ -125,14 +125,14 @@ pub trait Recording: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`ask`](Self::ask).
+    /// The errors of [`ask`](Self::ask).
     fn pipe(&self, pid: Option<u32>, goes_on: bool) -> Result<Text, String>;
 
     /// Returns the records of a process, or of all, as a stream for a receiver, from the beginning of the recording.
     ///
     /// # Errors
     ///
-    /// Those of [`ask`](Self::ask); the records are not written while the program runs.
+    /// The errors of [`ask`](Self::ask); the records are not written while the program runs.
     fn stream(&self, pid: Option<u32>) -> Result<Text, String>;
 
     /// Marks the present moment in the trace of a process with a text.
@@ -142,7 +142,7 @@ pub trait Recording: Send + Sync {
     /// The trace has no mark.
     fn mark(&self, pid: u32, text: &str) -> Result<String, String>;
 
-    /// Writes the records so far to the disk, except those in chunks that threads are filling.
+    /// Writes the records so far to the disk, except those in partly filled chunks.
     ///
     /// # Errors
     ///
@@ -153,13 +153,13 @@ pub trait Recording: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`ask`](Self::ask).
+    /// The errors of [`ask`](Self::ask).
     fn stop(&self, pid: u32) -> Result<String, String>;
 
-    /// Returns the events on which dumps are made.
+    /// Returns the events that cause dumps.
     fn triggers(&self) -> Vec<Trigger>;
 
-    /// Adds an event on which dumps are made, in the form of `--dump-on`. The caller tells the processes.
+    /// Adds an event that causes dumps, in the form of `--dump-on`. The caller informs the processes.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ pub trait Recording: Send + Sync {
     /// Removes such an event by its number.
     fn remove_trigger(&self, number: usize);
 
-    /// Removes the dumps of a process that ftrace's name `snapshot` has made. Returns their number.
+    /// Removes the dumps of a process made through ftrace's name `snapshot`. Returns their number.
     fn forget_snapshots(&self, pid: u32) -> usize;
 
     /// Makes a trace of the records so far.
@@ -184,7 +184,7 @@ pub trait Recording: Send + Sync {
         None
     }
 
-    /// Starts a detached thread. A program that records itself does not record this thread.
+    /// Starts a detached thread. In a program that records itself, the thread is unrecorded.
     ///
     /// # Errors
     ///

@@ -8,11 +8,11 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rules(Vec<(String, String)>);
 
-/// The key of calls that the recorder itself looks for: nobody sees it, and no filter takes it away.
+/// The key of the recorder's own watches: hidden, and out of any filter's reach.
 const WATCH: &str = "watch";
 
 impl Rules {
-    /// Reads them. Text without `=` is a key without a value, which is wrong, as the program will say.
+    /// Reads them. Text without `=` is a key without a value; the program will refuse it.
     pub(crate) fn parse(text: &str) -> Self {
         let mut rules = vec![String::new()];
         let mut characters = text.chars().peekable();
@@ -49,7 +49,7 @@ impl Rules {
         self.0.extend(values.into_iter().map(|value| (key.to_owned(), value)));
     }
 
-    /// Adds a rule that is not there.
+    /// Adds a rule, if it is new.
     pub(crate) fn add(&mut self, key: &str, value: String) {
         if !self.get(key).any(|known| known == value) {
             self.0.push((key.to_owned(), value));
@@ -63,14 +63,14 @@ impl Rules {
         self.0.len() < n_before
     }
 
-    /// Those of a user, with what the recorder looks for as in `self`.
+    /// Returns a user's rules, with the recorder's watches of `self`.
     pub(crate) fn replaced_by(&self, mut users: Self) -> Self {
         users.0.retain(|(key, _)| key != WATCH);
         users.0.extend(self.0.iter().filter(|(key, _)| key == WATCH).cloned());
         users
     }
 
-    /// Those that a user has given, as text.
+    /// Returns a user's rules as text.
     pub(crate) fn shown(&self) -> String {
         Self(self.0.iter().filter(|(key, _)| key != WATCH).cloned().collect()).to_string()
     }

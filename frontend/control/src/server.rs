@@ -1,5 +1,5 @@
-//! The server: a thread for each client. One client at a time changes settings, any number reads. If there are too many
-//! clients, the one that has been silent for longest is disconnected.
+//! The server: a thread for each client. One client at a time changes settings, any number reads. With too many
+//! clients, the longest silent one is disconnected.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -22,13 +22,13 @@ use crate::socket::{self, Listener, Peer, SocketFile};
 /// Clients at a time.
 const MOST_CLIENTS: usize = 64;
 
-/// How long a client may take to read an answer.
+/// The maximum time for a client to read an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a command may take to come, from its first byte on.
+/// The maximum time for a command to arrive, from its first byte on.
 const COMMAND_TIME: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(10) };
 
-/// A server that answers clients while it lives.
+/// A server for clients. Dropping it ends the service.
 pub struct Server {
     shared: Arc<Shared>,
     file: SocketFile,
@@ -41,19 +41,19 @@ impl fmt::Debug for Server {
     }
 }
 
-/// State that the threads of clients share.
+/// The state shared by the threads of clients.
 struct Shared {
     recording: Arc<dyn Recording>,
-    /// Held by the client that changes something.
+    /// Held by a client during a change.
     changing: Mutex<()>,
     clients: Mutex<Clients>,
     /// A client has gone.
     gone: Condvar,
-    /// Those that are being answered.
+    /// The number of clients being served.
     n_busy: AtomicUsize,
 }
 
-/// Those that are connected.
+/// The connected clients.
 #[derive(Default)]
 struct Clients {
     all: Vec<Connected>,
@@ -81,7 +81,7 @@ impl Shared {
 
     /// Makes room for one more, if there is none and a client is silent. Returns whether there is.
     fn make_room(&self) -> bool {
-        /// How long that one may take to go.
+        /// The maximum time for its departure.
         const PATIENCE: Duration = Duration::from_secs(1);
 
         let mut clients = self.clients();
@@ -119,7 +119,7 @@ impl Shared {
         self.gone.notify_all();
     }
 
-    /// Says what a client does from now on. Returns whether it may: it may have given way.
+    /// Sets the state of a client. Returns false if it may not go on, because it has given way.
     fn set(&self, id: u64, state: State) -> bool {
         let mut clients = self.clients();
         let client = clients.all.iter_mut().find(|client| client.id == id && client.state != State::GivesWay);
@@ -132,7 +132,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn begin(at: Place<'_>, recording: Arc<dyn Recording>) -> io::Result<Self> {
         Self::listen(recording, || Listener::new(at))
     }

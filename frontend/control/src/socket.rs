@@ -1,7 +1,7 @@
-//! The place where a recorder listens: `$XDG_RUNTIME_DIR/rftrace/PID.sock`, with the recorder's own number.
+//! The recorder's socket: `$XDG_RUNTIME_DIR/rftrace/PID.sock`, with the recorder's own number.
 //!
-//! Without that folder the socket is `ctl` in the recording's folder, which the environment of recorded processes
-//! names. For processes without such an environment it is in `/tmp/rftrace-USER`. Only the recorder's user and root may
+//! Without that folder the socket is `ctl` in the recording's folder, named in the environment of recorded processes.
+//! For processes without such an environment it is in `/tmp/rftrace-USER`. Only the recorder's user and root may
 //! connect.
 
 use std::env;
@@ -28,14 +28,14 @@ pub enum Place<'a> {
     OfUser,
 }
 
-/// A socket to which clients connect.
+/// A socket for clients.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
 }
 
-/// The file of a socket. Dropping it removes the file, so that no further client can connect.
+/// The file of a socket. Dropping it removes the file, so no further client can connect.
 #[derive(Debug)]
 pub struct SocketFile(PathBuf);
 
@@ -44,7 +44,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn new(place: Place<'_>) -> io::Result<Self> {
         let in_folder = |folder: PathBuf| {
             let folder = own_folder(folder)?;
@@ -72,7 +72,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn wait(&self) -> io::Result<()> {
         let mut waited = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         poll(&mut waited, PollTimeout::NONE).map(drop).map_err(io::Error::from)
@@ -82,7 +82,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Those of the system; no client has connected.
+    /// The errors of the system; no client has connected.
     pub fn accept(&self) -> io::Result<Peer> {
         let (stream, _) = self.socket.accept()?;
         let user = user_of(&stream)?;
@@ -119,7 +119,7 @@ impl Drop for SocketFile {
 /// A connected client.
 #[derive(Debug)]
 pub enum Peer {
-    /// A user who may send commands.
+    /// A user with the right to send commands.
     Permitted(UnixStream),
     /// Another user, with the user's id.
     Refused(UnixStream, u32),
@@ -171,7 +171,7 @@ pub(crate) fn socket_name(recorder: u32) -> String {
     format!("{recorder}.sock")
 }
 
-/// The folders in which sockets of a user may be.
+/// Returns the possible folders for a user's sockets.
 pub(crate) fn folders(user: u32) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = runtime_folder().into_iter().collect();
     folders.push(PathBuf::from(format!("/run/user/{user}")));
@@ -184,7 +184,7 @@ pub(crate) fn folders(user: u32) -> Vec<PathBuf> {
     folders
 }
 
-/// The folder for a user's sockets where there is none that the system has made for him.
+/// Returns the folder for a user's sockets on a system without one of its own for him.
 fn common_folder(user: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/{FOLDER}-{user}"))
 }
@@ -197,7 +197,7 @@ fn runtime_folder() -> io::Result<PathBuf> {
     folder.ok_or_else(|| ErrorKind::NotFound.into())
 }
 
-/// A folder for sockets, which nobody else may look into.
+/// Creates a folder for sockets without access for others.
 fn own_folder(folder: PathBuf) -> io::Result<PathBuf> {
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -211,7 +211,7 @@ fn own_folder(folder: PathBuf) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Removes sockets of recorders that were killed.
+/// Removes sockets of killed recorders.
 fn remove_old(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -222,7 +222,7 @@ fn remove_old(folder: &Path) {
     }
 }
 
-/// Does something with a socket by a path that is short enough for it, wherever it lies.
+/// Calls `work` with a path to a socket that is short enough for the system.
 fn in_folder_of<T>(path: &Path, work: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     /// A socket's address has room for one more.
     const MOST_BYTES: usize = 107;

@@ -1,9 +1,9 @@
-//! The processes that a command is for, and what is done with each.
+//! The target processes of a command, and its execution for each.
 
 use crate::recording::Recording;
 use crate::rules::Rules;
 
-/// The processes that a command is for.
+/// The target processes of a command.
 pub(crate) struct Target<'a> {
     recording: &'a dyn Recording,
     pids: Vec<u32>,
@@ -34,7 +34,7 @@ impl<'a> Target<'a> {
         self.pids.iter().any(|&pid| self.recording.has_thread(pid, id))
     }
 
-    /// For one process. Where there are several, and they do not agree, who asks has to say which.
+    /// Runs it for one process. If several processes disagree, the user has to name one.
     pub(crate) fn one(&self, what: impl Fn(&dyn Recording, u32) -> Result<String, String>) -> Result<String, String> {
         let mut all = self.pids.iter().map(|&pid| what(self.recording, pid));
         let first = all.next().unwrap_or_else(|| Ok(String::new()))?;
@@ -45,7 +45,7 @@ impl<'a> Target<'a> {
         Ok(first)
     }
 
-    /// Runs it for each process. Failures are told behind the answers; if all failed, it has failed.
+    /// Runs it for each process. Failures follow the answers; it fails if all processes fail.
     pub(crate) fn each(&self, what: impl Fn(&dyn Recording, u32) -> Result<String, String>) -> Result<String, String> {
         let several = self.pids.len() > 1;
         let (mut text, mut problems) = (String::new(), Vec::new());
@@ -63,7 +63,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Has each process do something.
+    /// Sends each process a request for a change.
     pub(crate) fn change(&self, request: &str) -> Result<String, String> {
         self.each(|recording, pid| recording.ask(pid, request).map(line))
     }
@@ -97,7 +97,7 @@ pub(crate) fn gone(pid: u32) -> String {
     format!("process {pid} has ended")
 }
 
-/// Formats the outcome of a filter from a process's answer: two numbers, and rules that match nothing on further lines.
+/// Formats the outcome of a filter from a process's answer: two numbers, and rules without a match on further lines.
 fn chosen(answer: &str) -> String {
     let mut lines = answer.lines();
     let (n_recorded, n_functions) = lines.next().and_then(|line| line.split_once(' ')).unwrap_or(("?", "?"));

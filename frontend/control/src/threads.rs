@@ -1,16 +1,16 @@
-//! `set_ftrace_pid` and `set_ftrace_notrace_pid`: the threads of a process that are recorded, by their numbers.
+//! `set_ftrace_pid` and `set_ftrace_notrace_pid`: the recorded threads of a process, by their numbers.
 //!
-//! Not here: how a process leaves threads out (`rftrace_frontend::Threads`).
+//! Not here: the exclusion of threads in a process (`rftrace_frontend::Threads`).
 
 use crate::recording::Recording;
 use crate::target::Target;
 
-/// The name of those that alone are recorded.
+/// The name of the only recorded threads.
 pub(crate) const ONLY_PIDS: &str = "set_ftrace_pid";
-/// The name of those that are not.
+/// The name of the excluded threads.
 pub(crate) const NOT_PIDS: &str = "set_ftrace_notrace_pid";
 
-/// Which threads are recorded.
+/// The choice of recorded threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Threads {
     /// If there are any, only these.
@@ -24,7 +24,7 @@ impl Threads {
         Ok(Self::read(&recording.ask(pid, "threads")?))
     }
 
-    /// Of a process's answer: both lists, a slash between them.
+    /// Reads a process's answer: both lists, a slash between them.
     fn read(answer: &str) -> Self {
         let list = |text: &str| text.split(',').filter_map(|id| id.trim().parse().ok()).collect();
         let (only, not) = answer.split_once('/').unwrap_or((answer, ""));
@@ -40,7 +40,7 @@ impl Threads {
         if name == ONLY_PIDS { &mut self.only } else { &mut self.not }
     }
 
-    /// As ftrace shows it.
+    /// Returns the text in ftrace's form.
     pub(crate) fn shown(mut self, name: &str) -> String {
         let ids = self.of_name(name);
         if ids.is_empty() { "no pid\n".to_owned() } else { ids.iter().map(|id| format!("{id}\n")).collect() }
@@ -90,7 +90,7 @@ impl Change {
     }
 }
 
-/// Has the threads that the lines name be recorded, or not be; those of one process or of all that are meant.
+/// Includes or excludes the threads in these lines, of one process or of all target processes.
 pub(crate) fn set(target: &Target<'_>, name: &str, lines: &[&str]) -> Result<String, String> {
     let change = Change::read(name, lines)?;
     target.each(|recording, pid| {

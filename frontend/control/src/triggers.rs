@@ -1,14 +1,15 @@
-//! Events on which dumps are made: added, taken away and listed while programs run.
+//! Events that cause dumps: added, removed and listed while programs run.
 //!
-//! The recorder has one list for all its processes. A process is told of what it has to look for itself: by a rule of its filter, or a request.
+//! The recorder has one list for all its processes. A process gets its own part of it: by a rule of its filter, or a
+//! request.
 
 use crate::recording::{Trigger, Watched};
 use crate::target::Target;
 
-/// The key of a rule by which a process looks for calls.
+/// The key of a rule for watched calls in a process.
 const WATCH: &str = "watch";
 
-/// Has dumps made on something more.
+/// Adds an event that causes dumps.
 pub(crate) fn add(target: &Target<'_>, spec: &str) -> Result<String, String> {
     let recording = target.recording();
     if recording.triggers().iter().any(|known| known.text == spec) {
@@ -27,7 +28,7 @@ pub(crate) fn add(target: &Target<'_>, spec: &str) -> Result<String, String> {
     Ok(format!("dumps are made on {spec}\n"))
 }
 
-/// Has processes look for calls. If none has such functions, none does.
+/// Sets watched calls in processes. If no process has such functions, none watches.
 fn watch_calls(target: &Target<'_>, watch: &str) -> Result<String, String> {
     let told = target.change_rules(|rules| {
         rules.add(WATCH, watch.to_owned());
@@ -67,7 +68,7 @@ pub(crate) fn remove(target: &Target<'_>, which: &str) -> Result<String, String>
     Ok(format!("no more dumps are made on {}\n", trigger.text))
 }
 
-/// Lists the events on which dumps are made, a number and the written text on each line.
+/// Lists the events that cause dumps, a number and the user's text on each line.
 pub(crate) fn list(target: &Target<'_>) -> String {
     target.recording().triggers().iter().map(|trigger| format!("{} {}\n", trigger.number, trigger.text)).collect()
 }

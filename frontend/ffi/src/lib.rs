@@ -1,4 +1,4 @@
-//! The functions of `rftrace_frontend_ffi.h`: rftrace for C programs.
+//! The functions of `rftrace_frontend_ffi.h`: rftrace for C programs. `rftrace replay DIR` shows their traces.
 //!
 //! The header documents the functions. Each is a thin wrapper of a function in [`rftrace_frontend`]. An error becomes a
 //! return value and a text.
@@ -19,7 +19,7 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// The handle of the trace buffer, which `rftrace_init` returns. C programs only pass it on.
+/// The handle of the trace buffer, a result of `rftrace_init`. C programs only pass it on.
 #[derive(Debug)]
 pub struct Events {
     tracer: &'static Tracer,
@@ -33,7 +33,7 @@ fn set_last_error(error: impl Display) {
 }
 
 /// Gives the tracer a buffer for `max_event_count` entries and exits, 16 bytes each; with `overwriting` a ring. Returns
-/// NULL if that fails.
+/// NULL on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn rftrace_init(max_event_count: usize, overwriting: bool) -> *mut Events {
     let mode = if overwriting { Mode::Ring } else { Mode::Stop };
@@ -43,7 +43,7 @@ pub extern "C" fn rftrace_init(max_event_count: usize, overwriting: bool) -> *mu
 }
 
 /// Gives the tracer a buffer of `buffer_bytes` bytes, and writes records to a folder in the directory `out_dir` while
-/// the program runs. Returns NULL if that fails.
+/// the program runs. Returns NULL on failure.
 ///
 /// # Safety
 ///
@@ -79,7 +79,7 @@ pub extern "C" fn rftrace_disable() {
     rftrace_frontend::disable();
 }
 
-/// Stops recording and writes the trace to a directory. Returns 0, or -1 if that fails.
+/// Stops recording and writes the trace to a directory. Returns 0, or -1 on failure.
 ///
 /// # Safety
 ///
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn rftrace_dump_full_uftrace(
     })
 }
 
-/// Stops recording and writes only the records to the file `outfile`. Returns 0, or -1 if that fails.
+/// Stops recording and writes only the records to the file `outfile`. Returns 0, or -1 on failure.
 ///
 /// # Safety
 ///
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn rftrace_mark(mark: *const c_char) {
 }
 
 /// Writes a trace of the buffer's present contents to a folder in the directory `out_dir`, while recording goes on.
-/// Returns 0, or -1 if that fails.
+/// Returns 0, or -1 on failure.
 ///
 /// # Safety
 ///
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn rftrace_dump(events: *mut Events, out_dir: *const c_cha
 }
 
 /// Replaces the filter: only calls that pass it are recorded. NULL or an empty text removes it. Returns the number of
-/// recorded functions, or -1 if that fails.
+/// recorded functions, or -1 on failure.
 ///
 /// # Safety
 ///
@@ -186,8 +186,8 @@ pub struct FunctionInfo {
     recorded: bool,
 }
 
-/// Calls `visit` with `context` for each function that can be recorded. Returns the number of these functions, or -1 if
-/// that fails.
+/// Calls `visit` with `context` for each function that can be recorded. Returns the number of these functions, or -1 on
+/// failure.
 ///
 /// # Safety
 ///
@@ -247,7 +247,7 @@ unsafe fn tracer(events: *const Events) -> Option<&'static Tracer> {
     unsafe { events.as_ref() }.map(|events| events.tracer)
 }
 
-/// The tracer, which does not record any more. Inlined: this crate may be instrumented.
+/// Returns the tracer, after it has stopped recording. Inlined: this crate may be instrumented.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
 //! The files of a trace without personal facts: command line, host, folders, texts of values and marks.
 //!
-//! Not here: which files a trace has, and who writes them (`rftrace_export::anonymous`).
+//! Not here: the files of a trace, and their writer (`rftrace_export::anonymous`).
 
 use alloc::borrow::{Cow, ToOwned};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -47,7 +47,7 @@ impl Anonymous {
         free
     }
 
-    /// A line of `info`, without its end; `None` for one that stays.
+    /// A line of `info`, without its end; `None` for an unchanged one.
     fn info_line(&mut self, line: &str) -> Option<String> {
         let is = |key: &str, separator: char| line.strip_prefix(key)?.strip_prefix(separator);
         if let Some(path) = is(key::EXE_NAME, ':') {

@@ -34,8 +34,9 @@ pub const CONDITION_BYTES: usize = 6;
 
 /// The opcode of a jump by a distance of four bytes.
 const JUMP: u8 = 0xe9;
-/// A call by such a distance, as long as a sled. So a thread is before it or behind it, and returns to where the sled leads without it:
-/// what lies within may become anything again. (Assemblers make calls longer in the same way: prefixes that mean nothing here.)
+/// A call by such a distance, as long as a sled. So a thread is before it or behind it, and returns to the sled's
+/// own target: the bytes within may become anything again. (Assemblers make calls longer in the same way: prefixes
+/// without meaning here.)
 const LONG_CALL: [u8; SLED_BYTES - 4] = [0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x48, 0xe8];
 
 /// The kind of place at which code is changed.
@@ -68,8 +69,8 @@ pub struct Branch {
     /// The bytes displaced by the branch, and those between them and its end.
     displaced: [u8; MOST_DISPLACED_BYTES],
     n_displaced: u8,
-    /// For an instruction that begins within the branch, by its distance from the function's beginning less one: how far behind the stub's
-    /// beginning its copy begins. 0 where none begins.
+    /// For an instruction that begins within the branch, by its distance from the function's beginning less one: the
+    /// distance of its copy from the stub's beginning. 0 without an instruction there.
     copies: [u8; BRANCH_BYTES - 1],
     /// True if the branch is wanted now; false for one from an earlier choice.
     pub is_wanted: bool,

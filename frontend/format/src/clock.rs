@@ -75,7 +75,7 @@ impl TscClock {
         u64::try_from(nanos).unwrap_or(u64::MAX)
     }
 
-    /// The least number of ticks that takes `nanos`.
+    /// Returns the minimum number of ticks for `nanos`.
     fn ticks_until(&self, nanos: u64) -> u64 {
         let rate = self.nanos_per_2_32_ticks.max(1);
         if nanos < 1 << 32 {

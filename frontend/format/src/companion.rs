@@ -11,7 +11,7 @@ use crate::files::{self, CLOCK, COUNTERS, EVENTS, File, GAPS, INFO, KERNEL_HEADE
 /// The folder in [`FOLDER`](crate::recording::FOLDER) with the complete companions.
 pub const COMPANIONS: &str = "companions";
 
-/// Processors, and modules, that may have such a file.
+/// The maximum number of processors, and of modules, with such a file.
 const MAX_NUMBER: u32 = 1 << 16;
 
 /// A companion file.

@@ -20,13 +20,13 @@ use crate::values::{NULL, Place, STRING_BYTES, ValueSpec};
 const COMPOSITE: u16 = 1 << 15;
 /// Its block is on the stack.
 const ON_STACK: u16 = 1;
-/// It has none.
+/// A value without a block.
 const GATHERED: u16 = 3;
-/// Where its number of words begins, less 1.
+/// The number of bits below the number of words, less 1.
 const WORDS_SHIFT: u32 = 8;
-/// Where its number of parts begins.
+/// The number of bits below the number of parts.
 const PARTS_SHIFT: u32 = 12;
-/// Arguments that are in registers.
+/// The number of arguments in registers.
 const N_REGISTERS: u8 = 6;
 
 /// Before the block.
@@ -109,7 +109,8 @@ fn part_bytes(part: &ValueSpec) -> usize {
     if part.form.is_text() { 2 + STRING_BYTES } else { part.size().next_multiple_of(4) }
 }
 
-/// Reads the item of such a value, whose code was read: what it is on disk, its image, and what is behind it. `None` if it is none.
+/// Reads the item of such a value behind its code: its form on disk, its image, and the rest. `None` for an invalid
+/// one.
 pub(crate) fn item(code: u16, bytes: &[u8]) -> Option<(ValueSpec, Vec<u8>, &[u8])> {
     let number = (code >> 2 & 0x3f) as u8;
     let n_words = usize::from(code >> WORDS_SHIFT & 0xf) + 1;
@@ -154,7 +155,7 @@ pub(crate) fn item(code: u16, bytes: &[u8]) -> Option<(ValueSpec, Vec<u8>, &[u8]
     Some((ValueSpec::of_image(place, image.len() as u16), image, rest))
 }
 
-/// An image of so many bytes of which nothing was read.
+/// Returns an image of so many unread bytes.
 pub(crate) fn unknown(n_bytes: usize) -> Vec<u8> {
     let mut image = alloc::vec![0, 0, 0xff, 0xff];
     image.resize(n_bytes, 0);
@@ -170,7 +171,7 @@ impl<'a> Image<'a> {
         Self(bytes)
     }
 
-    /// The bytes at a place. `None` where the image has fewer bytes, or they were not read. Parts depend on the whole block.
+    /// Returns the bytes at a place. `None` beyond the image, and for unread bytes. Parts depend on the whole block.
     fn bytes(&self, at: u16, n_bytes: usize) -> Option<&'a [u8]> {
         let (n_read, rest) = self.0.split_first_chunk::<2>()?;
         let (n_block, _) = rest.split_first_chunk::<2>()?;
@@ -189,7 +190,7 @@ impl<'a> Image<'a> {
         Some(u64::from_le_bytes(word))
     }
 
-    /// The bytes of the value that `spec` tells of, at a place: none for a null pointer where a text was wanted.
+    /// Returns the bytes of the value of `spec` at a place: none for a null pointer to a text.
     pub(crate) fn value(&self, spec: ValueSpec, at: u16) -> Option<Option<&'a [u8]>> {
         if !spec.form.is_text() {
             return self.bytes(at, spec.size()).map(Some);

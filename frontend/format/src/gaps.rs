@@ -5,7 +5,7 @@ use core::fmt;
 
 use crate::text;
 
-/// The key of the line that says what a dump was made for.
+/// The key of the line with the purpose of a dump.
 const DUMP: &str = "dump";
 
 /// Returns the line with the reason of a dump.
@@ -18,10 +18,10 @@ pub fn dump_reason(bytes: &[u8]) -> Option<String> {
     text::pairs(bytes).find(|(key, _)| key == DUMP).map(|(_, reason)| reason)
 }
 
-/// The key of the lines that say how processes ended.
+/// The key of the lines with the ends of processes.
 const END: &str = "end";
 
-/// The line of the file that says with which status of `wait` a process ended.
+/// Returns the line with the status of `wait` at the end of a process.
 pub fn end_line(pid: u32, status: i32) -> String {
     alloc::format!("{END}={pid} {status}\n")
 }

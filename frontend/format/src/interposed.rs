@@ -1,7 +1,7 @@
 //! Functions to be called in place of others in a running program: a table that the library for resources passes to the
 //! tracer's library, which writes the slots. Both lie in the same process.
 //!
-//! Not here: how slots are found and written (`rftrace-frontend`), and the functions themselves
+//! Not here: finding and writing slots (`rftrace-frontend`), and the functions themselves
 //! (`rftrace-preload-resources`).
 
 /// A function that replaces another one. All fields are addresses.

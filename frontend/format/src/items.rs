@@ -115,7 +115,7 @@ pub fn read_payload<'a>(specs: &[ValueSpec], bytes: &'a [u8]) -> Option<(Vec<Val
 }
 
 impl<'a> Value<'a> {
-    /// The value that has these bytes; none for a null pointer where a text was wanted.
+    /// The value with these bytes; none for a null pointer to a text.
     pub(crate) fn of_bytes(spec: ValueSpec, bytes: Option<&'a [u8]>) -> Self {
         Self { spec, bytes: bytes.map(Cow::Borrowed) }
     }
@@ -132,9 +132,9 @@ impl<'a> Value<'a> {
 
     /// Returns the value as text, in uftrace's form, but with control characters escaped and fields shown.
     pub fn text(&self, names: &impl Names) -> String {
-        /// The numbers from which on those without a form are shown in hexadecimal.
+        /// The minimum of numbers shown in hexadecimal, for values without a form.
         const LARGE: u64 = 100_000;
-        /// Where small negative numbers of 32 bits lie.
+        /// The range of small negative numbers of 32 bits.
         const NEGATIVE: core::ops::RangeInclusive<u64> = 0xffff_0001..=0xffff_ffff;
 
         let Some(bytes) = self.bytes.as_deref() else { return "NULL".to_owned() };
@@ -179,7 +179,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The value that has these bytes, as text.
+/// Returns the value with these bytes as text.
 fn text_of(layout: &Layout, image: &Image<'_>, names: &impl Names) -> String {
     match layout {
         Layout::Unknown => "?".to_owned(),
@@ -234,7 +234,7 @@ mod tests {
     use crate::composite::{Block, Composite};
     use crate::values::Place;
 
-    /// Nothing has a name, but what is at an address.
+    /// Names of addresses only.
     struct NoNames;
 
     impl Names for NoNames {

@@ -21,9 +21,9 @@ use crate::values::{Form, Place, ValueSpec};
 
 /// The separators of a text's parts.
 const MARKS: [char; 11] = ['{', '}', '(', ')', '[', ']', '|', ',', '=', '@', '*'];
-/// How deep a layout may be.
+/// The maximum depth of a layout.
 const MAX_DEPTH: u32 = 8;
-/// The most parts of one.
+/// The maximum number of its parts.
 const MAX_PARTS: usize = 256;
 
 /// The meaning of a value's bytes.

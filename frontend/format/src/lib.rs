@@ -1,9 +1,10 @@
 //! The format of a trace directory, as uftrace 0.13 to 0.19 and rftrace write and read it.
 //!
-//! Each part of the format is defined here once: the writer and the reader of a trace use the same type. Types convert
-//! between records and bytes, and between lines and text ([`Display`](core::fmt::Display) and `parse`). Only `opener`,
-//! `store` and `system`, with the feature `std`, do I/O. The crate is `no_std` with `alloc` and has no dependencies; the feature
-//! `libc` adds one, for a conversion.
+//! Each part of the format is defined here once: the writer and the reader of a trace use the same type.
+//!
+//! Types convert between records and bytes, and between lines and text ([`Display`](core::fmt::Display) and `parse`).
+//! Only `opener`, `store` and `system`, with the feature `std`, do I/O. The crate is `no_std` with `alloc` and has no
+//! dependencies; the feature `libc` adds one, for a conversion.
 //!
 //! | file | contents | module |
 //! |---|---|---|
@@ -21,10 +22,11 @@
 //! | `resources.dat` | allocated and released resources with their callers; only rftrace writes it | [`resources`] |
 //! | `.recording` | the working folder of `rftrace record` | [`recording`] |
 //!
-//! [`files`] defines the names of these files, and [`anonymous`] removes personal facts from them. Further modules define data between processes: [`branches`] and
-//! [`interposed`] between the libraries in a traced program and its recorder, [`specification`] from the recorder to a
-//! traced program, [`companion`] the files that a receiver of a stream gets unchanged. The crate `rftrace-frontend`
-//! defines the image that a kernel sends.
+//! [`files`] defines the names of these files, and [`anonymous`] removes personal facts from them.
+//!
+//! Further modules define data between processes: [`branches`] and [`interposed`] between the libraries in a traced
+//! program and its recorder, [`specification`] from the recorder to a traced program, [`companion`] the files that a
+//! receiver of a stream gets unchanged. The crate `rftrace-frontend` defines the image that a kernel sends.
 //!
 //! # Example
 //!

@@ -13,7 +13,8 @@ use std::path::Path;
 
 /// The maximum size in bytes of a text file in a trace. A million tasks and modules need less.
 pub const MOST_TEXT: u64 = 256 << 20;
-/// Bytes of a program, a library or their debug information, at the most. The largest browsers with all of it have a quarter.
+/// The maximum size in bytes of a program, a library or their debug information. The largest browsers with all of it
+/// have a quarter.
 pub const MOST_PROGRAM: u64 = 32 << 30;
 
 /// Opens a regular file.
@@ -58,7 +59,7 @@ fn is_hole(_: &fs::Metadata) -> bool {
 ///
 /// # Errors
 ///
-/// Those of [`open`], and [`ErrorKind::InvalidData`] for a file of more than `most` bytes.
+/// The errors of [`open`], and [`ErrorKind::InvalidData`] for a file of more than `most` bytes.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -73,7 +74,7 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// Those of [`read`], and [`ErrorKind::InvalidData`] for a file that is not UTF-8.
+/// The errors of [`read`], and [`ErrorKind::InvalidData`] for a file that is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> Result<String> {
     let invalid = |_| Error::new(ErrorKind::InvalidData, "not a text (UTF-8)");
     String::from_utf8(read(path, most)?).map_err(invalid)

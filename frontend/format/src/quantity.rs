@@ -1,12 +1,12 @@
 //! Durations and sizes as people write them: a number and its unit. A number alone is an error, as nobody knows what it counts.
 //!
-//! Not here: how they are shown.
+//! Not here: their display.
 
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Units of time in nanoseconds; a longer one precedes those that it ends with.
+/// Units of time in nanoseconds; a longer one precedes its endings.
 const TIMES: [(&str, u64); 12] = [
     ("nsec", 1),
     ("usec", 1_000),
@@ -76,8 +76,8 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     .ok_or_else(|| wrong("size", text, &["B", "K", "M", "G"], "64K or 1.5G"))
 }
 
-/// A moment: seconds of a clock such as `12345.678`, in nanoseconds; or a time with a unit since a beginning, for which the flag is set. `None` if it is
-/// neither.
+/// Reads a moment: seconds of a clock such as `12345.678`, in nanoseconds; or a time with a unit since a beginning,
+/// with the flag set. `None` for other text.
 pub fn moment_ns(text: &str) -> Option<(u64, bool)> {
     let (number, unit_ns) = with_unit(text, &TIMES);
     Some((decimal(number, unit_ns.unwrap_or(1_000_000_000))?, unit_ns.is_some()))

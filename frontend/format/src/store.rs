@@ -30,9 +30,9 @@ pub const INCOMPLETE_INFO: &str = "info.incomplete";
 
 /// The beginning of names of folders about to be removed.
 const REMOVED: &str = ".rftrace-removed-";
-/// The name of a file that takes another one's place when it is whole.
+/// The temporary name of a file that replaces another one once it is complete.
 const NEW: &str = ".rftrace-new";
-/// Other files of ours and of uftrace, which may be there beside those that have a kind.
+/// Other files of ours and of uftrace, beside those with a kind.
 const OTHERS: [&str; 5] = [BRANCHES, INCOMPLETE_INFO, PART_FILE, "room", "default.opts"];
 
 /// The contents of a directory, for a writer of a trace.
@@ -70,7 +70,7 @@ impl Contents {
 #[derive(Debug)]
 pub struct Owned {
     path: PathBuf,
-    /// The directory, wherever it is by now. `None` for a folder within one that somebody owns.
+    /// The directory, even after a move. `None` for a folder within an owned one.
     #[cfg(unix)]
     lock: Option<File>,
 }
@@ -92,7 +92,7 @@ impl Owned {
     ///
     /// # Errors
     ///
-    /// Those of [`take`](Self::take); or the older trace cannot be moved.
+    /// The errors of [`take`](Self::take); or the older trace cannot be moved.
     pub fn take_anew(path: &Path) -> Result<Self> {
         let owned = Self::take(path)?;
         if Contents::of(path)? == Contents::Nothing {
@@ -139,7 +139,7 @@ impl Owned {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn create(&self, name: impl AsRef<Path>) -> Result<File> {
         create(&self.path.join(name))
     }
@@ -148,7 +148,7 @@ impl Owned {
     ///
     /// # Errors
     ///
-    /// Those of the system, and of `fill`.
+    /// The errors of the system, and of `fill`.
     pub fn replace(&self, name: &str, fill: impl FnOnce(&mut io::BufWriter<File>) -> Result<()>) -> Result<()> {
         let new = self.path.join(NEW);
         let written = create(&new).and_then(|file| {
@@ -167,7 +167,7 @@ impl Owned {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn clear(&self) -> Result<()> {
         if !tells_of_trace(&self.path, INFO) {
             return Ok(());
@@ -178,7 +178,7 @@ impl Owned {
         files.filter(|path| !is_folder(path)).try_for_each(fs::remove_file)
     }
 
-    /// Removes all that is ours, and the directory.
+    /// Removes all files of ours, and the directory.
     fn remove(&self) -> Result<()> {
         remove_ours(&self.path)?;
         match fs::remove_dir(&self.path) {
@@ -274,7 +274,7 @@ pub fn admit(path: &Path) -> Result<()> {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn reserve(path: &Path) -> Result<()> {
     const ROOM: usize = 4096;
 
@@ -285,7 +285,7 @@ pub fn reserve(path: &Path) -> Result<()> {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn fill(path: &Path, text: &str) -> Result<()> {
     let mut file = for_this_user().create(true).truncate(false).open(path)?;
     io::Write::write_all(&mut file, text.as_bytes())
@@ -310,7 +310,7 @@ pub fn older(dir: &Path) -> PathBuf {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn create(path: &Path) -> Result<File> {
     for_this_user().create(true).truncate(true).open(path)
 }
@@ -328,7 +328,7 @@ pub fn create_new(path: &Path) -> Result<File> {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn append(path: &Path) -> Result<File> {
     for_this_user().append(true).create(true).open(path)
 }
@@ -345,7 +345,7 @@ fn for_this_user() -> OpenOptions {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     create(path).and_then(|mut file| io::Write::write_all(&mut file, bytes.as_ref()))
 }
@@ -377,7 +377,7 @@ pub fn create_output(path: &Path, sources: &[&Path]) -> Result<File> {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn remove_at_once(folder: &Path) -> Result<()> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let removed = folder.with_file_name(format!("{REMOVED}{}", name.trim_start_matches('.')));
@@ -514,7 +514,7 @@ fn begins_with(path: &Path, magic: &[u8]) -> bool {
     opener::open(path).and_then(read).is_ok() && start == magic
 }
 
-/// True for a stream that a recorder has kept as it was: others may call a folder so, too.
+/// Returns true for a stream kept by a recorder: others may use the folder's name, too.
 fn is_stream(folder: &Path) -> bool {
     let is_spool = |names: Vec<String>| names.iter().any(|name| name.starts_with(SPOOL));
     folder.file_name().is_some_and(|name| name == STREAM) && names_in(folder).is_ok_and(is_spool)
@@ -530,7 +530,7 @@ fn is_ours(dir: &Path, name: &str) -> bool {
     name == FOLDER || name.starts_with(REMOVED) || name.starts_with(DUMP) || is_stream(&path) || is_snapshot()
 }
 
-/// True if this entry shows that the directory is one of a trace.
+/// Returns true if this entry shows a directory of a trace.
 fn tells_of_trace(dir: &Path, name: &str) -> bool {
     let path = dir.join(name);
     match name {
@@ -540,7 +540,7 @@ fn tells_of_trace(dir: &Path, name: &str) -> bool {
     }
 }
 
-/// Removes what is ours in a directory: without `info` the rest is no trace.
+/// Removes the files of ours in a directory: without `info` the rest is no trace.
 fn remove_ours(dir: &Path) -> Result<()> {
     let mut names = names_in(dir)?;
     names.sort_by_key(|name| name != INFO);

@@ -13,9 +13,13 @@
 //!
 //! Addresses are relative to the start of the module's map line. A symbol ends at the next line's address, so a line of
 //! type `?` ends it earlier. The count in the first line leaves such lines out; it only tells the reader how much to
-//! allocate. uftrace 0.14 and later have a column with the size. Older versions drop every line with that column, so
-//! none is written. A mangled name follows the readable one behind a tab. uftrace reads no further, as a kernel's
-//! symbol has its module there.
+//! allocate.
+//!
+//! uftrace 0.14 and later have a column with the size. Older versions drop every line with that column, so none is
+//! written.
+//!
+//! A mangled name follows the readable one behind a tab. uftrace reads no further, as a kernel's symbol has its module
+//! there.
 
 use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
@@ -271,10 +275,10 @@ pub enum SourcePart<'a> {
     Other,
 }
 
-/// How a line begins that tells of a [layout](SourcePart::Layout): for uftrace it is a comment.
+/// The beginning of a line with a [layout](SourcePart::Layout): for uftrace it is a comment.
 const LAYOUT: &str = "# layout ";
 
-/// How a line begins that tells of an [inlined function](SourcePart::Inlined): the same.
+/// The beginning of a line with an [inlined function](SourcePart::Inlined): the same.
 const INLINED: &str = "# inlined ";
 
 /// The maximum number of inlined functions listed for one function.

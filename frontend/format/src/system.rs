@@ -15,7 +15,7 @@ use std::path::Path;
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn open(path: impl AsRef<Path>) -> Result<File> {
     File::open(path)
 }
@@ -24,7 +24,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<File> {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     fs::read(path)
 }
@@ -33,7 +33,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// Those of the system, and [`InvalidData`](std::io::ErrorKind::InvalidData) where it is no UTF-8.
+/// The errors of the system, and [`InvalidData`](std::io::ErrorKind::InvalidData) where it is no UTF-8.
 pub fn read_text(path: impl AsRef<Path>) -> Result<String> {
     fs::read_to_string(path)
 }

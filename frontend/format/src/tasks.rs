@@ -149,7 +149,7 @@ fn time(line: &str) -> Option<u64> {
     Seconds::parse(field(line, "timestamp")?).map(|time| time.0)
 }
 
-/// A session's name becomes part of a file name, so nothing but what the format allows may pass.
+/// A session's name becomes part of a file name, so only the format's characters may pass.
 fn sid(line: &str) -> Option<&str> {
     field(line, "sid").filter(|sid| sid.len() == 16 && sid.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }

@@ -13,9 +13,9 @@ use core::fmt;
 /// The maximum number of bytes of values behind a record.
 pub const MAX_PAYLOAD: usize = 1024;
 
-/// The length of what stands for a null pointer among items.
+/// The length of a null pointer among items.
 pub(crate) const NULL: u16 = u16::MAX;
-/// The most bytes of a string: the tracer cuts it there.
+/// The maximum number of bytes of a string: the tracer cuts it there.
 pub(crate) const STRING_BYTES: usize = 98;
 /// Codes: the bit of a [value with fields](crate::composite).
 pub(crate) const COMPOSITE: u16 = 1 << 15;
@@ -145,9 +145,9 @@ pub struct ValueSpec {
 }
 
 impl ValueSpec {
-    /// Arguments that a function may have, of each kind.
+    /// The maximum number of arguments of a function, of each kind.
     const MAX_NUMBER: u8 = 63;
-    /// Those that are in registers, of floating-point numbers.
+    /// The number of floating-point arguments in registers.
     const MAX_FLOAT_NUMBER: u8 = 8;
     /// The form of an unknown value: uftrace shows `?{}`.
     const UNKNOWN: &str = "t0:?";
@@ -178,7 +178,7 @@ impl ValueSpec {
     ///
     /// # Errors
     ///
-    /// Those of [`ValueSpec::parse`].
+    /// The errors of [`ValueSpec::parse`].
     pub fn parse_recorded(
         text: &str,
         enumeration: impl FnOnce(&str) -> u16,
@@ -275,7 +275,7 @@ impl ValueSpec {
     ///
     /// # Errors
     ///
-    /// Those of [`ValueSpec::parse`]; or a call would have more values than fit behind a record.
+    /// The errors of [`ValueSpec::parse`]; or a call would have more values than fit behind a record.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, String> {
         let specs = text.split(',').map(|spec| Self::parse(spec.trim())).collect::<Result<Vec<_>, _>>()?;
         if !fit(&specs) {
@@ -295,7 +295,7 @@ impl ValueSpec {
         place | u16::from(number) << 2 | (self.form.code() << 8) | u16::from(self.size_log) << 12
     }
 
-    /// The spec that has this code, if any has.
+    /// Returns the spec with this code, if any has it.
     pub(crate) fn of_code(code: u16) -> Option<Self> {
         let number = (code >> 2 & 0x3f) as u8;
         let place = match (code & 3, number) {

@@ -26,7 +26,7 @@ enum Test {
     /// The text is the name.
     Exact,
     Everything,
-    /// The parts of a glob that has only `*`: much quicker than its regex, in programs without optimisation above all.
+    /// The parts of a glob with `*` only: much quicker than its regex, above all in unoptimised programs.
     Parts(Vec<String>),
     Glob(Regex),
     Regex(Regex),
@@ -37,8 +37,8 @@ impl Pattern {
     ///
     /// - `/…/` is a regex, in the syntax of the crate [`regex-lite`](https://docs.rs/regex-lite/#syntax). It may match
     ///   any part of a name.
-    /// - Other text is a glob, which must match the whole name: `*` matches any characters, `?` one, `[a-z]` and
-    ///   `[!a-z]` one of these or of all others; `\\` makes the next character literal.
+    /// - Other text is a glob for the whole name: `*` matches any characters, `?` one, `[a-z]` and `[!a-z]` one of
+    ///   these or of all others; `\\` makes the next character literal.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl Pattern {
         matches!(self.test, Test::Everything)
     }
 
-    /// Returns true if the pattern must also be compared with C++ names that include parameters.
+    /// Returns true if the pattern needs a comparison with C++ names with parameters.
     #[must_use]
     pub fn has_parameters(&self) -> bool {
         self.text.contains('(')
@@ -120,7 +120,7 @@ fn as_regex(text: &str) -> Option<&str> {
     text.strip_prefix('/')?.strip_suffix('/')
 }
 
-/// Returns true if `name` is these parts, of which there are two at least, with anything between them.
+/// Returns true if `name` has these parts, at least two, with anything between them.
 fn has_parts(name: &str, parts: &[String]) -> bool {
     let [first, between @ .., last] = parts else { return false };
     let Some(mut rest) = name.strip_prefix(first.as_str()) else { return false };
@@ -133,7 +133,7 @@ fn has_parts(name: &str, parts: &[String]) -> bool {
 }
 
 /// `*` stands for any characters, `?` for one, `[a-z]` and `[!a-z]` for one of these or of all others; behind `\` a
-/// character stands for itself, and so does a bracket that is not closed.
+/// character is literal, and so is an unclosed bracket.
 fn glob_to_regex(glob: &str) -> String {
     let mut regex = "^(?s:".to_owned();
     let mut rest = glob.chars();
@@ -156,7 +156,7 @@ fn glob_to_regex(glob: &str) -> String {
     regex
 }
 
-/// The regex of a class whose `[` was read, and what follows it.
+/// Returns the regex of a class behind its `[`, and the rest of the text.
 fn class(text: &str) -> Option<(String, &str)> {
     let (is_not, body) = text.strip_prefix(['!', '^']).map_or((false, text), |body| (true, body));
     // A bracket that comes first is a member.
@@ -183,7 +183,7 @@ fn class(text: &str) -> Option<(String, &str)> {
     Some((class, &body[end + 1..]))
 }
 
-/// Appends a character that stands for itself.
+/// Appends a literal character.
 fn push_literal(c: char, regex: &mut String) {
     if c.is_ascii_punctuation() && c != '<' && c != '>' {
         regex.push('\\');

@@ -1,10 +1,10 @@
-//! aarch64: whether the atomic instructions of Armv8.1 (LSE) are there.
+//! aarch64: the presence of the atomic instructions of Armv8.1 (LSE).
 
 unsafe extern "C" {
     safe fn rftrace_backend_use_lse();
 }
 
-/// Tells the tracer what processor it is on. Inlined: a program that only imports images links without the tracer.
+/// Informs the tracer about the processor. Inlined: a program with imports of images only links without the tracer.
 #[inline(always)]
 pub(crate) fn tell_tracer() {
     if has_lse() {
@@ -25,12 +25,13 @@ fn has_lse() -> bool {
     false
 }
 
-/// Without a system below, the code runs at EL1 or above and can read the register. The value of this core is taken for that of all cores.
+/// Without a system below, the code runs at EL1 or above and can read the register. The value of this core stands for
+/// all cores.
 #[cfg(not(target_os = "linux"))]
 fn has_lse() -> bool {
     /// The lowest bit of the field `Atomic`, of four bits (Arm ARM, ID_AA64ISAR0_EL1).
     const ATOMIC_SHIFT: u64 = 20;
-    /// From here on it says that the instructions are there.
+    /// From this value on the instructions are there.
     const ATOMIC_LSE: u64 = 0b0010;
 
     let features: u64;

@@ -1,4 +1,4 @@
-//! Facts about the processor that the tracer cannot find out by itself.
+//! Facts about the processor beyond the tracer's own reach.
 
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(not(target_arch = "aarch64"), path = "nothing.rs")]

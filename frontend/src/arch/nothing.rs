@@ -1,5 +1,5 @@
-//! Processors of which the tracer needs to know nothing.
+//! Processors without facts for the tracer.
 
-/// Tells the tracer what processor it is on.
+/// Does nothing.
 #[inline(always)]
 pub(crate) fn tell_tracer() {}

@@ -1,8 +1,8 @@
-//! The file beside a spool with the facts about its process. Both become a trace when the recorder is gone, while it is at work, or on another
-//! machine, which may send anything.
+//! The file beside a spool with the facts about its process. Both become a trace after the recorder's end, during its
+//! work, or on another machine with untrusted data.
 //!
-//! The file begins with a [`Head`], which always has the same length: its recorder writes it again in its place while the facts stay the same.
-//! The facts follow: [`Collected`] in the encoding of postcard. Each of the two has a checksum.
+//! The file begins with a [`Head`] of fixed length: its recorder overwrites it while the facts stay the same. The facts
+//! follow: [`Collected`] in the encoding of postcard. Each of the two has a checksum.
 //!
 //! Not here: the source of the facts (`collect`), and the folder of facts about the program at its end (`facts`).
 
@@ -36,7 +36,7 @@ const MAGIC: [u8; 8] = *b"\x93RFA\r\n\x1a\n";
 const VERSION: u64 = 1;
 /// The size of a head with its checksum.
 const HEAD_BYTES: usize = 64;
-/// The largest file: a process with a million threads and thousands of libraries needs half of it.
+/// The maximum size of the file: a process with a million threads and thousands of libraries needs half of it.
 const MOST_BYTES: u64 = 64 << 20;
 
 const DAMAGED: &str = "it is damaged: put a copy of it in its place, if there is one";
@@ -47,19 +47,19 @@ const OTHER_VERSION: &str = "another version of rftrace has written it: that one
 pub enum Extent {
     /// All of it: its recorder has ended.
     All,
-    /// The part that its recorder has described: the recorder may be at work.
+    /// The part described by its recorder, maybe still at work.
     Described,
-    /// All that another machine has sent, which may be less than it has described. No file of this machine is about its process.
+    /// All data from another machine, maybe less than described. No file of this machine is about its process.
     Received,
 }
 
-/// The beginning of the file: the moment it was written, and what follows.
+/// The beginning of the file: its time, and the sizes of the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     magic: [u8; 8],
     #[serde(with = "fixint::le")]
     version: u64,
-    /// Bytes of the spool that the facts are about.
+    /// The size in bytes of the described spool.
     #[serde(with = "fixint::le")]
     spool_bytes: u64,
     /// Calls and returns in them.
@@ -106,7 +106,7 @@ impl About {
     ///
     /// # Errors
     ///
-    /// Those of the system; the file is damaged, or of another version.
+    /// The errors of the system; the file is damaged, or of another version.
     pub fn read(spool: &Path) -> io::Result<Self> {
         let file = about_file(spool);
         let look = || {
@@ -117,7 +117,7 @@ impl About {
         look().or_else(|_| look()).map_err(|error| with_name(spool, &error))
     }
 
-    /// Returns the size in bytes that the spool has at least.
+    /// Returns the minimum size of the spool in bytes.
     #[must_use]
     pub fn spool_bytes(&self) -> u64 {
         self.head.spool_bytes
@@ -176,11 +176,11 @@ impl About {
 }
 
 impl Collected {
-    /// Returns the recording in `spool` of a recorder that is at work, or that ended early.
+    /// Returns the recording in `spool` of a recorder at work, or ended early.
     ///
     /// # Errors
     ///
-    /// Those of [`About::read`] and [`About::collected`].
+    /// The errors of [`About::read`] and [`About::collected`].
     pub fn read(spool: &Path, extent: Extent) -> io::Result<Self> {
         About::read(spool)?.collected(spool, extent)
     }
@@ -206,7 +206,7 @@ impl Collected {
         fs::rename(new, file).map(|()| sum)
     }
 
-    /// Returns true if the machine is described too, so that another one can make the trace.
+    /// Returns true if the machine is described too, for traces on another one.
     #[must_use]
     pub fn is_for_others(&self) -> bool {
         self.world.is_some()
@@ -259,7 +259,7 @@ impl World {
 }
 
 impl Banks {
-    /// Sets the root directory in which the files of the processes' modules are: that of a container.
+    /// Sets the root directory with the files of the processes' modules: that of a container.
     pub fn set_root(&mut self, root: PathBuf) {
         self.root = Some(root);
     }
@@ -270,19 +270,19 @@ impl Banks {
         self.root.as_deref()
     }
 
-    /// Describes processes so that another machine can make their traces, from now on.
+    /// Describes processes for traces on another machine, from now on.
     pub fn describe_for_others(&mut self) {
         self.is_for_others = true;
     }
 
-    /// Writes the facts about a process beside its spool, so that a trace can be made of both when this recorder is not there any more. Where
-    /// they cannot be written the trace is made at the end, as ever.
+    /// Writes the facts about a process beside its spool, for a trace of both after this recorder's end. After a failed
+    /// write the trace is made at the end, as ever.
     pub(super) fn keep_about(&self, number: usize, watched: &mut Watched) {
         let collected = self.collected(number, watched, watched.spool.last_thread);
         self.keep_about_of(&mut Collected { is_over: false, ..collected }, watched);
     }
 
-    /// The same of what was collected of it.
+    /// The same for its collected data.
     pub(super) fn keep_about_of(&self, collected: &mut Collected, watched: &mut Watched) {
         if self.is_for_others {
             let Collected { maps, unloaded, .. } = &*collected;
@@ -313,7 +313,7 @@ fn sum_of(bytes: &[u8]) -> u64 {
     sum.0
 }
 
-/// Writes the bytes that a file begins with anew.
+/// Overwrites the beginning of a file.
 fn put_at_beginning(file: &Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).open(file)?.write_all_at(bytes, 0)
 }
@@ -515,7 +515,7 @@ mod tests {
         }
     }
 
-    /// The test fails where fields are another ones: then [`VERSION`] rises, and the number here is the new one.
+    /// The test fails after a change of fields: then [`VERSION`] rises, and the number here is the new one.
     #[test]
     fn the_version_follows_the_fields() {
         let facts = postcard::to_stdvec(&sample(PathBuf::new())).unwrap();

@@ -31,7 +31,7 @@ impl Bank {
         self.listen();
     }
 
-    /// Keeps the data that a child inherits from this process's slot. Without memory for it the child is not recorded.
+    /// Keeps the data for a child from this process's slot. Without memory for it the child is not recorded.
     pub fn keep_for_child(&self) {
         let Some((own, kept)) = self.own_place(0).zip(Kept::new()) else { return };
         // SAFETY: both are so large.
@@ -41,7 +41,7 @@ impl Bank {
         KEPT.set(ManuallyDrop::new(kept).0);
     }
 
-    /// Writes which functions are open, in the only thread of a child that was forked: their entries are its parent's.
+    /// Writes the functions open in the only thread of a forked child: their entries are its parent's.
     fn write_open_functions(&self) {
         let Some((slot, thread)) = self.own_slot().zip(backend::own_thread()) else { return };
         // SAFETY: within this process's slot, which nobody else writes to; aligned, and of atomics.
@@ -61,7 +61,7 @@ impl Bank {
     }
 }
 
-/// From now on forks are noticed, and wait for threads that are at work.
+/// Registers the fork handlers. They wait for threads at work.
 pub(crate) fn register_handlers() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
 
@@ -103,12 +103,12 @@ unsafe extern "C" fn fork_ends() {
 struct Kept(*mut u8);
 
 thread_local! {
-    /// That of the fork that this thread is at; null if there is none.
+    /// The data of this thread's present fork; null if there is none.
     static KEPT: Cell<*mut u8> = const { Cell::new(ptr::null_mut()) };
 }
 
 impl Kept {
-    /// Everything is where it is in a slot.
+    /// All parts have the same places as in a slot.
     const BYTES: usize = RULES_AT + ASKED_BYTES;
 
     fn new() -> Option<Self> {
@@ -124,7 +124,7 @@ impl Kept {
         (!kept.is_null()).then(|| Self(kept))
     }
 
-    /// Copies texts and rules into this process's own slot, which begins there.
+    /// Copies texts and rules into this process's own slot, at this address.
     fn copy_to(&self, own: *mut u8) {
         copy_parts(self.slot(), self.0, own);
     }
@@ -142,7 +142,7 @@ impl Drop for Kept {
     }
 }
 
-/// Copies what a slot has of texts and rules to the same places in another one, or in what is like one.
+/// Copies the texts and rules of a slot to the same places in another slot or its copy.
 fn copy_parts(slot: &Slot, from: *mut u8, to: *mut u8) {
     let n_texts = (slot.text_bytes.load(Acquire) as usize).min(TEXT_BYTES);
     let n_rules = (slot.requests.rules_bytes.load(Relaxed) as usize).min(ASKED_BYTES);
@@ -162,7 +162,7 @@ enum Forked {
     Nothing,
 }
 
-/// This process is a child that was forked just now. Recording is off from here on, if it records into a bank.
+/// Begins the recording of a forked child. Recording is off from here on, if it records into a bank.
 fn forked() -> Forked {
     let Some(bank) = own() else { return Forked::Copy };
     backend::disable();
@@ -224,7 +224,7 @@ impl Forked {
         }
     }
 
-    /// The tracer has said what it makes of it: an [`init`] status.
+    /// Goes on after the tracer's answer, an [`init`] status.
     fn go_on(&self, status: u32) {
         match self {
             Self::Other(bank, _) if status == init::OK => {

@@ -1,11 +1,13 @@
 //! The recorded process's side of its bank: takes a slot, and writes the process's identity there.
 //!
-//! All slots are mapped from the beginning, which takes address space only: a child needs no file for its own, wherever its root
-//! directory is and whatever it may open.
+//! All slots are mapped from the beginning, and take address space only. So a child needs no file for its own slot,
+//! with any root directory and any rights.
 //!
-//! **Invariant**: a process writes to no slot but its own. In the child of a fork the parent's chunks are private memory before
-//! anything is recorded: a hook that the fork has interrupted may still write there. A child that the C library did not make (a raw
-//! system call) finds the switch off, as the system clears its page (`MADV_WIPEONFORK`), and records nothing.
+//! **Invariant**: a process writes to no slot but its own. In the child of a fork the parent's chunks become private
+//! memory before recording: an interrupted hook may still write there.
+//!
+//! A child made without the C library (by a raw system call) finds the switch off, as the system clears its page
+//! (`MADV_WIPEONFORK`), and records nothing.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -41,21 +43,21 @@ use crate::patch;
 #[derive(Debug)]
 pub struct Bank {
     pub(super) start: *mut u8,
-    /// Bytes of addresses from there on: more than the file has where a larger bank was there before.
+    /// The number of bytes of addresses from there on: more than the file has in the place of a larger bank.
     room: usize,
     pub(super) layout: Layout,
     file: Passed,
-    /// True if chunks that nobody has taken are used again, oldest first.
+    /// True if free chunks are reused, oldest first.
     pub(super) is_ring: bool,
     /// The slot of this process, [`NO_SLOT`] for none.
     pub(super) slot: AtomicUsize,
-    /// Where the chunks of each slot lie in this process while private memory is in their place; 0 if they lie there.
+    /// The addresses of each slot's chunks in this process while private memory is in their place; 0 without it.
     elsewhere: Box<[AtomicUsize]>,
     /// True if recording was on when this process was about to fork.
     pub(super) was_on: AtomicBool,
     /// True if forked children are recorded too.
     pub(super) is_for_children: bool,
-    /// True if the recorder is told of hooked functions that do not call the tracer.
+    /// True if hooked functions without a call of the tracer are reported to the recorder.
     has_hooked: AtomicBool,
 }
 
@@ -66,14 +68,14 @@ unsafe impl Sync for Bank {}
 
 pub(super) const NO_SLOT: usize = usize::MAX;
 
-/// How often a process looks for a slot that is to record into it.
+/// The number of a process's tries for a slot.
 pub(super) const TRIES: usize = 2000;
 
-/// The addresses of the latest bank that a recorder took back, which are private memory since. The next bank takes this place, so that nothing
-/// grows with the number of recordings.
+/// The addresses of the latest bank taken back by a recorder, now private memory. The next bank takes this place, so
+/// nothing grows with the number of recordings.
 static LEFT: Place = Place { start: AtomicUsize::new(0), bytes: AtomicUsize::new(0) };
 
-/// Addresses that one caller at a time may take.
+/// Addresses for one caller at a time.
 struct Place {
     start: AtomicUsize,
     /// 0 while nobody may take them.
@@ -93,7 +95,7 @@ impl Place {
     }
 }
 
-/// The one that this process records into; null for none.
+/// The bank of this process; null for none.
 static OWN: AtomicPtr<Bank> = AtomicPtr::new(ptr::null_mut());
 
 pub(super) fn own() -> Option<&'static Bank> {
@@ -129,12 +131,12 @@ impl Bank {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_for_requests(banks: &Passed) -> io::Result<&'static Self> {
         Self::of_file(&banks.open(&writable())?, banks.clone(), true, 1)
     }
 
-    /// Accepts the recorder's requests from now on, for banks that serve only requests.
+    /// Accepts the recorder's requests from now on, for banks for requests only.
     pub fn listen(&self) {
         let Some(slot) = self.own_slot() else { return };
         slot.program_nanos.store(monotonic_nanos(), Relaxed);
@@ -147,7 +149,7 @@ impl Bank {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_alone(path: &Path) -> io::Result<&'static Self> {
         let file = writable().open(path)?;
         Self::of_file(&file, Passed::at(path.to_owned(), &file)?, false, TRIES)
@@ -165,7 +167,7 @@ impl Bank {
         })
     }
 
-    /// The banks that are mapped at `start`, which has room for more.
+    /// The banks mapped at `start`, with room for more.
     fn in_memory(
         start: *mut u8,
         (bytes, room): (usize, usize),
@@ -202,7 +204,7 @@ impl Bank {
         Ok(Box::leak(Box::new(bank)))
     }
 
-    /// Describes this process, and where its functions are, once more, as it is about to end or to run another program.
+    /// Describes this process and its modules once more, shortly before its end or an exec.
     pub fn describe(&self) {
         let Some(slot) = self.own_slot() else { return };
         self.write_texts();
@@ -210,7 +212,7 @@ impl Bank {
         slot.n_untraced_threads.store(backend::control().n_untraced_threads.load(Relaxed), Relaxed);
     }
 
-    /// Describes the hooked functions that do not call the tracer, now and whenever this process is
+    /// Describes the hooked functions without a call of the tracer, now and whenever this process is
     /// [described](Self::describe): their files may have no names for them.
     pub fn describe_hooked(&self) {
         self.has_hooked.store(true, Relaxed);
@@ -221,7 +223,7 @@ impl Bank {
     /// without a wait. Recording goes on.
     pub fn snapshot(&self) {
         const PAUSE: Duration = Duration::from_millis(1);
-        /// For a recorder that does nothing.
+        /// The maximum wait for an inactive recorder.
         const PATIENCE: Duration = Duration::from_secs(1);
 
         let Some(slot) = self.own_slot() else { return };
@@ -270,8 +272,8 @@ impl Bank {
         }
     }
 
-    /// Detaches this process, which has [ended](Self::end) its recording, from the bank for good. Hooks that still
-    /// write get private memory; the addresses stay reserved.
+    /// Detaches this process, after the [end](Self::end) of its recording, from the bank for good. Late hooks write to
+    /// private memory; the addresses stay reserved.
     ///
     /// # Errors
     ///
@@ -283,25 +285,26 @@ impl Bank {
         hide(self.start, self.room)
     }
 
-    /// Detaches this process like [`leave`](Self::leave), and gives the addresses to the next bank. A late store would hit that one's
-    /// records, so only a recorder that waits afterwards until no thread is in a hook asks for it.
+    /// Detaches this process like [`leave`](Self::leave), and gives the addresses to the next bank. A late store would
+    /// hit that one's records, so only a recorder with a later wait for all hooks asks for it.
     ///
     /// # Errors
     ///
-    /// Those of [`leave`](Self::leave).
+    /// The errors of [`leave`](Self::leave).
     pub fn leave_to_next(&self) -> io::Result<()> {
         self.leave()?;
         LEFT.leave(self.start, self.room);
         Ok(())
     }
 
-    /// Returns the range of addresses that the banks take in this process.
+    /// Returns the range of addresses of the banks in this process.
     #[must_use]
     pub fn addresses(&self) -> Range<usize> {
         self.start as usize..self.start as usize + self.room
     }
 
-    /// Puts private memory in the place of a slot's chunks, which lie elsewhere then: the slot may be this process's later, or a child's.
+    /// Puts private memory in the place of a slot's chunks and moves these elsewhere: the slot may be this process's
+    /// later, or a child's.
     pub(super) fn hide_chunks(&self, number: usize) -> io::Result<()> {
         let (at, bytes) = (self.layout.slot_at(number) + CHUNKS_AT, self.layout.buffer_bytes);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -331,8 +334,8 @@ impl Bank {
         Ok(())
     }
 
-    /// Returns true for a ring that no recorder will save, as the recorder was killed: its file is gone, and the slot
-    /// is unread. The process itself can save the records.
+    /// Returns true for a ring without a recorder: that was killed, its file is gone, and the slot is unread. The
+    /// process itself can save the records.
     pub fn is_abandoned(&self) -> bool {
         /// A recorder looks every few milliseconds; it may have to wait for a processor.
         const PATIENCE: Duration = Duration::from_millis(200);
@@ -349,8 +352,8 @@ impl Bank {
         self.own_slot().is_some()
     }
 
-    /// Takes a free slot. If there is none looks again so many times in all, a millisecond later: the recorder gives those of processes back that
-    /// have ended.
+    /// Takes a free slot. If there is none, tries again up to `n_tries` times, a millisecond later: the recorder frees
+    /// the slots of ended processes.
     pub(super) fn take_slot(&self, n_tries: usize, except: usize) -> bool {
         const PAUSE: Duration = Duration::from_millis(1);
 
@@ -427,8 +430,8 @@ impl Bank {
         })
     }
 
-    /// Writes the texts. They are valid by their length, which comes last. Where they cannot be read any more, as by a process that may
-    /// open no files, those from before stay.
+    /// Writes the texts. They are valid by their length, written last. Without access to a text any more, as in a
+    /// process without the right to open files, the earlier text stays.
     fn write_texts(&self) {
         let Some(slot) = self.own_slot() else { return };
         let exe = modules::exe_path().map(|path| path.into_os_string().into_encoded_bytes()).unwrap_or_default();
@@ -446,7 +449,8 @@ impl Bank {
     }
 }
 
-/// Writes the texts of a slot, which lie at `place`: the path of the program, its command line, its maps, hooked functions, open ones.
+/// Writes the texts of a slot at `place`: the path of the program, its command line, its maps, hooked functions, open
+/// ones.
 ///
 /// # Safety
 ///
@@ -479,7 +483,7 @@ fn hooked() -> Vec<u8> {
     functions.flatten().flat_map(u64::to_le_bytes).collect()
 }
 
-/// The functions that are open now, as [`OpenFunctions`](super::open::OpenFunctions) reads them.
+/// Returns the functions open now, for [`OpenFunctions`](super::open::OpenFunctions).
 fn open_functions() -> Vec<u8> {
     let now = ClockPair::now().tsc;
     let open = backend::open_by_thread().into_iter();
@@ -513,7 +517,7 @@ fn hide(start: *mut u8, bytes: usize) -> io::Result<()> {
     if hidden == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Maps the whole file at a place where chunks are aligned. Returns the place and its size in bytes.
+/// Maps the whole file at an address with aligned chunks. Returns the address and its size in bytes.
 fn map(file: &File, bytes: usize) -> io::Result<(*mut u8, usize)> {
     let (start, room) = match LEFT.take(bytes) {
         Some(left) => left,
@@ -533,7 +537,7 @@ fn map(file: &File, bytes: usize) -> io::Result<(*mut u8, usize)> {
     Ok((start, room))
 }
 
-/// Addresses for so many bytes where chunks are aligned.
+/// Reserves so many bytes of addresses with aligned chunks.
 fn reserve(bytes: usize) -> io::Result<*mut u8> {
     let align = abi::MAX_CHUNK_BYTES;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -585,12 +589,12 @@ pub(crate) fn opened(bank: &Bank, first: ClockPair) {
     slot.state.store(slot_state::IN_USE, Release);
 }
 
-/// Tells a mark of this program to its bank. Returns whether it has one.
+/// Passes a mark of this program to its bank. Returns false without a bank.
 pub(crate) fn tell_mark(thread: Option<u32>, text: &str) -> bool {
     own().inspect(|bank| bank.tell_mark(thread, text)).is_some()
 }
 
-/// Moves a mapping to another place, where nothing of use is mapped.
+/// Moves a mapping to another place, over mappings of no use.
 fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<()> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: both are so long; hooks that still write to the first are in the child of a fork, which maps something there.

@@ -40,11 +40,11 @@ pub struct Options {
     pub buffer_bytes: usize,
     /// The maximum number of processes at the same time.
     pub n_slots: usize,
-    /// The time that a thread without a free chunk waits while the recorder does nothing; zero: it does not wait.
+    /// The maximum wait of a thread without a free chunk for an inactive recorder; zero for no wait.
     pub patience: Duration,
     /// The maximum size of all spools in bytes. Later records are not written.
     pub most_bytes: u64,
-    /// True for rings, which are written at the end of a process, and for dumps.
+    /// True for rings, written at the end of a process, and for dumps.
     pub is_ring: bool,
     /// The maximum size of all dumped rings in bytes.
     pub dumped_bytes: u64,
@@ -54,11 +54,11 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Banks {
     memory: MmapRaw,
-    /// Slots that are ready for a process.
+    /// The number of slots ready for a process.
     n_prepared: usize,
     file: File,
     pub(super) layout: Layout,
-    /// Where spools are written.
+    /// The folder of spools.
     pub(super) folder: Folder,
     patience: Duration,
     pub(super) most_bytes: u64,
@@ -67,7 +67,7 @@ pub struct Banks {
     pub(super) taken_bytes: u64,
     /// True if facts about a process are for other machines too.
     pub(super) is_for_others: bool,
-    /// The root directory that paths of processes are for, if that is not this process's.
+    /// The root directory of processes' paths, if that is not this process's.
     pub(super) root: Option<PathBuf>,
     /// PID here of the only process, if its own PID differs.
     pid_here: Option<u32>,
@@ -81,9 +81,9 @@ pub struct Banks {
     /// Nothing is written.
     pub(super) keeps_nothing: bool,
     pub(super) most_dumped_bytes: u64,
-    /// Dumps that were made, or failed.
+    /// The number of dumps, including failed ones.
     pub(super) n_dumps: u64,
-    /// Processes that are not given up when they have ended: dumps are to be made of them.
+    /// Processes kept after their end, for dumps of them.
     pub(super) held: Vec<u32>,
     written: Written,
     pub(super) packer: Box<Packer>,
@@ -94,7 +94,7 @@ pub struct Banks {
 
 /// A live reader of the records.
 pub(super) trait Tap: std::fmt::Debug + Send {
-    /// Reads what is new of a process, or the rest.
+    /// Reads the news of a process, or the rest.
     fn read(&mut self, banks: &Banks, number: usize, watched: &Watched, is_over: bool);
 
     /// All processes were read once more. Returns whether there is to be more.
@@ -104,11 +104,11 @@ pub(super) trait Tap: std::fmt::Debug + Send {
     fn has_read(&self, number: usize, chunk: &Chunk<'_>) -> bool;
 }
 
-/// State of a ring that tells two moments apart.
+/// The state of a ring at a moment, for comparison with another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Progress {
     pub(super) newest_index: u64,
-    /// Records in chunks that are being written.
+    /// Records in partly filled chunks.
     pub(super) n_records: usize,
 }
 
@@ -123,32 +123,32 @@ struct Numbers {
     is_gone: bool,
 }
 
-/// A process that records into a bank.
+/// A process with a bank.
 #[derive(Debug)]
 pub(super) struct Watched {
-    /// As this process calls it, and as it calls itself.
+    /// Its PID for this process, and its own PID.
     pub(super) pid: u32,
     pub(super) own_pid: u32,
     /// True if its own PID and TIDs may differ from those here.
     has_own_numbers: bool,
     /// The process that forked it; 0 if it began otherwise.
     parent: u32,
-    /// The status that it ended with, once the system has told it.
+    /// The status at its end, once reported by the system.
     status: Option<i32>,
     pub(super) spool: Spool,
     /// Time of the last query of the system about it.
     pub(super) looked: Option<Instant>,
-    /// Functions that were open then, of a ring.
+    /// The functions open then, for a ring.
     pub(super) open: OpenFunctions,
     /// Last seen state of its ring, and since when.
     pub(super) progress: Option<(Progress, Instant)>,
     pub(super) maps: History,
     pub(super) names: HashMap<u32, Vec<u8>>,
-    /// TIDs here of threads that have other TIDs themselves, if known.
+    /// TIDs here of threads with other own TIDs, if known.
     tids: HashMap<u32, u32>,
     /// Environment of the process, by its maps.
     pub(super) world: Option<Seen>,
-    /// Unloaded libraries and marks, told by it or by others.
+    /// Unloaded libraries and marks, reported by it or by others.
     pub(super) told: Told,
     /// The checksum of the facts in the file beside its spool.
     pub(super) described: Option<u64>,
@@ -157,10 +157,10 @@ pub(super) struct Watched {
     occupied: Occupied,
 }
 
-/// How often the system is asked about a process: for libraries that it loads, and names of threads.
+/// The interval of queries about a process: for its libraries and the names of threads.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How long a full chunk is left to hooks that are to write into it still.
+/// The time for hooks to finish their writes into a full chunk.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Banks {
@@ -168,7 +168,7 @@ impl Banks {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn new(file: File, folder: &Path, options: Options) -> io::Result<Self> {
         let layout = Layout { n_slots: options.n_slots, buffer_bytes: options.buffer_bytes };
         file.set_len(layout.file_bytes() as u64)?;
@@ -216,11 +216,11 @@ impl Banks {
         Ok(banks)
     }
 
-    /// Seals the length of the file: shortening it would kill all processes that map it.
+    /// Seals the length of the file: shortening it would kill all processes with a mapping of it.
     ///
     /// # Errors
     ///
-    /// Those of the system: the file was made without permission to seal it.
+    /// The errors of the system: the file was made without permission to seal it.
     pub fn seal(&self) -> io::Result<()> {
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: takes no pointer.
@@ -228,7 +228,7 @@ impl Banks {
         if sealed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Takes all available records. `life` tells whether a process has ended. Returns how much was in the fullest bank.
+    /// Takes all available records. `life` returns the state of a process. Returns the fill of the fullest bank.
     pub fn poll(&mut self, mut life: impl FnMut(u32) -> Life) -> Fill {
         let mut n_taken = 0;
         self.prepare_ahead();
@@ -308,7 +308,8 @@ impl Banks {
         self.written
     }
 
-    /// Takes all that is left, even of running processes. Returns it, with the processes that ended since [`ended`](Self::ended) was asked.
+    /// Takes the rest, even of running processes. Returns it, with the processes ended since [`ended`](Self::ended) was
+    /// called.
     pub fn finish_all(mut self, mut life: impl FnMut(u32) -> Life) -> Vec<Collected> {
         let programs = self.programs();
         for number in 0..self.n_seen() {
@@ -324,13 +325,13 @@ impl Banks {
         self.collected
     }
 
-    /// True if the process of this program runs another one by now, which is recorded too.
+    /// Returns true if the process of this program runs another recorded one by now.
     fn is_followed(&self, number: usize, programs: &HashMap<u32, u64>) -> bool {
         let since = self.slot(number).program_nanos.load(Relaxed);
         programs.get(&self.pid_in(number)).is_some_and(|&newest| newest > since)
     }
 
-    /// When the newest program of each process began.
+    /// Returns the beginning of the newest program of each process.
     fn programs(&self) -> HashMap<u32, u64> {
         let mut programs = HashMap::new();
         for number in 0..self.n_seen() {
@@ -343,7 +344,7 @@ impl Banks {
         programs
     }
 
-    /// Slots that anybody has taken so far are below.
+    /// Returns the number of slots in use so far.
     pub(super) fn n_seen(&self) -> usize {
         (self.head().n_seen.load(Acquire) as usize).min(self.layout.n_slots)
     }
@@ -353,8 +354,8 @@ impl Banks {
         unsafe { &*self.memory.as_ptr().cast::<Head>() }
     }
 
-    /// Finds out what the process in a slot is called here, once. The system tells it, not the process: that may have a number in a space of its own,
-    /// which is another process's here.
+    /// Finds the PID here of the process in a slot, once, by the system. The process's own PID may be of a namespace of
+    /// its own, and another process's here.
     fn find_out(&mut self, number: usize) {
         let slot = self.slot(number);
         let (own, likely) = (slot.pid.load(Relaxed), slot.pid_in_proc.load(Relaxed));
@@ -379,7 +380,7 @@ impl Banks {
         parent(pid).filter(|&here| is_it(here)).or_else(|| others.filter(|_| !is_it(own))).unwrap_or(own)
     }
 
-    /// Sets the PID that this process knows for the only recorded process, which may have another one in its container.
+    /// Sets the PID here of the only recorded process. It may have another one in its container.
     pub fn set_pid_here(&mut self, pid: u32) {
         self.pid_here = Some(pid);
     }
@@ -453,7 +454,7 @@ impl Banks {
         }
     }
 
-    /// Writes chunks that are full, or at the end all that hold something. Returns how many they were.
+    /// Writes full chunks, or at the end all with records. Returns their number.
     pub(super) fn drain(&mut self, number: usize, watched: &mut Watched, is_last: bool) -> usize {
         // In the order in which threads took them: what there is no room for is the end of what happened.
         let mut found = self.to_be_taken(number, watched, is_last);
@@ -486,7 +487,7 @@ impl Banks {
         n_taken
     }
 
-    /// The places and leases of chunks that are full, or at the end of all that hold something.
+    /// Returns the places and leases of full chunks, or at the end of all with records.
     fn to_be_taken(&self, number: usize, watched: &mut Watched, is_last: bool) -> Vec<(usize, u64)> {
         let mut found = Vec::new();
         let mut place = 0;
@@ -511,7 +512,7 @@ impl Banks {
         found
     }
 
-    /// Ends the waits of a process whose threads have all chunks, while they do.
+    /// Ends the waits of a process while its own threads have all chunks.
     pub(super) fn end_vain_waits(&self, number: usize, occupied: &mut Occupied) {
         let leases = (0..self.layout.n_chunks()).map(|place| self.chunk(number, place).header.lease.load(Acquire));
         if let Some(is_stuck) = occupied.look(leases) {
@@ -536,7 +537,7 @@ impl Banks {
         }
     }
 
-    /// The next chunk from `place` on that has memory at all.
+    /// Returns the next chunk with memory, from `place` on.
     pub(super) fn next_with_memory(&self, number: usize, place: usize) -> Option<usize> {
         let chunks_at = self.layout.slot_at(number) + CHUNKS_AT;
         let from = chunks_at + place * self.layout.chunk_bytes();
@@ -546,7 +547,7 @@ impl Banks {
         (next < self.layout.n_chunks()).then(|| next.max(place))
     }
 
-    /// The process is over: takes the rest.
+    /// Ends a process: takes the rest.
     fn finish(&mut self, number: usize, mut watched: Watched) {
         self.read_journal(number, self.slot(number), &mut watched.told);
         self.pass_on(number, &watched, true);
@@ -576,7 +577,7 @@ impl Banks {
         self.give_back(number);
     }
 
-    /// All that is to be known of a process and its spool. Threads up to `last_thread` have records.
+    /// Returns all facts about a process and its spool. Threads up to `last_thread` have records.
     pub(super) fn collected(&self, number: usize, watched: &Watched, last_thread: u32) -> Collected {
         let slot = self.slot(number);
         let [exe, command_line, own_maps, hooked, _] = self.texts(number);
@@ -669,7 +670,7 @@ impl Banks {
         })
     }
 
-    /// How a process has ended that is over.
+    /// Returns the kind of end of an ended process.
     fn death(&self, number: usize) -> Option<Death> {
         let slot = self.slot(number);
         match self.own_status(number).map_or(0, |status| status.cast_unsigned() & 0x7f) {
@@ -681,12 +682,12 @@ impl Banks {
         }
     }
 
-    /// The status that a process was about to end with, as far as it knew.
+    /// Returns the status for a process's end, as far as it knew.
     fn own_status(&self, number: usize) -> Option<i32> {
         self.slot(number).status.load(Relaxed).checked_sub(1).map(u32::cast_signed)
     }
 
-    /// The functions that were open when the process was forked.
+    /// Returns the functions open at the fork of the process.
     fn open_functions(&self, number: usize) -> HashMap<u32, Vec<u64>> {
         let slot = self.slot(number);
         let n_open = (slot.n_open.load(Acquire) as usize).min(RETURN_STACK_ENTRIES);
@@ -696,7 +697,7 @@ impl Banks {
         [(slot.forked_thread.load(Relaxed), words)].into()
     }
 
-    /// Returns the identities of the threads that have records.
+    /// Returns the identities of the threads with records.
     fn threads(&self, number: usize, watched: &Watched, last_thread: u32) -> BTreeMap<u32, Identity> {
         let last = (last_thread as usize).min(MAX_THREADS - 1) as u32;
         let identity = |thread: u32| {
@@ -715,7 +716,7 @@ impl Banks {
     }
 }
 
-/// How many of each are in it.
+/// Returns the number of calls and returns in it.
 fn n_calls_and_returns(chunk: &Chunk<'_>) -> u64 {
     let taken_tsc = chunk.header.taken_tsc.load(Relaxed);
     let written = chunk.records.iter().filter_map(|record| record.read(taken_tsc));
@@ -723,7 +724,7 @@ fn n_calls_and_returns(chunk: &Chunk<'_>) -> u64 {
 }
 
 impl Watched {
-    /// Asks the system about the process, which has mapped the banks at an address, if it is time. Returns whether it was.
+    /// Asks the system about the process, with the banks mapped at an address, if it is time. Returns true if it was.
     pub(super) fn look(&mut self, mapped_at: u64) -> bool {
         if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
             return false;

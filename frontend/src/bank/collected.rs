@@ -13,52 +13,53 @@ use crate::clock::ClockPair;
 use crate::host::linux::modules::Unloaded;
 use crate::host::program::Identity;
 
-/// The recording of a process that has ended, or up to a moment. Paths and the state of the spool are not stored with the facts.
+/// The recording of an ended process, or up to a moment. Paths and the state of the spool are not stored with the
+/// facts.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Collected {
-    /// The PID by which this process knows it.
+    /// The process's PID for this process.
     pub pid: u32,
-    /// The PID by which it knows itself, which is another one in a container. The trace has this one.
+    /// The process's own PID, another one in a container. The trace has this one.
     pub own_pid: u32,
     /// The beginning of its program's recording by `CLOCK_MONOTONIC`, in nanoseconds.
     pub program_nanos: u64,
     /// The recorded parent, and the time of the fork by `CLOCK_MONOTONIC` in nanoseconds, if a recorded process forked
     /// it.
     pub fork: Option<(u32, u64)>,
-    /// The number of calls and returns that were not recorded because no chunk was free.
+    /// The number of calls and returns lost because no chunk was free.
     pub n_dropped: u64,
     /// True if threads had all chunks at one time, and others waited in vain.
     pub has_many_threads: bool,
-    /// The error at which writing stopped.
+    /// The error that stopped writing.
     pub failed: Option<String>,
     /// True if the limit of written data was reached.
     pub is_too_large: bool,
-    /// The purpose of this copy, if it is a dump that was [made](super::Banks::dump).
+    /// The purpose of this copy, if it is a [dump](super::Banks::dump).
     #[serde(skip)]
     pub dump: Option<Dump>,
-    /// The number of chunks of a ring whose records were overwritten.
+    /// The number of overwritten chunks of a ring.
     pub n_overwritten: u64,
     /// The cause of its death, if it did not end regularly.
     pub death: Option<Death>,
-    /// The status of `wait` that it ended with, if the system has told.
+    /// The status of `wait` at its end, if the system has reported it.
     pub status: Option<i32>,
-    /// A message about missing parts, from the recorder that kept the spool.
+    /// A message about missing parts, from the recorder with the spool.
     pub problem: Option<String>,
-    /// The number of calls and returns in the spool, which may include incomplete ones.
+    /// The number of calls and returns in the spool, including incomplete ones.
     #[serde(skip)]
     pub n_records: u64,
     #[serde(skip)]
     pub(crate) spool: PathBuf,
-    /// Keeps the path of the spool right; `None` for one that leads through no open folder.
+    /// Keeps the path of the spool right; `None` for a path without an open folder.
     #[serde(skip)]
     pub(crate) _folder: Option<Folder>,
-    /// So much of that.
+    /// The size of the spool in bytes.
     #[serde(skip)]
     pub(crate) spool_bytes: u64,
-    /// So much of it has been there at the least. 0 where nobody knows.
+    /// The minimum size of the spool so far; 0 if unknown.
     #[serde(skip)]
     pub(crate) least_bytes: u64,
-    /// Chunks that threads were writing to, of a process that goes on: a file like the spool.
+    /// The chunks in use of a running process: a file like the spool.
     #[serde(skip)]
     pub(crate) tail: Option<PathBuf>,
     /// True if records after its end are left out: a ring was written to while it was copied.
@@ -73,47 +74,47 @@ pub struct Collected {
     #[serde(skip)]
     pub(crate) facts: Option<PathBuf>,
     pub(crate) utc_offset_nanos: i64,
-    /// The shortest call that is recorded, in ticks, from when on.
+    /// The minimum durations of recorded calls in ticks, each with its beginning.
     pub(crate) minima: Vec<(u64, u64)>,
     pub(crate) end_tsc: u64,
     pub(crate) n_untraced_threads: u32,
-    /// The root directory that its paths are for, if that is not this process's.
+    /// The root directory of its paths, if that is not this process's.
     #[serde(skip)]
     pub(crate) root: Option<PathBuf>,
     pub(crate) exe: Vec<u8>,
     pub(crate) command_line: Vec<u8>,
     /// Of different times, the latest last.
     pub(crate) maps: Vec<Vec<u8>>,
-    /// Libraries that it had no more at its end, in the order in which it unloaded them.
+    /// Libraries unloaded before its end, in that order.
     pub(crate) unloaded: Vec<Unloaded>,
-    /// Moments that were marked.
+    /// The marks.
     pub(crate) marks: Vec<Marked>,
-    /// The number of marks and unloaded libraries that are missing in these lists.
+    /// The number of marks and unloaded libraries missing in these lists.
     pub n_untold: u64,
-    /// Functions that were hooked and do not call the tracer: an address and a size each.
+    /// Hooked functions without a call of the tracer: an address and a size each.
     pub(crate) hooked: Vec<u8>,
     pub(crate) threads: BTreeMap<u32, Identity>,
-    /// The words of the exit records of the functions that were open in a thread that was forked.
+    /// The words of the exit records of the functions open in a forked thread.
     pub(crate) open: HashMap<u32, Vec<u64>>,
     /// Environment of the process, for another machine, or from there.
     pub(crate) world: Option<Box<World>>,
 }
 
-/// The end of a process that did not end regularly.
+/// The irregular end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Death {
-    /// A signal that it could have handled killed it.
+    /// It was killed by a signal it could have handled.
     Signal(u32),
     /// It ended without a notice: by SIGKILL, for lack of memory, or by a system call of its own.
     WithoutWord,
 }
 
-/// The life of a process, as the system tells it.
+/// The life of a process, as the system reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// It goes on.
     Running,
-    /// It has ended, with this status of `wait` if that is known.
+    /// It has ended, with this status of `wait` if it is known.
     Over(Option<i32>),
 }
 
@@ -124,7 +125,7 @@ impl Life {
         self != Self::Running
     }
 
-    /// The status that it ended with, if that is known.
+    /// The status at its end, if it is known.
     #[must_use]
     pub fn status(self) -> Option<i32> {
         match self {
@@ -152,7 +153,7 @@ pub struct Dump {
     pub tsc: Option<u64>,
     /// The thread, by the tracer's number, if it is known.
     pub thread: Option<u32>,
-    /// The time after the reason that the dump includes.
+    /// The time after the reason, included in the dump.
     pub after: Duration,
     /// True to include only this thread.
     pub is_of_thread: bool,

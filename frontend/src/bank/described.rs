@@ -1,4 +1,4 @@
-//! The bank of a process that contains only the tracer, and so cannot describe itself. The recorder describes it.
+//! The bank of a process with the tracer alone, unable to describe itself. The recorder describes it.
 
 use std::fs::{self, File};
 use std::io;
@@ -27,7 +27,7 @@ pub struct Described {
     memory: MmapRaw,
     layout: Layout,
     is_ring: bool,
-    /// When recording began, or before.
+    /// The beginning of recording, or a moment before.
     first: ClockPair,
 }
 
@@ -48,7 +48,7 @@ pub struct Places {
     pub thread_bytes: usize,
     /// The number of entries.
     pub n_threads: usize,
-    /// True for a ring, which no recorder empties: new records replace the oldest.
+    /// True for a ring, emptied by no recorder: new records replace the oldest.
     pub is_ring: bool,
 }
 
@@ -68,11 +68,11 @@ pub struct Tracer {
 }
 
 impl Described {
-    /// Opens the bank in the file that a recorder has made.
+    /// Opens the bank in the file of a recorder.
     ///
     /// # Errors
     ///
-    /// Those of the system; the file is of another kind.
+    /// The errors of the system; the file is of another kind.
     pub fn open(file: &File) -> io::Result<Self> {
         let n_bytes = usize::try_from(file.metadata()?.len()).unwrap_or(0);
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "it holds no bank of this version of rftrace");
@@ -120,7 +120,7 @@ impl Described {
         self.memory.as_mut_ptr().wrapping_add(self.layout.slot_at(0) + offset)
     }
 
-    /// Describes the process with the folder `folder` in `/proc`, which records into the bank from now on, with these
+    /// Describes the process with the folder `folder` in `/proc`. It records into the bank from now on, with these
     /// rules.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl Described {
         unsafe { answer_in(self.slot(), (self.at(ASKED_AT), self.at(ANSWER_AT)), answer) };
     }
 
-    /// Marks the end of the recording, with the number of threads that were not recorded.
+    /// Marks the end of the recording, with the number of unrecorded threads.
     pub fn end(&self, n_untraced_threads: u32) {
         let slot = self.slot();
         slot.n_untraced_threads.store(n_untraced_threads, Relaxed);
@@ -176,7 +176,8 @@ impl Described {
     }
 }
 
-/// A line with a path at its end, as a process sees that whose root directory this is: that is how its modules are named.
+/// Returns a line with a path at its end, as a process with this root directory sees it: the form of its modules'
+/// names.
 fn seen_in(root: &[u8], line: &[u8]) -> Vec<u8> {
     let (before, path) = line.split_at(line.iter().position(|&byte| byte == b'/').unwrap_or(line.len()));
     let seen = path.strip_prefix(root).filter(|seen| root != b"/" && seen.starts_with(b"/"));

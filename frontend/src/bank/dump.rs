@@ -1,8 +1,8 @@
-//! Copies at a moment, from which traces are made while the program goes on: for a stream the chunks that threads are
-//! writing to (the rest is in the spool), for a ring all of its contents.
+//! Copies at a moment, for traces of a running program: for a stream the chunks in use (the rest is in the spool), for
+//! a ring all of its contents.
 //!
-//! Not here: the chunks of a ring that can be copied during writes (`ring`), the reason of a dump (the recorder
-//! decides), and writing it as a directory (`save`).
+//! Not here: the choice of a ring's chunks for a copy during writes (`ring`), the reason of a dump (from the recorder),
+//! and its directory (`save`).
 
 use std::fs;
 use std::io;
@@ -30,7 +30,7 @@ pub struct Notice {
     pub tsc: u64,
     /// The thread, by the tracer's number, if it is known.
     pub thread: Option<u32>,
-    /// The duration of the call in ticks; 0 for one that begins.
+    /// The duration of the call in ticks; 0 for a call at its beginning.
     pub lasted_ticks: u64,
     /// The number of later matches without a notice.
     pub n_more: u64,
@@ -52,19 +52,19 @@ pub enum NoDump {
 }
 
 impl Banks {
-    /// Returns the snapshots that processes have requested since the last call. [Discard](Collected::discard) them
-    /// before the end of their process.
+    /// Returns the snapshots requested by processes since the last call. [Discard](Collected::discard) them before the
+    /// end of their process.
     pub fn snapshots(&mut self) -> Vec<Collected> {
         std::mem::take(&mut self.snapshots)
     }
 
-    /// Makes a dump of a process, which goes on meanwhile: of its ring up to now, or up to its moment plus the
-    /// requested time after it; of a stream up to now. It is then one of the [`snapshots`](Self::snapshots). Returns
-    /// the number of bytes of a ring in it.
+    /// Makes a dump of a running process: of its ring up to now, or up to its moment plus the requested time after it;
+    /// of a stream up to now. It is then one of the [`snapshots`](Self::snapshots). Returns the number of bytes of a
+    /// ring in it.
     ///
     /// # Errors
     ///
-    /// The reason why there is no dump.
+    /// The reason for the failure.
     pub fn dump(&mut self, pid: u32, dump: Dump) -> Result<u64, NoDump> {
         if self.keeps_nothing {
             return Err(NoDump::NothingKept);
@@ -114,13 +114,12 @@ impl Banks {
         self.dumped_bytes = self.dumped_bytes.saturating_sub(n_bytes);
     }
 
-    /// Sets the processes that are kept after their end, as dumps of them are to be made. The next call replaces the
-    /// list.
+    /// Sets the processes to keep after their end, for dumps of them. The next call replaces the list.
     pub fn hold(&mut self, pids: Vec<u32>) {
         self.held = pids;
     }
 
-    /// Returns the notices of calls since the last query, one per process. A process that has ended is kept until then.
+    /// Returns the notices of calls since the last query, one per process. An ended process is kept until then.
     pub fn notices(&mut self) -> Vec<Notice> {
         let mut notices = Vec::new();
         for number in (0..self.n_seen()).filter(|&number| self.is_noticed(number)) {
@@ -139,7 +138,7 @@ impl Banks {
         notices
     }
 
-    /// Returns the number of matches since the last query that have no [notice](Self::notices).
+    /// Returns the number of matches since the last query without a [notice](Self::notices).
     pub fn n_more_noticed(&self) -> u64 {
         let rest = |number| {
             let slot = self.slot(number);
@@ -162,7 +161,7 @@ impl Banks {
         self.is_noticed(number) || n_more() || self.held.contains(&pid)
     }
 
-    /// Returns for how long nothing was recorded in each process that has begun, as seen by these queries.
+    /// Returns the time without records for each process with a first record, as seen by these queries.
     pub fn quiet_for(&mut self) -> Vec<(u32, Duration)> {
         let mut quiet = Vec::new();
         for number in 0..self.n_seen() {
@@ -181,7 +180,7 @@ impl Banks {
         quiet
     }
 
-    /// Copies the recording of a process so far, if it has asked for that.
+    /// Copies the recording of a process so far, on its request.
     pub(super) fn take_snapshot(&mut self, number: usize, watched: &mut Watched) {
         // A process hears of no failure of its snapshot: there is none then.
         handover::copy_if_wanted(&self.slot(number).snapshot_tsc, |wanted| {
@@ -220,13 +219,14 @@ impl Banks {
         Ok(())
     }
 
-    /// Returns the recording of a process so far, with everything it told before its request.
+    /// Returns the recording of a process so far, with all its reports before its request.
     fn collected_now(&self, number: usize, watched: &mut Watched, last_thread: u32) -> Collected {
         self.read_journal(number, self.slot(number), &mut watched.told);
         self.collected(number, watched, last_thread)
     }
 
-    /// Writes what is in chunks, which stay as they are: only the recorder makes one free, so no other records come into it meanwhile.
+    /// Writes the contents of chunks; the chunks stay as they are. Only the recorder frees chunks, so no other records
+    /// come into them meanwhile.
     fn copy_chunks(&mut self, number: usize, tail: &mut Spool) {
         let chunk_bytes = self.layout.chunk_bytes();
         for place in 0..self.layout.n_chunks() {
@@ -277,7 +277,7 @@ impl Banks {
         Ok(n_bytes)
     }
 
-    /// Packs all that is in a ring, of a process that may go on, into a dump or into its spool.
+    /// Packs the contents of a ring into a dump or into its spool. The process may go on.
     pub(super) fn copy_ring(&mut self, number: usize, spool: &mut Spool, is_dump: bool) -> Copied {
         let chunk_bytes = self.layout.chunk_bytes() as u64;
         ring::copy(self.looks(number), |look| {
@@ -293,7 +293,7 @@ impl Banks {
         })
     }
 
-    /// Says what is known of a ring beside its chunks.
+    /// Adds the facts about a ring beside its chunks.
     pub(super) fn tell_of_ring(&self, number: usize, collected: &mut Collected, watched: &Watched, copied: &Copied) {
         let begun_at = self.slot(number).first_index.load(Relaxed) + self.layout.n_chunks() as u64;
         collected.n_overwritten = copied.newest_index.saturating_sub(begun_at);
@@ -306,7 +306,7 @@ impl Banks {
         collected.open.extend(open.known_since(&copied.oldest));
     }
 
-    /// All chunks that hold something.
+    /// Returns all chunks with records.
     fn looks(&self, number: usize) -> Vec<Look> {
         let mut looks = Vec::new();
         let mut place = 0;

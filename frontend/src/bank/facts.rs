@@ -1,6 +1,6 @@
-//! Facts kept about a program whose trace is made later: `info`, and the names of its functions.
+//! Facts about a program for a later trace: `info`, and the names of its functions.
 //!
-//! Not here: when they are written (`save`), and other facts about the process (`about`).
+//! Not here: the time of their writing (`save`), and other facts about the process (`about`).
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,7 +15,7 @@ use rftrace_format::{files, symbols};
 use crate::Error;
 use crate::host::linux::modules::Module;
 
-/// Facts about a program whose trace is made later: `info`, and the names of its functions.
+/// Facts about a program for a later trace: `info`, and the names of its functions.
 pub(super) struct Facts {
     folder: PathBuf,
     info: Vec<u8>,
@@ -59,7 +59,7 @@ impl Facts {
         is_same
     }
 
-    /// Has a directory say the same.
+    /// Adds them to a directory.
     pub(super) fn put_into(&self, directory: &Path) -> Result<(), Error> {
         for from in symbol_files(&self.folder)? {
             let path = directory.join(from.file_name().unwrap_or_default());

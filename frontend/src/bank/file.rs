@@ -1,4 +1,4 @@
-//! The file that all banks are in, as both sides see it: a head, and slots of one size, each the bank of one process.
+//! The file of all banks, for both sides: a head, and slots of one size, each the bank of one process.
 //!
 //! | offset in a slot | what |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | then | the journal of libraries that were unloaded, and of marks (`journal.rs`), 64 KiB |
 //! | then, at a multiple of 64 KiB | chunks |
 //!
-//! Memory is taken where something is written. Everything that a process writes there is untrusted.
+//! Memory is taken by the first write. All contents written by a process are untrusted.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,9 +22,9 @@ use super::handover::Requests;
 use super::numbers::start_ticks;
 use crate::host::linux::thread_table;
 
-/// Tells a file of banks: `\x93RFB\r\n\x1a\n`.
+/// Marks a file of banks: `\x93RFB\r\n\x1a\n`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFB\r\n\x1a\n");
-/// This layout, and that of chunks.
+/// The version of this layout, and that of chunks.
 pub(crate) const VERSION: u64 = 11 << 32 | abi::VERSION as u64;
 
 /// Header of the file.
@@ -36,21 +36,21 @@ pub(crate) struct Head {
     pub(crate) n_slots: AtomicU64,
     /// Bytes of the chunks of a slot.
     pub(crate) buffer_bytes: AtomicU64,
-    /// Not 0: they are rings, which nobody empties.
+    /// Not 0: they are rings, and nobody empties them.
     pub(crate) is_ring: AtomicU64,
-    /// The process that empties them.
+    /// The emptying process.
     pub(crate) owner_pid: AtomicU64,
-    /// When that was started, as the system tells it.
+    /// That process's start time, as the system reports it.
     pub(crate) owner_started: AtomicU64,
     /// No slot from this number on was ever taken.
     pub(crate) n_seen: AtomicU64,
-    /// The slot that is tried first: one of the lowest that may be free.
+    /// The first slot to try: one of the lowest that may be free.
     pub(crate) next_slot: AtomicU64,
 }
 
-/// Returns the process that records `recorded` (a process's own PID), from the first bank of the file that it maps.
-/// `read` reads a word at an offset. `None` if the recorder has ended, the bank belongs to another process (a child has
-/// its parent's), or there is no bank.
+/// Returns the process that records `recorded` (a process's own PID), from the first bank in its mapped file. `read`
+/// reads a word at an offset. `None` if the recorder has ended, the bank belongs to another process (a child has its
+/// parent's), or there is no bank.
 pub fn owner_of(recorded: u32, read: impl Fn(usize) -> Option<u64>) -> Option<u32> {
     let is_bank = read(offset_of!(Head, magic))? == MAGIC && read(offset_of!(Head, version))? == VERSION;
     let is_its = || Some(read(HEAD_BYTES + offset_of!(Slot, pid))? as u32 == recorded);
@@ -61,32 +61,33 @@ pub fn owner_of(recorded: u32, read: impl Fn(usize) -> Option<u64>) -> Option<u3
 
 /// Bytes before the first slot.
 pub(crate) const HEAD_BYTES: usize = MAX_CHUNK_BYTES;
-/// Where in a slot the words of open functions begin.
+/// The offset of the words of open functions in a slot.
 pub(crate) const OPEN_AT: usize = 4096;
-/// Where the texts do.
+/// The offset of the texts.
 pub(crate) const TEXT_AT: usize = 16 << 10;
-/// Where the table of threads does.
+/// The offset of the table of threads.
 pub(crate) const THREADS_AT: usize = 1 << 20;
 /// Bytes of texts, at the most.
 pub(crate) const TEXT_BYTES: usize = THREADS_AT - TEXT_AT;
 /// Start of the recorder's requests.
 pub(crate) const ASKED_AT: usize = THREADS_AT + thread_table::TABLE_BYTES;
-/// Bytes of that, at the most, and of the rules.
+/// The maximum size of a request, and of the rules.
 pub(crate) const ASKED_BYTES: usize = 16 << 10;
-/// Where the rules of the filter in force begin.
+/// The offset of the rules of the filter in force.
 pub(crate) const RULES_AT: usize = ASKED_AT + ASKED_BYTES;
-/// Where the answer does.
+/// The offset of the answer.
 pub(crate) const ANSWER_AT: usize = RULES_AT + ASKED_BYTES;
-/// Bytes of that, at the most.
+/// The maximum size of an answer.
 pub(crate) const ANSWER_BYTES: usize = 256 << 10;
-/// Where the journal does.
+/// The offset of the journal.
 pub(crate) const JOURNAL_AT: usize = ANSWER_AT + ANSWER_BYTES;
 /// Bytes of it.
 pub(crate) const JOURNAL_BYTES: usize = 64 << 10;
-/// Where the chunks begin.
+/// The offset of the chunks.
 pub(crate) const CHUNKS_AT: usize = (JOURNAL_AT + JOURNAL_BYTES).next_multiple_of(MAX_CHUNK_BYTES);
 
-/// Changes of the shortest call that are told. When there are more, the last one is the least of all since.
+/// The maximum number of reported changes of the shortest call. Beyond it, the last one is the minimum of all later
+/// ones.
 pub(crate) const MOST_MINIMA: usize = 64;
 
 /// Header of a slot. Fields are zero unless said otherwise.
@@ -97,17 +98,17 @@ pub(crate) struct Slot {
     pub(crate) state: AtomicU32,
     /// The process, as it calls itself.
     pub(crate) pid: AtomicU32,
-    /// The process, as its `/proc` calls it, which may be that of its recorder; 0 if it has none.
+    /// The process's PID in its `/proc`, maybe its recorder's `/proc`; 0 if it has none.
     pub(crate) pid_in_proc: AtomicU32,
     /// State shared by tracer and recorder.
     pub(crate) bank: Bank,
-    /// When the program began to be recorded, by CLOCK_MONOTONIC. A child that was forked goes on with its parent's.
+    /// The beginning of the program's recording, by CLOCK_MONOTONIC. A forked child keeps its parent's.
     pub(crate) program_nanos: AtomicU64,
     /// The process that forked this one; 0 if it began otherwise.
     pub(crate) forked_by: AtomicU32,
     /// Bytes of the texts.
     pub(crate) text_bytes: AtomicU32,
-    /// When, by CLOCK_MONOTONIC.
+    /// The time of the fork, by CLOCK_MONOTONIC.
     pub(crate) forked_nanos: AtomicU64,
     /// The time stamp counter at the beginning, in ticks.
     pub(crate) first_tsc: AtomicU64,
@@ -115,34 +116,34 @@ pub(crate) struct Slot {
     pub(crate) first_nanos: AtomicU64,
     /// Unix time minus CLOCK_MONOTONIC in nanoseconds; 0 if unknown.
     pub(crate) utc_offset_nanos: AtomicI64,
-    /// Calls that are shorter than so many ticks are not recorded, from a moment on: both.
+    /// The minimum ticks of recorded calls, and the beginning of this rule: both.
     pub(crate) minima: [[AtomicU64; 2]; MOST_MINIMA],
-    /// How many of these there are.
+    /// The number of these pairs.
     pub(crate) n_minima: AtomicU32,
-    /// When the program ended by itself, in ticks.
+    /// The time of the program's regular end, in ticks.
     pub(crate) end_tsc: AtomicU64,
-    /// The thread that was forked, by the tracer's number.
+    /// The forked thread, by the tracer's number.
     pub(crate) forked_thread: AtomicU32,
-    /// How many functions were open in it.
+    /// The number of functions open in it.
     pub(crate) n_open: AtomicU32,
-    /// Threads that were not recorded, when it ended by itself.
+    /// The number of unrecorded threads at a regular end.
     pub(crate) n_untraced_threads: AtomicU32,
-    /// Where the process has mapped the file.
+    /// The address of the file in the process.
     pub(crate) mapped_at: AtomicU64,
-    /// When a snapshot was asked for, in ticks. The recorder makes it 0 when it has copied what is there.
+    /// The time of a requested snapshot, in ticks. The recorder sets it to 0 after its copy.
     pub(crate) snapshot_tsc: AtomicU64,
-    /// Of a ring: [`ControlShared::first_index`](abi::ControlShared::first_index).
+    /// The [`ControlShared::first_index`](abi::ControlShared::first_index) of a ring.
     pub(crate) first_index: AtomicU64,
-    /// Where in the process its threads are listed, [`Control::threads`](abi::Control::threads).
+    /// The address of the list of threads in the process, [`Control::threads`](abi::Control::threads).
     pub(crate) threads_at: AtomicU64,
     /// Notice of a watched function.
     pub(crate) noticed: Noticed,
-    /// Bytes of the journal that were ever written, and read.
+    /// The number of bytes ever written to the journal, and read.
     pub(crate) journal_written: AtomicU64,
     pub(crate) journal_read: AtomicU64,
-    /// Marks, and libraries that were unloaded, for which it had no room.
+    /// The number of marks and unloaded libraries without room in it.
     pub(crate) n_untold: AtomicU64,
-    /// The status of `wait` that it was about to [end](Self::end_tsc) with, and 1 more; 0 if it did not know.
+    /// The status of `wait` for its regular [end](Self::end_tsc), plus 1; 0 if it did not know.
     pub(crate) status: AtomicU32,
     /// Requests of the recorder to the process.
     pub(crate) requests: Requests,
@@ -154,7 +155,7 @@ const _: () = assert!(OPEN_AT + 8 * abi::RETURN_STACK_ENTRIES <= TEXT_AT);
 /// The numbers of notices about a panic of Rust and an exception of C++. No [watch](abi::Watch) has them.
 pub const RAISED: [u64; 2] = [u64::MAX - 1, u64::MAX - 2];
 
-/// How large everything is.
+/// The sizes of all parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) n_slots: usize,
@@ -162,7 +163,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The numbers of all slots, in the order in which a process tries them.
+    /// Returns the numbers of all slots, in the order of a process's tries.
     pub(crate) fn tried(self, head: &Head) -> impl Iterator<Item = usize> {
         let first = (head.next_slot.load(Relaxed) as usize).min(self.n_slots);
         (first..self.n_slots).chain(0..first)
@@ -176,7 +177,7 @@ impl Layout {
         HEAD_BYTES + self.n_slots * self.slot_bytes()
     }
 
-    /// Where a slot begins.
+    /// Returns the offset of a slot.
     pub(crate) const fn slot_at(self, number: usize) -> usize {
         HEAD_BYTES + number * self.slot_bytes()
     }

@@ -1,7 +1,8 @@
-//! Handover between recorder and processes through a slot: the slot itself, full chunks, requests. `tests/model` runs this file under shuttle,
-//! so its atomics are `core`'s.
+//! Handover between recorder and processes through a slot: the slot itself, full chunks, requests. `tests/model` runs
+//! this file under shuttle, so its atomics are `core`'s.
 //!
-//! Not here: the places of all that (`file`), the use of the chunks (`collect`, `dump`), texts and signals of requests (`request`).
+//! Not here: the places of all parts (`file`), the use of the chunks (`collect`, `dump`), texts and signals of requests
+//! (`request`).
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -20,14 +21,15 @@ pub(crate) mod slot_state {
     pub(crate) const IN_USE: u32 = 2;
 }
 
-/// A process takes a slot, by its state. Returns whether it was free.
+/// Takes a slot for a process, by its state. Returns true if it was free.
 pub(crate) fn take_slot(state: &AtomicU32) -> bool {
     state.load(Relaxed) == slot_state::FREE
         && state.compare_exchange(slot_state::FREE, slot_state::TAKEN, AcqRel, Relaxed).is_ok()
 }
 
-/// True if the recorder is to take the records of a chunk that has a lease: it is full, or holds something and all is over (`is_last`).
-/// `has_waited` tells whether hooks had time enough to write into the chunk with an index.
+/// Returns true if the recorder has to take the records of a chunk with this lease: it is full, or, at the end
+/// (`is_last`), not empty. `has_waited` returns true if hooks have had time enough to write into the chunk with an
+/// index.
 pub(crate) fn is_to_be_taken(
     chunk: &Chunk<'_>,
     lease: u64,
@@ -46,7 +48,7 @@ pub(crate) fn is_to_be_taken(
     is_to_be_taken && chunk.header.tid.load(Relaxed) != 0
 }
 
-/// Gives a chunk back whose records were taken, if it has the lease that it had.
+/// Gives a chunk back after its records were taken, if its lease is unchanged.
 pub(crate) fn make_free(header: &ChunkHeader, lease: u64) {
     // The next taker stores its TID after everything else.
     header.tid.store(0, Relaxed);
@@ -54,7 +56,7 @@ pub(crate) fn make_free(header: &ChunkHeader, lease: u64) {
     let _ = header.lease.compare_exchange(lease, free, AcqRel, Relaxed);
 }
 
-/// Makes the copy that is wanted, if one is, of the moment that `wanted` has. It stays wanted if there is another moment meanwhile.
+/// Makes a requested copy, of the moment in `wanted`. A request for another moment meanwhile stays.
 pub(crate) fn copy_if_wanted(wanted: &AtomicU64, copy: impl FnOnce(u64)) {
     let moment = wanted.load(Acquire);
     if moment != 0 {
@@ -77,13 +79,13 @@ pub(crate) struct Requests {
     pub(crate) is_error: AtomicU32,
     /// Bytes of the rules in force.
     pub(crate) rules_bytes: AtomicU32,
-    /// The signal by which it looks for requests; 0 as long as it has no handler for that.
+    /// The signal for requests; 0 without a handler for it.
     pub(crate) signal: AtomicU32,
     /// Not 0: the recorder is about to send the signal.
     pub(crate) is_sending: AtomicU32,
-    /// When another program was about to take the process over, by CLOCK_MONOTONIC; 0 for never.
+    /// The time of an imminent exec of another program, by CLOCK_MONOTONIC; 0 for never.
     pub(crate) exec_nanos: AtomicU64,
-    /// Where in the process its [`Switch`](rftrace::abi::Switch) is.
+    /// The address of its [`Switch`](rftrace::abi::Switch) in the process.
     pub(crate) switch_at: AtomicU64,
 }
 
@@ -103,7 +105,7 @@ pub(crate) mod request_phase {
     pub(crate) const ONE: u64 = 4;
 }
 
-/// Why no signal was sent.
+/// The reason for an unsent signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unsent {
     /// Another program is about to take the process over.
@@ -130,7 +132,7 @@ impl Requests {
         is_begun.then_some(number)
     }
 
-    /// The answer to a request that was [begun](Self::begin) is written.
+    /// Ends the answer to a [begun](Self::begin) request.
     pub(crate) fn finish(&self, number: u64, n_bytes: usize, is_error: bool) {
         self.answer_bytes.store(n_bytes as u32, Relaxed);
         self.is_error.store(is_error.into(), Relaxed);
@@ -154,7 +156,7 @@ impl Requests {
         matches!(self.state.load(Acquire) & request_phase::MASK, request_phase::ASKED | request_phase::BEGUN)
     }
 
-    /// Asks what is written. Returns the number of the request.
+    /// Makes the written request. Returns its number.
     pub(crate) fn ask(&self, n_bytes: usize) -> u64 {
         self.asked_bytes.store(n_bytes as u32, Relaxed);
         let number = (self.state.load(Relaxed) & !request_phase::MASK).wrapping_add(request_phase::ONE);
@@ -168,14 +170,14 @@ impl Requests {
         (state & !request_phase::MASK == number).then_some(state & request_phase::MASK)
     }
 
-    /// Takes a request back that is not begun. Returns whether it was not.
+    /// Takes back a request before its beginning. Returns true on success.
     pub(crate) fn take_back(&self, number: u64) -> bool {
         let (before, after) = (number | request_phase::ASKED, number | request_phase::NONE);
         self.state.compare_exchange(before, after, AcqRel, Relaxed).is_ok()
     }
 
-    /// Has `send` send the process's signal, if it has a handler for it; `is_exec` tells whether another program still comes that was about to at
-    /// a time.
+    /// Calls `send` with the process's signal, if it has a handler for it. `is_exec` returns true if an exec announced
+    /// at a time is still to come.
     pub(crate) fn send<T>(&self, is_exec: impl FnOnce(u64) -> bool, send: impl FnOnce(u32) -> T) -> Result<T, Unsent> {
         // In this order: a process before an exec looks at this after it has announced the exec.
         self.is_sending.store(1, SeqCst);

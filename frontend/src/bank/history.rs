@@ -1,5 +1,5 @@
 //! The modules of a process over time, from its maps at different times. The kept lines grow with the number of places
-//! that had modules, not with the number of looks.
+//! of modules, not with the number of looks.
 //!
 //! Not here: the use of the lines (`host/linux/modules.rs`).
 
@@ -9,22 +9,22 @@ use std::ops::Range;
 use crate::elf::file::page_size;
 use crate::host::linux::modules;
 
-/// Modules that are not there any more, at the most.
+/// The maximum number of vanished modules.
 const MOST_GONE: usize = 1 << 12;
 
-/// Lines of maps that tell of files with code, and of the stack.
+/// The lines of maps for files with code, and for the stack.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
-    /// The lines of each module whose place no later one has.
+    /// The lines of each vanished module without a later one in its place.
     gone: Vec<(Range<u64>, Vec<u8>)>,
-    /// Those of the latest look.
+    /// The lines of the latest look.
     now: Vec<u8>,
     /// Rises with each change.
     n_changes: usize,
 }
 
 impl History {
-    /// Adds all that is mapped at a later moment. Memory and files without code that come and go are no change.
+    /// Adds the mappings of a later moment. Changes of memory and of files without code do not count.
     pub(super) fn add(&mut self, maps: &[u8]) {
         let now = lines_of_code(maps);
         if now == self.now {
@@ -54,7 +54,7 @@ impl History {
         self.gone.iter().map(|(_, lines)| &**lines).chain(now)
     }
 
-    /// How often it has changed.
+    /// The number of changes.
     pub(super) fn n_changes(&self) -> usize {
         self.n_changes
     }
@@ -75,7 +75,7 @@ fn start_of(line: &[u8]) -> Option<u64> {
     u64::from_str_radix(str::from_utf8(&line[..end]).ok()?, 16).ok()
 }
 
-/// The lines that tell of files with code, and of the stack.
+/// Returns the lines for files with code, and for the stack.
 fn lines_of_code(maps: &[u8]) -> Vec<u8> {
     let lines = || maps.split(|&byte| byte == b'\n').filter_map(|line| Some((line, parts(line)?)));
     let with_code: HashSet<&[u8]> = lines().filter(|(_, (is_code, _))| *is_code).map(|(_, (_, file))| file).collect();
@@ -85,7 +85,7 @@ fn lines_of_code(maps: &[u8]) -> Vec<u8> {
     kept.join(&b'\n')
 }
 
-/// Tells if a line of the maps is for code, and for which file.
+/// Returns whether a line of the maps is for code, and its file.
 fn parts(line: &[u8]) -> Option<(bool, &[u8])> {
     let mut fields = line.splitn(4, |&byte| byte == b' ');
     let permissions = fields.nth(1)?;

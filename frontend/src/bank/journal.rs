@@ -1,5 +1,5 @@
-//! The libraries that a process has unloaded, with times, and the moments that it has [marked](Marked). The process
-//! writes them to its slot, as occasional looks at its maps miss short-lived libraries.
+//! The unloaded libraries of a process, with times, and its [marks](Marked). The process writes them to its slot, as
+//! occasional looks at its maps miss short-lived libraries.
 //!
 //! The journal is a ring of bytes. For each library it has 8 bytes each of ticks, first address and last address, 4
 //! bytes for the length of its path, and the path, little-endian.
@@ -24,7 +24,7 @@ use crate::host::linux::modules::{Unloaded, map_lines_path};
 /// The libraries of this process at some moment.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// Rises with each that is unloaded.
+    /// Rises with each unloaded library.
     n_unloaded: u64,
     libraries: Vec<(u64, u64, PathBuf)>,
 }
@@ -59,7 +59,7 @@ impl Loaded {
         found
     }
 
-    /// Those that are not there any more, as the calling thread has just unloaded some.
+    /// Returns the libraries unloaded since then, right after an unload by the calling thread.
     fn unloaded_since(self) -> Vec<Unloaded> {
         let now = Self::now();
         if now.n_unloaded == self.n_unloaded {
@@ -83,7 +83,7 @@ impl Bank {
         }
     }
 
-    /// Writes something that is read as a whole. What there is no room for is counted.
+    /// Writes an item for readers of whole items. An item without room is counted.
     pub(super) fn tell_journal(&self, bytes: &[u8]) {
         let Some((slot, journal)) = self.own_slot().zip(self.journal()) else { return };
         let written = slot.journal_written.load(Relaxed);
@@ -100,7 +100,7 @@ impl Bank {
 }
 
 impl Banks {
-    /// Takes what a process has told since the last time.
+    /// Takes a process's reports since the last call.
     pub(super) fn read_journal(&self, number: usize, slot: &Slot, told: &mut Told) {
         let (written, read) = (slot.journal_written.load(Acquire), slot.journal_read.load(Relaxed));
         if written == read {

@@ -5,8 +5,10 @@
 //! in use: only their reader gives them back, so no other records come into them meanwhile.
 //!
 //! **Invariant**: the records of a thread are passed on in order, each once. A thread takes a chunk only when the
-//! previous one is full. So a pass first finds the latest index, then reads chunks up to that index in order: all
-//! earlier records of a thread are among them. Chunks behind one that could not be read to its end wait.
+//! previous one is full.
+//!
+//! So a pass first finds the latest index, then reads chunks up to that index in order: all earlier records of a thread
+//! are among them. Chunks behind one that could not be read to its end wait.
 //!
 //! Not here: the meaning of the records (the crate `rftrace-top`).
 
@@ -58,31 +60,31 @@ pub struct Live {
     occupied: Occupied,
 }
 
-/// How far the bank of a process was read.
+/// The reader's progress in the bank of a process.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// Chunks that were read in part, by their indices.
+    /// Partly read chunks, by their indices.
     begun: HashMap<u64, Begun>,
     /// The last chunk of each thread.
     last: HashMap<u32, u64>,
-    /// Those of the chunk that is being read.
+    /// The records of the current chunk.
     records: Vec<(u64, u64)>,
 }
 
-/// How far a chunk was read.
+/// The progress in a chunk.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     n_read: usize,
-    /// Thread that writes at that place.
+    /// The writing thread at that place.
     thread: u32,
-    /// The record at that place was not written when others behind it were: since when.
+    /// The beginning of a gap at that place: later records were written, this one was not.
     hole_since: Option<Instant>,
 }
 
 /// Records to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// Chunks that are full.
+    /// Full chunks.
     Full,
     /// All written records.
     Written,
@@ -90,12 +92,12 @@ pub(super) enum What {
     Rest,
 }
 
-/// Records that may follow the written ones of a chunk.
+/// The end of a chunk behind its written records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// Others.
     Open,
-    /// Those that hooks have reserved.
+    /// Records reserved by hooks.
     Reserved,
     /// Nothing: records not written by now never will be.
     Written,
@@ -104,11 +106,11 @@ enum End {
 /// The process has one slot.
 const SLOT: usize = 0;
 
-/// Records among which it is looked whether any was written behind one that was not.
+/// The number of records searched for a written one behind an unwritten one.
 const MOST_INTERRUPTED: usize = 64;
 
-/// Threads that are remembered: more than there can be at the same time. Of one that is forgotten it is only not known that nothing is
-/// missing.
+/// The number of remembered threads: more than there can be at the same time. For a forgotten one, completeness is
+/// unknown.
 const MOST_THREADS: usize = 1 << 16;
 
 impl Live {
@@ -117,7 +119,7 @@ impl Live {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn new(file: File, buffer_bytes: usize, patience: Duration) -> io::Result<Self> {
         let options = Options { buffer_bytes, n_slots: 1, patience, most_bytes: 0, is_ring: false, dumped_bytes: 0 };
         // Nothing is written there.
@@ -149,7 +151,7 @@ impl Live {
         Moment { ticks: tsc, nanos }
     }
 
-    /// Returns the number of calls and returns that were not recorded because no chunk was free.
+    /// Returns the number of calls and returns lost because no chunk was free.
     #[must_use]
     pub fn n_dropped(&self) -> u64 {
         self.banks.slot(SLOT).bank.n_lost.load(Relaxed)
@@ -211,7 +213,7 @@ impl Reader {
         self.begun.get(&index).is_some_and(|begun| begun.n_read >= n_records)
     }
 
-    /// Reads what is new in a slot. `gives_back`: makes chunks free that were read; returns how many.
+    /// Reads the news of a slot. With `gives_back`, frees the chunks just read; returns their number.
     pub(super) fn read(
         &mut self,
         banks: &Banks,
@@ -246,7 +248,7 @@ impl Reader {
         n_taken
     }
 
-    /// Passes on what is new in a chunk. Returns whether that was the end of it.
+    /// Passes on the news of a chunk. Returns true at its end.
     fn read_chunk(&mut self, chunk: &Chunk<'_>, lease: u64, what: What, to: &mut impl Take) -> bool {
         let Chunk { header, records } = *chunk;
         let index = lease::index(lease);
@@ -298,7 +300,7 @@ impl Reader {
         begun.n_read == records.len()
     }
 
-    /// Takes the records of a chunk that are new, as far as they are written.
+    /// Takes the new records of a chunk, as far as they are written.
     fn collect(&mut self, chunk: &Chunk<'_>, begun: &mut Begun, end: End) {
         let taken_tsc = chunk.header.taken_tsc.load(Relaxed);
         let written = |place: usize| chunk.records.get(place)?.read(taken_tsc);
@@ -329,7 +331,7 @@ impl Reader {
     }
 }
 
-/// Index, place and lease of each chunk of a slot that is not free.
+/// Returns index, place and lease of each chunk of a slot that is not free.
 fn leases(banks: &Banks, slot: usize) -> impl Iterator<Item = (u64, usize, u64)> {
     let mut place = 0;
     let next = move || {
@@ -378,7 +380,7 @@ mod tests {
         }
     }
 
-    /// A process that this test is.
+    /// This test as a process.
     struct Process {
         live: Live,
         taker: Taker,
@@ -394,7 +396,7 @@ mod tests {
             Self { live, taker: Taker::default() }
         }
 
-        /// A thread takes the chunk at a place as number `index`.
+        /// Takes the chunk at a place for a thread, as number `index`.
         fn take(&self, place: usize, (index, prev_index): (u64, u64), thread: u32, depth: u32) {
             let header = self.chunk(place).header;
             assert_eq!(lease::state(header.lease.load(Acquire)), chunk_state::FREE);
@@ -499,7 +501,7 @@ mod tests {
         assert_eq!(process.poll(), (1, vec![(7, None, (221..228).collect())]));
     }
 
-    /// The newest LOST record is counted in; and another thread goes on in the chunk of one that has ended.
+    /// The newest LOST record is counted in; and another thread goes on in the chunk of an ended one.
     #[test]
     fn records_that_change_and_threads_that_end() {
         let mut process = Process::new();

@@ -1,19 +1,22 @@
-//! Banks: memory that a recorder owns and that recorded processes write to, so that records outlive the processes however they end.
+//! Banks: memory owned by a recorder and written by recorded processes, so records outlive the processes in every case.
 //!
 //! - `file`: the layout; `handover`: the protocol between both sides; `request`: requests to a running process.
-//! - `client`: a recorded process's side of its bank; `child`: the same in the child of a fork; `described`: the recorder in place of a process
-//!   without the library.
-//! - `journal`: unloaded libraries and marks in a bank; `told`: these as events; `history`: the modules that a process has had.
-//! - `collect`: the recorder's work on all banks while programs run; `pace`: how often; `stuck`: waits in vain; `numbers`: PIDs in containers.
-//! - `spool`: the file that it writes; `collected`: the result; `dump`: copies at a moment, with the open functions that `open` finds.
+//! - `client`: a recorded process's side of its bank; `child`: the same in the child of a fork; `described`: the
+//!   recorder in place of a process without the library.
+//! - `journal`: unloaded libraries and marks in a bank; `told`: these as events; `history`: the modules of a process
+//!   over time.
+//! - `collect`: the recorder's work on all banks while programs run; `pace`: its frequency; `stuck`: waits in vain;
+//!   `numbers`: PIDs in containers.
+//! - `spool`: its output file; `collected`: the result; `dump`: copies at a moment, with the open functions from
+//!   `open`.
 //! - `about`: facts about the process, beside its spool; `facts`: data of the program; `world`: the machine.
 //! - `save`: makes a directory of the collected data.
-//! - `tap`: shows records at once; `live`: the same where nothing is written, with `names` for it.
+//! - `tap`: shows records at once; `live`: the same without a spool, with `names` for it.
 //! - `writer`: a recorder in the program itself.
 //!
-//! docs/banks.md tells of the whole.
+//! The overview is in docs/banks.md.
 //!
-//! Not here: how a hook waits for a free chunk (the tracer), and the recorder's messages to its user (`rftrace-record`).
+//! Not here: a hook's wait for a free chunk (the tracer), and the recorder's messages to its user (`rftrace-record`).
 
 #[cfg(target_os = "linux")]
 mod about;

@@ -28,7 +28,7 @@ struct Named {
     table: Option<Option<SymbolTable>>,
 }
 
-/// Maps that are remembered. Of a program that loads and unloads all the time the oldest are forgotten.
+/// The number of remembered maps. With endless loads and unloads, the oldest are forgotten.
 const MOST_MAPS: usize = 16;
 
 impl Names {
@@ -84,7 +84,7 @@ impl Names {
         self.modules = modules::modules_of(&self.maps, exe, &root(&self.process)).into_iter().map(named).collect();
     }
 
-    /// Returns the file name of the module that contains an address.
+    /// Returns the file name of the module around an address.
     #[must_use]
     pub fn module(&self, address: u64) -> Option<String> {
         let is_it = |named: &&Named| (named.module.start..named.module.end).contains(&address);
@@ -92,7 +92,7 @@ impl Names {
         Some(path.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Returns the name of the function that contains an address, in the form of `rftrace report`.
+    /// Returns the name of the function around an address, in the form of `rftrace report`.
     pub fn name(&mut self, address: u64) -> Option<String> {
         let named = self.modules.iter_mut().find(|named| (named.module.start..named.module.end).contains(&address))?;
         let Named { module, table } = named;
@@ -108,13 +108,13 @@ impl Names {
     }
 }
 
-/// Where the files of a process lie. Once it has ended this process's are taken.
+/// Returns the root of a process's files, after its end that of this process.
 fn root(process: &Path) -> PathBuf {
     let root = process.join("root");
     if root.exists() { root } else { PathBuf::from("/") }
 }
 
-/// The lines of maps that tell of files, and of the stack.
+/// Returns the lines of maps for files, and for the stack.
 fn files_of_maps(maps: &[u8]) -> Vec<u8> {
     let lines: Vec<&[u8]> =
         maps.split(|&byte| byte == b'\n').filter(|line| line.contains(&b'/') || line.ends_with(b"[stack]")).collect();

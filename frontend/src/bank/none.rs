@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::clock::ClockPair;
 
-/// A bank, which does not exist on this system.
+/// A bank; there is none on this system.
 #[derive(Debug)]
 pub enum Bank {}
 

@@ -1,5 +1,5 @@
-//! PIDs and TIDs of processes and threads in their own PID namespaces, as in a container; the start time of a process, which tells it from a
-//! later one with the same PID; and its folder in `/proc`.
+//! PIDs and TIDs of processes and threads in their own PID namespaces, as in a container; the start time of a process,
+//! to tell it from a later one with the same PID; and its folder in `/proc`.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +11,7 @@ use rftrace_format::system;
 
 use crate::host::linux::modules;
 
-/// Returns the PID of this process in the `/proc` that it sees, which may be of another PID namespace. Takes no memory.
+/// Returns the PID of this process in its `/proc`, maybe one of another PID namespace. Takes no memory.
 pub(super) fn number_in_proc() -> Option<u32> {
     let mut link = [0; 16];
     // SAFETY: a path that ends with a NUL, and a buffer with so much room.
@@ -19,21 +19,23 @@ pub(super) fn number_in_proc() -> Option<u32> {
     str::from_utf8(link.get(..usize::try_from(length).ok()?)?).ok()?.parse().ok()
 }
 
-/// The mapping of a file by processes, as the system tells it.
+/// The mapping of a file by processes, as the system reports it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mapping {
     inode: u64,
 }
 
 impl Mapping {
-    /// Of a file in memory.
+    /// The mapping of a file in memory.
     pub(super) fn of(file: &File) -> io::Result<Self> {
         Ok(Self { inode: file.metadata()?.ino() })
     }
 
-    /// Returns the PID here of the process that has mapped the file at an address (0: anywhere), and whose own PID is `own`; looks at `likely`
-    /// first. Several processes may have the same PID, each in a namespace of its own. A process that may not be looked at, as of another user,
-    /// is believed if it was started after this one. `None`: there is none any more.
+    /// Returns the PID here of the process with the file mapped at an address (0: anywhere) and with its own PID `own`;
+    /// looks at `likely` first. Several processes may have the same PID, each in a namespace of its own.
+    ///
+    /// A process without access, as of another user, is believed if it was started after this one. `None` if it has
+    /// ended.
     pub(super) fn process(self, own: u32, likely: u32, mapped_at: u64) -> Option<u32> {
         // An emulator maps the file at another address.
         if modules::is_emulated() {
@@ -49,7 +51,7 @@ impl Mapping {
         [likely, own].into_iter().find(|&pid| is_it(pid)).or_else(others)
     }
 
-    /// `None`: that may not be looked at.
+    /// `None` without access.
     fn is_in(self, process: &Path, mapped_at: u64) -> Option<bool> {
         let maps = system::read(process.join("maps")).ok()?;
         let start = if mapped_at == 0 { String::new() } else { format!("{mapped_at:08x}-") };
@@ -63,7 +65,7 @@ impl Mapping {
     }
 }
 
-/// The process that has started another one, or waits for it. `None`: it is not there.
+/// Returns the process that has started another one, or waits for it. `None` if it has ended.
 pub(super) fn parent(pid: u32) -> Option<u32> {
     let status = system::read(folder(pid).join("status")).ok()?;
     String::from_utf8_lossy(&status).lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
@@ -100,7 +102,7 @@ pub fn living_thread(pid: u32) -> Option<u32> {
     Some(pid).filter(lives).or_else(others)
 }
 
-/// When a process was started, in ticks of the system since it began. `None`: it is not there, or has ended.
+/// Returns the start time of a process in ticks of the system since its boot. `None` for an ended process.
 pub(super) fn start_ticks(pid: u32) -> Option<u64> {
     store::start_time(pid)?.parse().ok()
 }

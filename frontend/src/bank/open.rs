@@ -1,5 +1,5 @@
-//! The open functions of a process that records into a ring. Functions that were called before the oldest remaining
-//! record, and have not returned since, have no record: only the threads' return stacks name them.
+//! The open functions of a process with a ring. Functions called before the oldest remaining record, and still open,
+//! have no record: only the threads' return stacks name them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::backend::exit_word;
 use crate::clock::ClockPair;
 use crate::host::linux::thread_table::MAX_THREADS;
 
-/// The functions that are open at a moment: the words of their exit records by the tracer's numbers of threads, outermost first.
+/// The functions open at a moment: the words of their exit records by the tracer's numbers of threads, outermost first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpenFunctions {
     tsc: u64,
@@ -23,7 +23,7 @@ pub(super) struct OpenFunctions {
 }
 
 impl OpenFunctions {
-    /// Reads the text that a process has written of itself: the time, then for each thread its number, how many functions, and their words.
+    /// Reads a process's own text: the time, then for each thread its number, the number of functions, and their words.
     pub(super) fn of_text(bytes: &[u8]) -> Self {
         let mut words = bytes.as_chunks().0.iter().map(|&bytes| u64::from_le_bytes(bytes));
         let tsc = words.next().unwrap_or(0);
@@ -35,8 +35,8 @@ impl OpenFunctions {
         Self { tsc, by_thread }
     }
 
-    /// Those of a process that runs, whose threads are listed at an address. `None` if it may not be looked at,
-    /// or ended meanwhile.
+    /// Reads the functions of a running process, with its list of threads at an address. `None` if access is denied, or
+    /// the process ended meanwhile.
     pub(super) fn of_process(pid: u32, threads_at: u64) -> Option<Self> {
         let tsc = ClockPair::now().tsc;
         let memory = system::open(folder_of(pid).join("mem")).ok()?;
@@ -45,7 +45,7 @@ impl OpenFunctions {
         Some(Self { tsc, by_thread })
     }
 
-    /// Looks at a process again. If that may not be looked at, or has ended, what was known before is the latest.
+    /// Looks at a process again. Without access, or after its end, the earlier result stays.
     pub(super) fn look_again(&mut self, pid: u32, threads_at: u64) {
         if let Some(open) = Self::of_process(pid, threads_at) {
             *self = open;
@@ -57,7 +57,8 @@ impl OpenFunctions {
         if other.tsc > self.tsc { other.clone() } else { self }
     }
 
-    /// Those of threads whose oldest record is older than this: what has been open since then is among them.
+    /// Returns the functions of threads with an oldest record before this time: all functions open since then are among
+    /// them.
     pub(super) fn known_since(self, oldest: &HashMap<u32, u64>) -> HashMap<u32, Vec<u64>> {
         let mut by_thread = self.by_thread;
         by_thread.retain(|thread, _| oldest.get(thread).is_none_or(|&oldest| oldest <= self.tsc));

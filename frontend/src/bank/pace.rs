@@ -16,7 +16,7 @@ pub const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(8);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
-/// Chunks that are to be taken at a look, at the most: what goes round in a bank is to stay in the processor's cache.
+/// The maximum number of chunks for one look: the chunks in use should stay in the processor's cache.
 const MANY_CHUNKS: usize = 16;
 
 impl Fill {

@@ -1,12 +1,14 @@
-//! Requests of a recorder to a running process: a text in the process's slot, then a signal, whose handler answers there. So the program has
-//! neither a thread nor a file for it. In a program that is attached to, which has no handler, a thread of it is borrowed to answer.
+//! Requests of a recorder to a running process: a text in the process's slot, then a signal. Its handler answers there,
+//! so the program has neither a thread nor a file for it. An attached program has no handler: one of its threads is
+//! borrowed to answer.
 //!
-//! A request that is not begun in time is taken back: then nothing of it was done, and nothing will be.
+//! A request without a timely beginning is taken back: then nothing of it was done, and nothing will be.
 //!
-//! **Invariant**: the signal is sent only if the process has said that its handler is the library's. Before an exec the process waits for a
-//! recorder that is about to send, and takes a pending signal: it would kill the new program.
+//! **Invariant**: the signal is sent only after the process has reported the library's handler for it. Before an exec
+//! the process waits for a recorder that is about to send, and takes a pending signal: it would kill the new program.
 //!
-//! Not here: the meaning of the requests (`rftrace-preload` obeys them, `rftrace-record` makes them), and how long an answer is waited for.
+//! Not here: the meaning of the requests (`rftrace-preload` obeys them, `rftrace-record` makes them), and the time for
+//! an answer.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -29,10 +31,10 @@ use crate::clock::{monotonic_nanos, tsc};
 /// The maximum length of an answer in bytes.
 pub const MOST_ANSWER_BYTES: usize = ANSWER_BYTES;
 
-/// A process that looks for an other program may need so long until it is that.
+/// The maximum time between the announcement of an exec and the new program.
 const EXEC: Duration = Duration::from_secs(1);
 
-/// Writes the rules in force to where a slot has them. Those that are too long are not told.
+/// Writes the rules in force to their place in a slot. Rules that are too long are left out.
 ///
 /// # Safety
 ///
@@ -124,7 +126,7 @@ impl Bank {
         unsafe { write_rules(slot, place, rules) };
     }
 
-    /// Says how long a call has to be from now on to be recorded.
+    /// Reports the minimum duration of recorded calls from now on.
     pub(crate) fn tell_minimum(&self) {
         if let Some(slot) = self.own_slot() {
             write_minimum(slot, backend::control().filter.min_ticks.load(Relaxed));
@@ -140,10 +142,10 @@ impl Bank {
     }
 
     /// Refuses requests, as the signal is about to get another meaning: with `for_good` in this program, otherwise in
-    /// another program that may take over this process, so that no recorder sends it for a while. Returns the signal,
-    /// which may have come once more.
+    /// another program that may take over this process, so no recorder sends it for a while. Returns the signal; it may
+    /// have come once more.
     pub fn refuse_requests(&self, for_good: bool) -> u32 {
-        /// A recorder that was killed does not send any more.
+        /// A killed recorder sends nothing any more.
         const PATIENCE: Duration = Duration::from_millis(100);
 
         let Some(slot) = self.own_slot() else { return 0 };
@@ -158,12 +160,12 @@ impl Bank {
     }
 }
 
-/// A request that was made.
+/// A request to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The process.
     pub pid: u32,
-    /// The signal that was sent; 0 for none.
+    /// The sent signal; 0 for none.
     pub signal: u32,
     slot: usize,
     number: u64,
@@ -212,9 +214,9 @@ pub struct State {
     pub n_chunks: usize,
     /// The number of chunks with records.
     pub n_used: usize,
-    /// In a ring, the number of chunks whose records were overwritten.
+    /// In a ring, the number of overwritten chunks.
     pub n_overwritten: u64,
-    /// The number of calls and returns that found no room.
+    /// The number of calls and returns without room.
     pub n_dropped: u64,
 }
 
@@ -255,14 +257,14 @@ impl Banks {
         self.is_ring
     }
 
-    /// Returns the processes that record now.
+    /// Returns the processes being recorded.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         let is_in_use = |&number: &usize| self.slot(number).state.load(Acquire) == slot_state::IN_USE;
         (0..self.n_seen()).filter(is_in_use).map(|number| self.pid_in(number)).collect()
     }
 
-    /// The slot of a process; of several programs that ran in it that of the last one.
+    /// Returns the slot of a process; with several programs in turn, that of the last one.
     pub(super) fn slot_of(&self, pid: u32) -> Option<usize> {
         let is_it =
             |&number: &usize| self.slot(number).state.load(Acquire) == slot_state::IN_USE && self.pid_in(number) == pid;
@@ -303,7 +305,7 @@ impl Banks {
         Ok(Asked { pid, signal: 0, slot: number, number: self.write_request(number, request) })
     }
 
-    /// The slot of a process that can be asked this now.
+    /// Returns the slot of a process ready for this request.
     fn slot_to_ask(&self, pid: u32, request: &str) -> Result<usize, NotAsked> {
         let number = self.slot_of(pid).ok_or(NotAsked::NoProcess)?;
         if self.slot(number).requests.is_busy() {
@@ -312,7 +314,7 @@ impl Banks {
         if request.len() > ASKED_BYTES { Err(NotAsked::TooLong) } else { Ok(number) }
     }
 
-    /// Writes a request, which has room there. Returns its number.
+    /// Writes a request that fits. Returns its number.
     fn write_request(&self, slot: usize, request: &str) -> u64 {
         let requests = &self.slot(slot).requests;
         // SAFETY: within the slot; the process reads it when it is asked.
@@ -340,7 +342,7 @@ impl Banks {
         }
     }
 
-    /// Takes back a request that the process has not begun. Returns true if that was possible.
+    /// Takes back a request before its beginning. Returns true on success.
     pub fn take_back(&self, asked: &Asked) -> bool {
         self.slot(asked.slot).requests.take_back(asked.number)
     }
@@ -353,7 +355,7 @@ impl Banks {
         Some(String::from_utf8_lossy(&self.read(number, RULES_AT, n_bytes, ASKED_BYTES)).into_owned())
     }
 
-    /// Returns true if a process records at this moment, from its memory; `None` if that may not be read.
+    /// Returns true if a process records at this moment, from its memory; `None` without access to it.
     #[must_use]
     pub fn is_on(&self, pid: u32) -> Option<bool> {
         let at = self.slot(self.slot_of(pid)?).requests.switch_at.load(Relaxed);
@@ -363,7 +365,7 @@ impl Banks {
         Some(u32::from_le_bytes(word) & enabled::MASK != u32::from(enabled::OFF))
     }
 
-    /// The shortest calls that were recorded, in ticks, from when on.
+    /// Returns the minimum durations of recorded calls in ticks, each with its beginning.
     pub(super) fn minima(&self, number: usize) -> Vec<(u64, u64)> {
         let slot = self.slot(number);
         let minima = slot.minima.iter().take(slot.n_minima.load(Acquire) as usize);
@@ -372,7 +374,7 @@ impl Banks {
         minima
     }
 
-    /// A copy of so many bytes of a slot, which the process may change meanwhile.
+    /// Copies bytes of a slot; the process may change them meanwhile.
     fn read(&self, number: usize, at: usize, n_bytes: u32, most: usize) -> Vec<u8> {
         let mut bytes = vec![0; (n_bytes as usize).min(most)];
         // SAFETY: within the slot, which has room for `most` bytes there.

@@ -46,7 +46,7 @@ pub struct SavedBank {
     pub untraced_threads: u32,
     /// The reason why a part is missing, and the remedy.
     pub left_out: Option<String>,
-    /// The number of malformed chunks, which were left out.
+    /// The number of malformed chunks, left out.
     pub damaged_chunks: usize,
 }
 
@@ -58,21 +58,20 @@ pub struct ToldModules(HashSet<Key>);
 #[derive(Clone, Debug, Default)]
 pub struct Symbols {
     tables: HashMap<Key, Option<Arc<SymbolTable>>>,
-    /// Of modules of another machine, what was told of each: a module's path, as maps spell it, and its build-id, and a file. No
-    /// other file is opened then.
+    /// The received files of modules from another machine, by the module's path, in the spelling of maps, and its
+    /// build-id. No other file is opened then.
     received: Option<HashMap<(String, Option<String>), PathBuf>>,
 }
 
-/// Which module it is.
+/// The identity of a module.
 type Key = (PathBuf, Option<String>);
 
 impl Symbols {
-    /// Creates the cache with symbols of programs from another machine: files in a folder, which their recorder has
-    /// sent.
+    /// Creates the cache with symbols of programs from another machine: files in a folder, sent by their recorder.
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn received(folder: &Path) -> io::Result<Self> {
         let mut received = HashMap::new();
         for entry in fs::read_dir(folder)? {
@@ -87,8 +86,8 @@ impl Symbols {
         Ok(Self { tables: HashMap::new(), received: Some(received) })
     }
 
-    /// The functions of a module, if its file can be read. Those that are `hooked` (address, size) have names even if it has none for them;
-    /// the first process that has the module says which.
+    /// Returns the functions of a module, if its file can be read. The `hooked` ones (address, size) get names even if
+    /// the file has none for them, from the first process with the module.
     fn of(
         &mut self,
         module: &Module,
@@ -124,14 +123,14 @@ fn key(module: &Module) -> Key {
     (module.path.clone(), module.build_id.clone())
 }
 
-/// How a directory is written.
+/// The options for writing a directory.
 #[derive(Clone, Copy)]
 pub(crate) struct Writing<'a> {
-    /// Which calls were too short to be recorded; `None`: as it was said at the beginning.
+    /// The minimum duration of recorded calls; `None` for that of the beginning.
     pub(crate) minima: Option<&'a Minima>,
-    /// True if data that cannot be written is left out. Otherwise nothing counts as written then.
+    /// True to leave out data that cannot be written. Otherwise a failure is an error for the whole.
     pub(crate) what_fits: bool,
-    /// Threads that may write it, the calling one included.
+    /// The number of writing threads, the calling one included.
     pub(crate) n_writers: usize,
 }
 
@@ -230,7 +229,7 @@ impl Collected {
         })
     }
 
-    /// Why there is no directory: nothing was recorded, or it cannot be read.
+    /// Returns the reason for a missing directory: an empty or unreadable recording.
     fn nothing(&self, is_damaged: bool) -> Error {
         if !is_damaged {
             return Error::NoEvents { cause: NoEventsCause::NoCalls };
@@ -259,7 +258,7 @@ impl Collected {
     ///
     /// # Errors
     ///
-    /// Those of `tell`, which gets each file as a whole.
+    /// The errors of `tell`, which gets each file as a whole.
     pub fn tell_symbols<E>(
         &self,
         symbols: &mut Symbols,
@@ -279,18 +278,18 @@ impl Collected {
         Ok(())
     }
 
-    /// Functions that were hooked and do not call the tracer: addresses and sizes.
+    /// The hooked functions without a call of the tracer: addresses and sizes.
     fn hooked(&self) -> impl Iterator<Item = (u64, u64)> {
         let (hooked, _) = self.hooked.as_chunks::<8>();
         let (hooked, _) = hooked.as_chunks::<2>();
         hooked.iter().map(|&[address, size]| (u64::from_le_bytes(address), u64::from_le_bytes(size)))
     }
 
-    /// Removes the sources of the directory, which nothing else needs.
+    /// Removes the sources of the directory, needed by nothing else.
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn discard(self) -> io::Result<()> {
         // The spool first: without it nobody looks for the rest, and a process that is killed here leaves no half of a recording.
         let beside = self.tail.is_none().then(|| about_file(&self.spool));
@@ -315,7 +314,7 @@ impl Collected {
         self.last.nanos
     }
 
-    /// Returns the path of the records that are in no directory yet.
+    /// Returns the path of the records in no directory yet.
     #[must_use]
     pub fn spool(&self) -> &Path {
         &self.spool
@@ -357,7 +356,7 @@ impl Collected {
         }
     }
 
-    /// Sets the root directory in which the files of the process's modules are: that of a container.
+    /// Sets the root directory with the files of the process's modules: that of a container.
     pub fn set_root(&mut self, root: PathBuf) {
         self.root = Some(root);
     }
@@ -389,7 +388,7 @@ fn mapped(path: &Path, n_bytes: u64) -> Result<Option<Mmap>, Error> {
     unsafe { MmapOptions::new().len(n_bytes).map(&file) }.map(Some).map_err(read_error)
 }
 
-/// A spool may be larger than all memory. The system reads it again where that is needed.
+/// A spool may be larger than all memory. The system reads it again on demand.
 struct Forget<'a> {
     bytes: &'a Mmap,
     n_read: AtomicUsize,

@@ -23,10 +23,10 @@ use crate::image::write::Writer;
 /// The versions at the beginning of a spool, behind the magic number.
 pub const SPOOL_VERSIONS: u64 = image::VERSION as u64 | (abi::VERSION as u64) << 32;
 
-/// Packed bytes that are collected before they are written.
+/// The number of packed bytes collected before a write.
 const BLOCK_BYTES: usize = 128 << 10;
 
-/// The folder that spools are written to, wherever it is by now.
+/// The folder of spools, even after it was moved.
 #[derive(Clone, Debug)]
 pub(crate) struct Folder(Arc<File>);
 
@@ -36,7 +36,7 @@ impl Folder {
         File::open(path).map(|file| Self(Arc::new(file)))
     }
 
-    /// A path of it that stays right when it is moved, as long as this is there.
+    /// Returns a path of the folder that stays right after a move, while this lives.
     pub(super) fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
@@ -47,23 +47,23 @@ impl Folder {
 pub(super) struct Spool {
     pub(super) path: PathBuf,
     file: Option<File>,
-    /// Bytes of the file, and of what is to be written to it.
+    /// The bytes in the file, and of pending writes.
     pub(super) n_bytes: u64,
     /// Chunks in it.
     pub(super) n_chunks: u64,
     /// Calls and returns in them.
     pub(super) n_records: u64,
-    /// Packed chunks that come to the file together.
+    /// Packed chunks for one write.
     packed: Vec<u8>,
     /// The highest number of a thread.
     pub(super) last_thread: u32,
-    /// Why it does not go on.
+    /// The error that stopped it.
     pub(super) failed: Option<io::Error>,
     pub(super) is_too_large: bool,
 }
 
 impl Spool {
-    /// One of this name that is made with its first chunk, in a folder that is open.
+    /// Creates a spool with this name in an open folder. Its file is made with the first chunk.
     pub(super) fn new(folder: &Folder, name: String) -> Self {
         Self { path: folder.path().join(name), ..Self::default() }
     }
@@ -74,12 +74,13 @@ impl Spool {
         self.failed.is_none() && !self.is_too_large
     }
 
-    /// Takes a chunk, which comes to the file at the latest with the next [`flush`](Self::flush). Returns how many records that were.
+    /// Takes a chunk, and writes it with the next [`flush`](Self::flush) at the latest. Returns the number of its
+    /// records.
     pub(super) fn write(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) -> usize {
         self.write_if(chunk, packer, || true).unwrap_or(0)
     }
 
-    /// The same of a chunk that somebody may take meanwhile: `None` if it is not the same any more when it was packed, and nothing is
+    /// The same for a chunk that others may take meanwhile: `None` if it has changed during the packing. Nothing is
     /// taken then.
     pub(super) fn write_if(
         &mut self,
@@ -113,7 +114,7 @@ impl Spool {
         Some(n_records)
     }
 
-    /// Packs a chunk behind those that are to be written. Returns how many records that were.
+    /// Packs a chunk behind those for the next write. Returns the number of its records.
     fn pack(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) -> usize {
         let packed = &mut self.packed;
         let out = |bytes: &[u8]| {
@@ -126,12 +127,12 @@ impl Spool {
         n_records
     }
 
-    /// Bytes that are in the file.
+    /// Returns the number of bytes in the file.
     pub(super) fn file_bytes(&self) -> u64 {
         self.n_bytes - self.packed.len() as u64
     }
 
-    /// Writes what was taken to the file.
+    /// Writes the taken chunks to the file.
     pub(super) fn flush(&mut self) {
         if self.packed.is_empty() {
             return;
@@ -160,7 +161,7 @@ pub(crate) fn about_file(spool: &Path) -> PathBuf {
     spool.with_extension(recording::ABOUT)
 }
 
-/// Returns the folder of the facts about the program at its end, beside a spool that is kept.
+/// Returns the folder of the facts about the program at its end, beside a kept spool.
 pub(crate) fn facts_folder(spool: &Path) -> PathBuf {
     spool.with_extension("facts")
 }
@@ -169,7 +170,7 @@ pub(crate) fn facts_folder(spool: &Path) -> PathBuf {
 ///
 /// # Errors
 ///
-/// Those of the system.
+/// The errors of the system.
 pub fn spools(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,4 +1,4 @@
-//! Detects threads that wait for a chunk for ever: other threads have all chunks, and none of these is full.
+//! Detects threads in an endless wait for a chunk: other threads have all chunks, and none of these is full.
 //!
 //! The recorder ends such waits. After the first time they end as soon as no chunk can come.
 
@@ -20,7 +20,8 @@ pub(super) struct Occupied {
 }
 
 impl Occupied {
-    /// Looks at the leases of all chunks. Returns whether waiting is in vain if that has changed.
+    /// Looks at the leases of all chunks. Returns true for waiting in vain, false for other waits, and `None` without a
+    /// change.
     pub(super) fn look(&mut self, leases: impl Iterator<Item = u64>) -> Option<bool> {
         self.see(sum(leases), Instant::now())
     }
@@ -34,7 +35,7 @@ impl Occupied {
     }
 }
 
-/// Of leases that leave nothing to take: no chunk is free, and none is full.
+/// Returns the sum of leases without a chunk to take: none is free, and none is full.
 fn sum(mut leases: impl Iterator<Item = u64>) -> Option<u64> {
     let is_kept = |lease| matches!(lease::state(lease), chunk_state::OWNED | chunk_state::KEPT | chunk_state::PARTIAL);
     leases.try_fold(0_u64, |sum, lease| is_kept(lease).then(|| sum.wrapping_add(lease)))

@@ -22,9 +22,9 @@ use crate::clock::ClockPair;
 pub enum Seen {
     /// A process with its modules, whenever there are new ones, and the moment of its beginning.
     Process {
-        /// The process's own PID, which all events use.
+        /// The process's own PID, as in all events.
         pid: u32,
-        /// The PID by which this process knows it.
+        /// The process's PID for this process.
         pid_here: u32,
         /// The path of its program.
         exe: Vec<u8>,
@@ -39,7 +39,7 @@ pub enum Seen {
         pid: u32,
         /// The thread's system id or, if it is unknown, the tracer's number.
         tid: u32,
-        /// The number of functions that were open before them, if records are missing there.
+        /// The number of functions open before them, if records are missing there.
         n_open: Option<usize>,
         /// The records, each a time in ticks and a word.
         records: Vec<(u64, u64)>,
@@ -62,7 +62,7 @@ pub enum Seen {
         /// The thread.
         tid: u32,
     },
-    /// The moment up to which all records were passed on.
+    /// All records up to this moment were passed on.
     Until(Moment),
     /// The end of a process.
     Ended {
@@ -70,12 +70,12 @@ pub enum Seen {
         pid: u32,
         /// The moment of the last look at it.
         at: Moment,
-        /// The number of calls and returns that it could not record.
+        /// The number of its lost calls and returns.
         n_dropped: u64,
     },
 }
 
-/// From one look at what is being written to the next.
+/// The time between two looks at chunks in use.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A live reader.
@@ -83,9 +83,9 @@ struct Told {
     /// Of one process alone.
     pid: Option<u32>,
     readers: HashMap<usize, Reader>,
-    /// How many maps were told, by slot.
+    /// The number of maps passed on, by slot.
     n_maps: HashMap<usize, usize>,
-    /// How many marks.
+    /// The number of marks passed on, by slot.
     n_marks: HashMap<usize, usize>,
     looked: Option<Instant>,
     is_due: bool,
@@ -106,7 +106,7 @@ impl Told {
     }
 }
 
-/// Passes on what is read of a slot.
+/// Passes on the new records of a slot.
 struct Pass<'a> {
     banks: &'a Banks,
     slot: usize,
@@ -225,7 +225,7 @@ impl Banks {
         self.keeps_nothing
     }
 
-    /// Passes on what is new in a slot.
+    /// Passes on the news of a slot.
     pub(super) fn pass_on(&mut self, number: usize, watched: &Watched, is_over: bool) {
         let mut taps = std::mem::take(&mut self.taps);
         taps.iter_mut().for_each(|tap| tap.read(self, number, watched, is_over));

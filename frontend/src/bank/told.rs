@@ -1,7 +1,7 @@
-//! Events that a process reports, or that others report about it: unloaded libraries, and marks. They are texts at
-//! moments of a recording, from the program or from outside, and events in the trace.
+//! Events reported by a process, or by others about it: unloaded libraries, and marks. They are texts at moments of a
+//! recording, from the program or from outside, and events in the trace.
 //!
-//! Not here: how a process reports them (`journal`), and marks of programs without a bank (`tracer/marks.rs`).
+//! Not here: a process's reports of them (`journal`), and marks of programs without a bank (`tracer/marks.rs`).
 
 use serde::{Deserialize, Serialize};
 
@@ -12,14 +12,14 @@ use crate::uftrace::directory::mark_name;
 /// A text at a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marked {
-    /// When, in ticks.
+    /// Its time in ticks.
     pub(crate) tsc: u64,
-    /// In which thread, by the tracer's numbers; `None`: the main one.
+    /// Its thread, by the tracer's numbers; `None` for the main one.
     pub(crate) thread: Option<u32>,
     pub(crate) text: String,
 }
 
-/// The longest text, in bytes. What is longer is cut.
+/// The maximum length of a text in bytes; longer ones are cut.
 pub(crate) const MOST_BYTES: usize = 1024;
 /// Marks of a process, at the most.
 pub(super) const MOST_MARKS: usize = 1 << 16;
@@ -35,7 +35,8 @@ impl Marked {
         mark_name(&self.text)
     }
 
-    /// Its bytes, as [`decode`](Self::decode) reads them: where a library's have its first address stands one that none has.
+    /// Returns its bytes for [`decode`](Self::decode). In place of a library's first address is a number beyond all
+    /// addresses.
     pub(super) fn encode(&self) -> Vec<u8> {
         let words = [self.tsc, u64::MAX, self.thread.unwrap_or(0).into()];
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -44,7 +45,7 @@ impl Marked {
         bytes
     }
 
-    /// Reads one; `None` where something else comes, or nonsense.
+    /// Reads a mark; `None` for another kind of event, or invalid bytes.
     pub(super) fn decode(rest: &mut &[u8]) -> Option<Self> {
         let (words, after) = rest.split_first_chunk::<24>()?;
         let word = |at: usize| u64::from_le_bytes(words[at..at + 8].try_into().unwrap_or_default());
@@ -59,13 +60,13 @@ impl Marked {
     }
 }
 
-/// Most unloaded libraries to keep: a program that unloads without end takes no more memory.
+/// The maximum number of kept unloaded libraries: endless unloading takes no more memory.
 const MOST_LIBRARIES: usize = 1 << 16;
 
-/// Events told by a process, or by others about it.
+/// Events reported by a process, or by others about it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
-    /// Libraries that are not there any more.
+    /// Libraries since unloaded.
     pub(super) unloaded: Vec<Unloaded>,
     pub(super) marks: Vec<Marked>,
     /// Number of events left out beyond the limit.
@@ -73,7 +74,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Adds what is encoded in `bytes`, which may be anything.
+    /// Adds the events in untrusted `bytes`.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         loop {

@@ -7,7 +7,7 @@ use rftrace::abi::{self, ADDRESS_SHIFT, state};
 pub enum Kind {
     /// A function was entered, or runs again after its stack was left.
     Entry {
-        /// An address in the function, which identifies it.
+        /// An address in the function, its identity.
         address: u64,
         /// True if its return is recorded.
         returns: bool,
@@ -24,10 +24,10 @@ pub enum Kind {
     },
     /// Functions were left while recording was off.
     Open {
-        /// The number of functions that are still open.
+        /// The number of functions still open.
         n_open: u64,
     },
-    /// Another record, which is no call.
+    /// Another record than a call.
     Other,
 }
 

@@ -1,5 +1,5 @@
-//! The environment of a process in a trace: its modules, the machine and its clock. The file beside the spool has it for other
-//! machines.
+//! The environment of a process in a trace: its modules, the machine and its clock. The file beside the spool has it
+//! for other machines.
 //!
 //! Not here: that file (`about`).
 
@@ -19,7 +19,7 @@ use crate::host::machine::SystemInfo;
 pub(crate) struct World {
     /// The program first.
     pub(crate) modules: Vec<Module>,
-    /// Libraries whose place another one had before or after, and since when each is meant, in ticks.
+    /// Libraries at a place of other ones, each with the beginning of its time there, in ticks.
     pub(crate) opened: Vec<(Module, u64)>,
     /// The range of the main stack.
     pub(crate) stack: Option<(u64, u64)>,
@@ -30,7 +30,7 @@ pub(crate) struct World {
     pub(crate) system: SystemInfo,
 }
 
-/// The world of a process, and its maps and unloaded libraries at that time.
+/// The world of a process, with its maps and unloaded libraries at that time.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) maps: Vec<Vec<u8>>,
@@ -47,8 +47,8 @@ impl Seen {
 }
 
 impl World {
-    /// That of this machine, for a program whose maps at different times these are, the latest last, and that has `unloaded` these libraries.
-    /// Files are looked for in its `root` directory.
+    /// The world of a program on this machine, with its maps at different times, the latest last, and its `unloaded`
+    /// libraries. Files are looked for in its `root` directory.
     pub(crate) fn here(maps: &[Vec<u8>], unloaded: &[Unloaded], exe: &Path, root: &Path) -> Self {
         let ModulesAt { always, at_times } = modules::modules_at(maps, unloaded, exe, root);
         let mut system = sysinfo::collect();
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Those that are there all the time, then the others.
+    /// Returns the permanent modules, then the others.
     pub(crate) fn all_modules(&self) -> impl Iterator<Item = &Module> {
         self.modules.iter().chain(self.opened.iter().map(|(module, _)| module))
     }

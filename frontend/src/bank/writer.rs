@@ -1,9 +1,10 @@
-//! A bank of this program's own, and a thread that empties it: a trace as long as there is room on the disk.
+//! A bank of this program's own, and a thread that empties it: only the disk limits the trace.
 //!
-//! The thread `rftrace-writer` does the work of a recorder in another process, with all signals blocked, and none of its calls is recorded. Its
-//! files lie where those of `rftrace record` would, so the tools show them meanwhile, and recover them where the program does not save.
+//! The thread `rftrace-writer` does the work of a recorder in another process, with all signals blocked, and none of
+//! its calls is recorded. Its files lie in the places of `rftrace record`, so the tools show them meanwhile, and
+//! recover them if the program does not save.
 //!
-//! Not here: how a bank is emptied (`collect`), and how a program describes itself there (`client`).
+//! Not here: the emptying of a bank (`collect`), and the program's description in it (`client`).
 
 use std::fs::{self, File};
 use std::io;
@@ -34,16 +35,16 @@ use crate::uftrace::directory;
 pub(crate) struct Wanted {
     /// Bytes of the bank.
     pub(crate) buffer_bytes: usize,
-    /// Bytes of records that are written, in memory.
+    /// The maximum number of bytes of written records, in their size in memory.
     pub(crate) most_bytes: u64,
-    /// How long a thread waits for a writer that does nothing.
+    /// The maximum wait of a thread for an inactive writer.
     pub(crate) patience: Duration,
 }
 
 /// The stream of this program.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    /// The process that it is of.
+    /// Its process.
     pid: u32,
     bank: &'static Bank,
     work: PathBuf,
@@ -61,7 +62,7 @@ struct Progress {
 #[derive(Debug)]
 enum State {
     Running(Writer),
-    /// It has ended; what was recorded is in no trace yet.
+    /// It has ended; its records are in no trace yet.
     Over(Box<Option<Collected>>),
     Saved,
 }
@@ -76,7 +77,8 @@ struct Writer {
 }
 
 impl Stream {
-    /// Makes the bank, a folder in `directory` for what is recorded, and the thread, which waits for the tracer to take the bank.
+    /// Makes the bank, a folder in `directory` for the records, and the thread. The thread waits until the tracer takes
+    /// the bank.
     pub(crate) fn begin(directory: &Path, wanted: &Wanted) -> Result<Self, Error> {
         // The program may change its working directory.
         let work = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned()).join(FOLDER);
@@ -121,25 +123,25 @@ impl Stream {
         self.bank
     }
 
-    /// Calls and returns that have reached the disk, or are about to.
+    /// Returns the number of calls and returns on the disk, or soon there.
     pub(crate) fn n_written(&self) -> u64 {
         self.written.n_records.load(Relaxed)
     }
 
-    /// Bytes that they take there.
+    /// Returns their bytes on the disk.
     #[cfg(feature = "control")]
     pub(crate) fn n_bytes(&self) -> u64 {
         self.written.n_bytes.load(Relaxed)
     }
 
-    /// Makes a directory of what was recorded until now, and shows in it why, if that is said.
+    /// Makes a directory of the records until now, with the reason in it, if there is one.
     pub(crate) fn snapshot(
         &self,
         directory: &Path,
         writing: Writing<'_>,
         dump: Option<Dump>,
     ) -> Result<(SavedBank, u64), Error> {
-        /// For a copy of what is not on the disk yet.
+        /// The maximum time for a copy of records outside the disk.
         const PATIENCE: Duration = Duration::from_secs(5);
 
         self.check_process()?;
@@ -159,8 +161,8 @@ impl Stream {
         saved.map(|saved| (saved, n_dropped))
     }
 
-    /// Ends the stream, if it has not ended yet, and makes a directory of it. Recording is off, and nobody takes a chunk. Returns also
-    /// how many calls and returns were not recorded, and why not all were.
+    /// Ends the stream, if it has not ended yet, and makes a directory of it. Recording is off, and nobody takes a
+    /// chunk. Returns also the number of lost calls and returns, and the reason.
     pub(crate) fn save(
         &self,
         directory: &Path,
@@ -190,12 +192,12 @@ impl Stream {
         Ok(found)
     }
 
-    /// Returns true in the process that it is of.
+    /// Returns true in its own process.
     pub(crate) fn is_own(&self) -> bool {
         self.pid == std::process::id()
     }
 
-    /// A child that was forked records nothing.
+    /// Refuses a forked child, which records nothing.
     fn check_process(&self) -> Result<(), Error> {
         if self.is_own() {
             return Ok(());
@@ -211,7 +213,7 @@ fn saved_before() -> Error {
     Error::NoStream { problem: problem.to_owned() }
 }
 
-/// Why calls are missing, if some are.
+/// Returns the reason for missing calls, if any are missing.
 fn why_not_all(collected: &Collected) -> Option<String> {
     let why = match &collected.failed {
         Some(error) => format!("{} could not be written: {error}", collected.shown_spool().display()),
@@ -230,7 +232,7 @@ fn why_not_all(collected: &Collected) -> Option<String> {
     Some(format!("{} calls and returns were not recorded: {why}", collected.n_dropped))
 }
 
-/// Empties the bank until there are no more orders, then takes the rest.
+/// Empties the bank until the end of orders, then takes the rest.
 fn empty(mut banks: Banks, orders: &Receiver<()>, to: &Sender<Collected>, progress: &Progress) -> Vec<Collected> {
     let mut pause = SHORTEST_PAUSE;
     loop {
@@ -261,7 +263,7 @@ fn prepare(work: &Path) -> Result<(), Error> {
     owned.create(Entry::Recorder { pid, started: &started }.to_string()).map(drop).map_err(failed)
 }
 
-/// Empty memory that can be mapped more than once.
+/// Returns empty memory for several mappings.
 fn memory() -> io::Result<File> {
     // SAFETY: the name is terminated; a new descriptor is returned, or -1.
     let number = unsafe { libc::memfd_create(c"rftrace-bank".as_ptr(), libc::MFD_CLOEXEC) };
@@ -272,7 +274,7 @@ fn memory() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(number) })
 }
 
-/// Starts a thread that has all signals blocked.
+/// Starts a thread with all signals blocked.
 pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: both are written before they are read.

@@ -24,7 +24,7 @@ pub(crate) struct ClockPair {
     pub(crate) nanos: u64,
 }
 
-/// How often the two clocks are read to find a pair that nothing came between.
+/// The number of reads of the two clocks for an undisturbed pair.
 #[cfg(feature = "std")]
 const TRIES: usize = 16;
 
@@ -48,18 +48,18 @@ impl ClockPair {
         best.1
     }
 
-    /// The clock whose line goes through this and a later pair.
+    /// The clock on the line through this and a later pair.
     pub(crate) fn clock_to(self, last: Self) -> TscClock {
         TscClock::between((self.tsc, self.nanos), (last.tsc, last.nanos))
     }
 
-    /// The clock whose line goes through this with so many ticks per second.
+    /// The clock on the line through this with so many ticks per second.
     pub(crate) fn clock_at_rate(self, hz: u64) -> TscClock {
         TscClock::at_rate(self.tsc, self.nanos, hz)
     }
 }
 
-/// The clock that was 0 when the counter was, and counts `hz` ticks a second. It is exact at `tsc`, and near it.
+/// The clock that starts at the counter's 0, with `hz` ticks a second. It is exact at `tsc`, and near it.
 #[cfg(target_os = "linux")]
 pub(crate) fn from_start(tsc: u64, hz: u64) -> TscClock {
     let nanos = u128::from(tsc) * u128::from(NANOS_PER_SECOND) / u128::from(hz.max(1));
@@ -80,10 +80,10 @@ pub(crate) fn utc_offset_nanos() -> Option<i64> {
     (0..TRIES).filter_map(|_| one_try()).min_by_key(|&(width, _)| width).map(|(_, offset)| offset)
 }
 
-/// How many ticks a duration takes, by what the system says or, if it does not, by a look at both clocks.
+/// Returns the ticks of a duration, by the system's rate or, without one, by a look at both clocks.
 #[cfg(feature = "std")]
 pub(crate) fn ticks_in(duration: Duration) -> u64 {
-    /// Long enough for a rate that is right to a thousandth.
+    /// Long enough for a rate right to a thousandth.
     const LOOK: Duration = Duration::from_millis(2);
 
     if duration.is_zero() {

@@ -16,8 +16,8 @@ pub(crate) fn monotonic_nanos() -> u64 {
     u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the rate of the time stamp counter, from the processor or else from the kernel. A measurement is no help: kernels
-/// compute their clock from the counter by the rate that they know, in whole microseconds.
+/// Returns the rate of the time stamp counter, from the processor or else from the kernel. A measurement is no help:
+/// kernels compute their clock from the counter by their own rate, in whole microseconds.
 pub(crate) fn exact_rate() -> Option<(u64, TscSource)> {
     tsc::exact_hz().or_else(|| Some((kernel_hz()?, TscSource::Kernel)))
 }
@@ -27,7 +27,7 @@ pub(crate) fn tsc_hz() -> Option<(u64, TscSource)> {
     exact_rate()
 }
 
-/// The frequency that the kernel's clock goes by; it knows MHz.
+/// The frequency of the kernel's clock; it knows MHz.
 #[cfg(target_os = "hermit")]
 fn kernel_hz() -> Option<u64> {
     Some(u64::from(sys_get_processor_frequency()) * 1_000_000).filter(|&hz| hz > 0)

@@ -12,7 +12,7 @@ pub(crate) fn monotonic_nanos() -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// CLOCK_MONOTONIC tells the rate better than anybody: it is finer, and follows the time of the network.
+/// CLOCK_MONOTONIC has the best rate: it is finer, and follows the time of the network.
 #[cfg(feature = "std")]
 pub(crate) fn exact_rate() -> Option<(u64, TscSource)> {
     None

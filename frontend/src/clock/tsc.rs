@@ -9,7 +9,7 @@ mod processor;
 pub(crate) use self::processor::processor_name;
 pub(crate) use self::processor::{exact_hz, is_invariant, nominal_hz, ticks};
 
-/// Where the frequency of the TSC is from.
+/// The source of the TSC's frequency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(all(feature = "std", target_os = "linux"), derive(serde::Serialize, serde::Deserialize))]
 #[allow(dead_code, reason = "each processor has its own")]
@@ -22,7 +22,7 @@ pub(crate) enum TscSource {
     Kernel,
     /// CPUID leaf 0x16: the nominal frequency of the CPU in MHz, near that of the TSC but rounded.
     Nominal,
-    /// CNTFRQ_EL0 of aarch64, which the firmware has set.
+    /// CNTFRQ_EL0 of aarch64, set by the firmware.
     Register,
 }
 

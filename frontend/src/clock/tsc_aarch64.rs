@@ -18,7 +18,7 @@ pub(crate) fn is_invariant() -> bool {
     true
 }
 
-/// The frequency in Hz, which the firmware has set.
+/// The frequency in Hz, set by the firmware.
 pub(crate) fn exact_hz() -> Option<(u64, TscSource)> {
     let hz: u64;
     // SAFETY: reads a register that programs may read.
@@ -31,7 +31,7 @@ pub(crate) fn nominal_hz() -> Option<(u64, TscSource)> {
     None
 }
 
-/// The processor's name for itself: it has none that a program may read.
+/// Returns none: the processor has no name readable by programs.
 #[cfg(all(feature = "std", not(target_os = "linux")))]
 pub(crate) fn processor_name() -> Option<String> {
     None

@@ -1,4 +1,4 @@
-//! The clock that all cores of a riscv64 processor share, in place of the time stamp counter.
+//! The common clock of all cores of a riscv64 processor, in place of the time stamp counter.
 
 use core::arch::asm;
 
@@ -18,18 +18,18 @@ pub(crate) fn is_invariant() -> bool {
     true
 }
 
-/// No register has its frequency: it is measured by the system's clock. (Linux may tell it in a device tree; what qemu-user counts are ticks of
-/// another clock.)
+/// Returns none: no register has the frequency, so it is measured by the system's clock. (Linux may have it in a device
+/// tree; qemu-user counts ticks of another clock.)
 pub(crate) fn exact_hz() -> Option<(u64, TscSource)> {
     None
 }
 
-/// As above.
+/// Returns none, like [`exact_hz`].
 pub(crate) fn nominal_hz() -> Option<(u64, TscSource)> {
     None
 }
 
-/// The processor's name for itself: it has none that a program may read.
+/// Returns none: the processor has no name readable by programs.
 #[cfg(all(feature = "std", not(target_os = "linux")))]
 pub(crate) fn processor_name() -> Option<String> {
     None

@@ -11,24 +11,24 @@ pub(crate) fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// First leaf that a hypervisor answers: its highest leaf and its name.
+/// The first leaf of a hypervisor: its highest leaf and its name.
 const HYPERVISOR_BASE: u32 = 0x4000_0000;
 /// Leaf with the frequencies, made up by VMware and taken over by KVM.
 const HYPERVISOR_TIMING: u32 = 0x4000_0010;
-/// Names of the hypervisors whose timing leaf means that; under others it may mean something else.
+/// The names of the hypervisors with this meaning of the timing leaf; under others it may differ.
 const HYPERVISORS: [&[u8; 12]; 2] = [b"KVMKVMKVM\0\0\0", b"VMwareVMware"];
 
-/// Returns true if the processor or the hypervisor says that the counter runs at one rate in every power state.
+/// Returns true if, by the processor or the hypervisor, the counter runs at one rate in every power state.
 pub(crate) fn is_invariant() -> bool {
     leaf(0x8000_0000, 0x8000_0007).is_some_and(|leaf| leaf.edx & 1 << 8 != 0)
 }
 
-/// The frequency in Hz, if the hypervisor or the processor tells it exactly.
+/// The exact frequency in Hz, from the hypervisor or the processor, if available.
 pub(crate) fn exact_hz() -> Option<(u64, TscSource)> {
     hypervisor_hz().map(|hz| (hz, TscSource::Hypervisor)).or_else(|| crystal_hz().map(|hz| (hz, TscSource::Crystal)))
 }
 
-/// The nominal frequency in Hz, which is rounded.
+/// The nominal frequency in Hz, rounded.
 pub(crate) fn nominal_hz() -> Option<(u64, TscSource)> {
     let mhz = leaf(0, 0x16)?.eax & 0xffff;
     Some((non_zero(u64::from(mhz) * 1_000_000)?, TscSource::Nominal))
@@ -72,7 +72,7 @@ pub(crate) fn processor_name() -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// Returns `leaf` if the processor has it: leaf `base` says which is the last of its group.
+/// Returns `leaf` if the processor has it: leaf `base` names the last of its group.
 fn leaf(base: u32, leaf: u32) -> Option<CpuidResult> {
     (cpuid(base).eax >= leaf).then(|| cpuid(leaf))
 }

@@ -1,9 +1,10 @@
 //! From chunks to the events of each task.
 //!
-//! [`records`] are where they lie; [`task`] finds those of each thread, [`stacks`] those of stacks that threads left and resumed. This module turns a
-//! task's records into events that are balanced: every entry gets an exit, times never go back, depths are true.
+//! [`records`] are the records in their places; [`task`] finds those of each thread, [`stacks`] those of left and
+//! resumed stacks. This module turns a task's records into balanced events: every entry gets an exit, times never go
+//! back, depths are true.
 //!
-//! Not here: how chunks get out of the tracer (`backend`, `image`), and how events are written (`uftrace`).
+//! Not here: the way of chunks out of the tracer (`backend`, `image`), and the writing of events (`uftrace`).
 
 // A test asks for a thread's processor time.
 #![cfg_attr(not(test), forbid(unsafe_code))]
@@ -23,14 +24,14 @@ use records::{Records, Unpacked};
 pub(crate) use task::{Head, Task};
 use task::{SEARCHED, Start};
 
-/// All tasks that have records in `chunks`, by thread id: a thread's own first, then those of stacks that it left and that were
-/// resumed. `open` holds the words of the exit records of the functions that are open in each thread, outermost first, as far
-/// as that is known.
+/// Returns all tasks with records in `chunks`, by thread id: first a thread's own, then those of left and resumed
+/// stacks. `open` holds the words of the exit records of the functions open in each thread, outermost first, as far as
+/// known.
 pub(crate) fn tasks<'a>(chunks: impl Iterator<Item = Chunk<'a>>, open: HashMap<u32, Vec<u64>>) -> Vec<Task<'a>> {
     tasks_of(chunks.map(|chunk| (chunk.header.into(), chunk.records.into())), open)
 }
 
-/// The same of chunks that lie anywhere.
+/// The same for chunks in any place.
 pub(crate) fn tasks_of<'a>(
     chunks: impl Iterator<Item = (Head, Records<'a>)>,
     open: HashMap<u32, Vec<u64>>,
@@ -43,13 +44,13 @@ pub(crate) fn tasks_of<'a>(
 pub(crate) enum EventKind {
     Entry,
     Exit,
-    /// So many calls were not recorded here.
+    /// The number of calls lost here.
     Lost(u64),
     /// An unknown number of records was overwritten here.
     Gap,
     /// From here on the task runs on this core.
     Core(u64),
-    /// The innermost function never returned: the exit that follows is the end of what is known.
+    /// The innermost function never returned: the following exit is the end of the known time.
     DidNotReturn,
 }
 
@@ -65,29 +66,29 @@ pub(crate) struct Event {
     pub(crate) depth: usize,
 }
 
-/// Told how many bytes of records were read to their end.
+/// Receives the number of completely read bytes of records.
 pub(crate) type Done<'a> = &'a (dyn Fn(usize) + Sync);
 
-/// Selection of the records, and how they are shown.
+/// The choice of records, and the form of events.
 pub(crate) struct Window<'a> {
-    /// When the cycle began, in ticks.
+    /// The beginning of the cycle, in ticks.
     pub(crate) start: u64,
-    /// When it ended: functions that are still open are closed then.
+    /// The end of the cycle: open functions are closed then.
     pub(crate) end: u64,
     /// Later records are left out.
     pub(crate) cut: u64,
     /// Returns true for addresses of the tracer itself.
     pub(crate) is_hidden: &'a (dyn Fn(u64) -> bool + Sync),
-    /// Which calls are left out because they are too short.
+    /// The minimum durations of shown calls.
     pub(crate) minima: &'a Minima,
     pub(crate) done: Option<Done<'a>>,
 }
 
-/// The minimum duration of a call, over time. The tracer takes short calls back itself, as far as it can; the decoder leaves
-/// out what remains.
+/// The minimum duration of a call, over time. The tracer takes short calls back itself, as far as it can; the decoder
+/// leaves out the rest.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Minima {
-    /// Since when, and how many, in ticks; ascending. 0 before.
+    /// The beginning of each minimum, and its ticks; ascending. 0 before.
     changes: Vec<(u64, u64)>,
 }
 
@@ -108,19 +109,19 @@ impl Minima {
         }
     }
 
-    /// The minimum duration for a call that ended at `tsc`.
+    /// Returns the minimum duration for a call with its end at `tsc`.
     fn at(&self, tsc: u64) -> u64 {
         let n_before = self.changes.partition_point(|&(since, _)| since <= tsc);
         n_before.checked_sub(1).map_or(0, |last| self.changes[last].1)
     }
 }
 
-/// A function that is open at the reader's place.
+/// A function open at the reader's place.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     /// The word of its exit record; 0 if unknown.
     exit_word: u64,
-    /// When it was entered; 0 if unknown.
+    /// The time of its entry; 0 if unknown.
     entered: u64,
     /// Shown to the user: an entry was or will be passed on, so an exit must follow.
     shown: bool,
@@ -128,10 +129,10 @@ struct Frame {
 
 /// Takes events.
 pub(crate) trait Emit {
-    /// Why it could not.
+    /// The reason for a failure.
     type Error;
 
-    /// Takes the next one. `values` are the items that were recorded with it, see [`rftrace::abi::value`].
+    /// Takes the next event. `values` are the items recorded with it, see [`rftrace::abi::value`].
     fn emit(&mut self, event: Event, values: &[u8]) -> Result<(), Self::Error>;
 }
 
@@ -190,8 +191,8 @@ pub(crate) fn decode<F: Emit>(task: &Task<'_>, window: &Window<'_>, emit: F) -> 
     decoder.finish()
 }
 
-/// A signal handler that strikes between reserving and writing makes the interrupted record younger than its own:
-/// such a record gets the time of the one behind it.
+/// A signal handler between reserving and writing makes the interrupted record younger than its own: such a record gets
+/// the time of the one behind it.
 pub(crate) fn order_times(records: &mut [(u64, u64)]) {
     for i in (1..records.len()).rev() {
         records[i - 1].0 = records[i - 1].0.min(records[i].0);
@@ -211,27 +212,27 @@ struct Decoder<'a, F> {
     /// The entries of the innermost shown functions, as far as they may turn out to be too short. They are passed on as soon
     /// as something in them is.
     held: Vec<(Event, Vec<u8>)>,
-    /// Values of the record that was read last, not passed on yet.
+    /// Values of the record read last, not passed on yet.
     values: Vec<u8>,
     n_shown: usize,
-    /// Open functions that are hidden because they are the tracer's; what they call is hidden too.
+    /// The number of open functions hidden as the tracer's; calls in them are hidden too.
     n_hidden: usize,
     /// Results of `window.is_hidden` for some addresses: few functions make most of the calls. 0 is no function's.
     known: [(u64, bool); KNOWN],
     last_tsc: u64,
-    /// The core on which the task runs, as far as that was passed on.
+    /// The core of the task, as far as it was passed on.
     core: Option<u64>,
     /// A record of the window was seen.
     started: bool,
-    /// Open functions of the thread that are not the task's.
+    /// Open functions of the thread outside of the task.
     n_outside: usize,
 }
 
-/// Addresses that a decoder remembers, a power of two.
+/// The number of addresses in a decoder's memory, a power of two.
 const KNOWN: usize = 256;
 
-/// Code that runs for each record is inlined: this crate is compiled with the program's flags, and where it is instrumented each
-/// function that is left costs two hooks.
+/// Code for each record is inlined: this crate is compiled with the program's flags, and in an instrumented build each
+/// remaining function costs two hooks.
 impl<F: Emit> Decoder<'_, F> {
     /// The records of one chunk, in order.
     fn segment(&mut self, core: u32, records: impl Iterator<Item = (u64, u64)>) -> Result<(), F::Error> {
@@ -256,7 +257,7 @@ impl<F: Emit> Decoder<'_, F> {
         Ok(())
     }
 
-    /// Takes the values that follow a record. Those of another one, which is not here, have another time.
+    /// Takes the values behind a record. Values of an absent record have another time.
     #[cold]
     fn collect_values(&mut self, (tsc, word): (u64, u64), records: &mut Peekable<impl Iterator<Item = (u64, u64)>>) {
         let mut n_following = None;
@@ -308,7 +309,7 @@ impl<F: Emit> Decoder<'_, F> {
         Ok(())
     }
 
-    /// The first record of the window: functions that were entered before it are entered now.
+    /// Begins the window with its first record: earlier open functions are entered now.
     fn start(&mut self, tsc: u64) -> Result<(), F::Error> {
         // Those of the first record are not for what is entered again.
         let values = mem::take(&mut self.values);
@@ -325,7 +326,7 @@ impl<F: Emit> Decoder<'_, F> {
         Ok(())
     }
 
-    /// A function is entered. `entered` is when that was, as far as it counts for its duration.
+    /// Enters a function. `entered` is the time that counts for its duration.
     #[inline(always)]
     fn enter(&mut self, tsc: u64, entered: u64, exit_word: u64) -> Result<(), F::Error> {
         let address = exit_word >> ADDRESS_SHIFT;
@@ -350,7 +351,7 @@ impl<F: Emit> Decoder<'_, F> {
         known.1
     }
 
-    /// A shown function is entered: passes that on, or holds it back where a call may be too short.
+    /// Enters a shown function: passes that on, or holds it back while the call may be too short.
     #[inline(always)]
     fn hold(&mut self, tsc: u64, address: u64) -> Result<(), F::Error> {
         if self.window.minima.changes.is_empty() {
@@ -363,12 +364,12 @@ impl<F: Emit> Decoder<'_, F> {
         Ok(())
     }
 
-    /// Passes on what was held back.
+    /// Passes on the events held back.
     fn release(&mut self) -> Result<(), F::Error> {
         self.held.drain(..).try_for_each(|(event, values)| self.emit.emit(event, &values))
     }
 
-    /// A function was entered whose return was not hooked.
+    /// Enters a function without a hooked return.
     fn point(&mut self, tsc: u64, address: u64) -> Result<(), F::Error> {
         if self.n_hidden > 0 || self.is_hidden(address) {
             return Ok(());
@@ -419,7 +420,7 @@ impl<F: Emit> Decoder<'_, F> {
         Ok(())
     }
 
-    /// Returns true if the innermost function, which ends now, is left out.
+    /// Returns true if the innermost function, at its end now, is left out.
     #[inline(always)]
     fn is_too_short(&self, frame: Frame, tsc: u64) -> bool {
         // A call whose entry is still held back has nothing in it.
@@ -460,7 +461,7 @@ impl<F: Emit> Decoder<'_, F> {
         Ok(())
     }
 
-    /// One that is not an entry or exit.
+    /// Takes an event other than an entry or exit.
     #[cold]
     fn rare_event(&mut self, kind: EventKind, tsc: u64, address: u64) -> Result<(), F::Error> {
         self.event(kind, tsc, address)
@@ -478,9 +479,9 @@ impl<F: Emit> Decoder<'_, F> {
     }
 }
 
-/// Which functions were open when the oldest chunk that is left of a task was taken, outermost first; 0 where unknown.
+/// Returns the functions open at the beginning of a task's oldest remaining chunk, outermost first; 0 where unknown.
 ///
-/// Those that returned since have an exit without entry; those that did not are still on the thread's return stack.
+/// Later returned ones have an exit without entry; the others are still on the thread's return stack.
 fn functions_open_at_start(task: &Task<'_>, depth: usize) -> Vec<u64> {
     let mut open = vec![0; depth];
     // How many of the unknown functions are still open, and how many were entered since.
@@ -550,7 +551,7 @@ mod tests {
         Segment { index, start, taken_tsc: 1, core: 0, n_outside: 0, records: Records::Memory(records.leak()) }
     }
 
-    /// One event a line: time, depth, what.
+    /// One event a line: time, depth, kind.
     fn outline(segments: Vec<Segment<'_>>, start: u64) -> String {
         outline_with(segments, start, &Minima::default())
     }

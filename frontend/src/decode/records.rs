@@ -1,7 +1,6 @@
-//! Records of a task that lie side by side: in memory, or in a file where they are packed and unpacked when they are read, a chunk at a
-//! time.
+//! Consecutive records of a task: in memory, or packed in a file and unpacked for reading, a chunk at a time.
 //!
-//! Not here: how they are packed (`image/packed`), and what they mean (the modules beside this one).
+//! Not here: the packing (`image/packed`), and the meaning of records (the modules beside this one).
 
 use rftrace::abi::Record;
 
@@ -38,7 +37,7 @@ impl Records<'_> {
         }
     }
 
-    /// Those from `start` to `end`, counted from the first of these.
+    /// Returns the records from `start` to `end`, counted from the first of these.
     pub(super) fn part(self, start: usize, end: usize) -> Self {
         match self {
             Self::Memory(records) => Self::Memory(&records[start..end]),
@@ -47,7 +46,7 @@ impl Records<'_> {
         }
     }
 
-    /// How many bytes they lie in, those of the whole chunk where they are packed.
+    /// Returns the number of their bytes; for packed ones those of the whole chunk.
     pub(super) fn n_bytes(self) -> usize {
         match self {
             Self::Memory(records) => size_of_val(records),
@@ -57,7 +56,7 @@ impl Records<'_> {
     }
 }
 
-/// Has the records of one chunk unpacked: the last that was asked for.
+/// The unpacked records of one chunk: the last requested one.
 #[derive(Debug, Default)]
 pub(super) struct Unpacked<'a> {
     #[cfg(all(target_os = "linux", feature = "import"))]
@@ -71,8 +70,8 @@ pub(super) struct Unpacked<'a> {
 }
 
 impl<'a> Unpacked<'a> {
-    /// The records, as they were in memory, and whether it is known that none is older than the one before. Those of a chunk that cannot
-    /// be unpacked are none.
+    /// Returns the records as they were in memory, and true if they are in order of time for certain. A damaged chunk
+    /// has none.
     pub(super) fn of<'b>(&'b mut self, records: Records<'a>) -> (&'b [Record], bool)
     where
         'a: 'b,

@@ -1,9 +1,11 @@
-//! Stacks that a thread left and resumed, as coroutines have: what ran on one becomes a task of its own, so that each call on
-//! it counts once, however often it was left amid it.
+//! Left and resumed stacks, as of coroutines: the calls on one become a task of its own, so each call counts once, in
+//! spite of interruptions.
 //!
-//! The tracer tells when a whole stack is left and when it is resumed; it records exits and entries of what is open there, as
-//! it cannot know whether the stack is resumed at all. A *run* of a stack is what a thread records on it without leaving
-//! it. All runs of a stack, on whichever threads, are put together here, without the exits and entries in between.
+//! The tracer reports when a whole stack is left and when it is resumed. It records exits and entries of the functions
+//! open there, as it cannot know whether the stack will be resumed.
+//!
+//! A *run* of a stack is a thread's records on it between two switches. All runs of a stack, on all threads, are put
+//! together here, without the exits and entries in between.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -14,8 +16,8 @@ use super::records::Unpacked;
 use super::task::{SEARCHED, Segment, Start, Task};
 use crate::backend::exit_word;
 
-/// Puts what ran on stacks that were resumed into tasks of their own, behind that of the thread on which they began. Stacks
-/// that do not live at the same time share a task.
+/// Puts the records of resumed stacks into tasks of their own, behind that of the stack's first thread. Stacks without
+/// a common lifetime share a task.
 pub(super) fn apart(threads: Vec<Task<'_>>) -> Vec<Task<'_>> {
     if !threads.iter().any(|thread| thread.resumes) {
         return threads;
@@ -73,9 +75,9 @@ struct Run {
     end: usize,
     /// Functions open in the thread around it.
     n_outside: usize,
-    /// `None` if it began with the stack's first call, otherwise how many functions were entered again.
+    /// `None` for the stack's first run, otherwise the number of functions entered again.
     resumed: Option<usize>,
-    /// How many functions were open when the stack was left.
+    /// The number of functions open at the end of the run.
     n_left: usize,
     /// Its part in the stack's task; `None` if it belongs to its thread.
     part: Option<Part>,
@@ -90,9 +92,9 @@ impl Run {
 /// Part of a run in its stack's task.
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    /// Functions that were open when it began: they are not entered again.
+    /// Functions open at its beginning: they are not entered again.
     depth: usize,
-    /// The stack is not resumed later: the exits with which it was left are true.
+    /// The stack is not resumed later: its exits at the end are true.
     is_last: bool,
 }
 
@@ -103,7 +105,7 @@ struct RunId {
     run: usize,
 }
 
-/// The record that enters a function again in a run, behind `n_before` others.
+/// The record of a function's repeated entry in a run, behind `n_before` others.
 #[derive(Clone, Copy, Debug)]
 struct Again {
     place: usize,
@@ -116,7 +118,7 @@ struct Again {
 struct Found {
     runs: Vec<Run>,
     entries: Vec<Again>,
-    /// Exits of open functions when a run was left: record and run.
+    /// Exits of open functions at the end of a run: record and run.
     exits: Vec<(usize, usize)>,
     /// From a record on the thread is on this core, plus 1; 0 if unknown.
     cores: Vec<(usize, u32)>,
@@ -129,8 +131,8 @@ impl Found {
     }
 }
 
-/// Decides which runs become parts of a stack's task: those of stacks that were ever resumed. Returns the runs of each
-/// stack in their order, the stack that began first first.
+/// Chooses the runs for stacks' tasks: those of stacks ever resumed. Returns the runs of each stack in their order, in
+/// the order of the stacks' beginnings.
 fn put_together(found: &mut [Found]) -> Vec<Vec<RunId>> {
     let mut by_number: HashMap<u64, Vec<RunId>> = HashMap::new();
     for (thread, found) in found.iter().enumerate() {
@@ -156,8 +158,8 @@ fn put_together(found: &mut [Found]) -> Vec<Vec<RunId>> {
     stacks
 }
 
-/// Tells stacks apart that have the same number, which is the time when they began: on two processors that may be the same.
-/// A run belongs to the stack that began in its thread; runs of other threads go to the first stack.
+/// Separates stacks with the same number, the time of their beginning: on two processors it may be the same. A run
+/// belongs to the stack begun in its thread; runs of other threads go to the first stack.
 fn by_beginning(runs: Vec<RunId>, found: &[Found]) -> Vec<Vec<RunId>> {
     let begins = |id: &&RunId| found[id.thread].runs[id.run].resumed.is_none();
     let mut homes: Vec<usize> = runs.iter().filter(begins).map(|id| id.thread).collect();
@@ -173,14 +175,14 @@ fn by_beginning(runs: Vec<RunId>, found: &[Found]) -> Vec<Vec<RunId>> {
     stacks
 }
 
-/// A function that is open at the finder's place.
+/// A function open at the finder's place.
 #[derive(Clone, Copy, Debug)]
 struct Function {
     /// The word of its exit record; 0 if unknown.
     exit_word: u64,
     /// The record of its entry and its time, if known.
     entered: Option<(usize, u64)>,
-    /// The run whose outermost function it is, if it was resumed.
+    /// The resumed run with it as its outermost function, if any.
     run: Option<usize>,
 }
 
@@ -188,9 +190,9 @@ struct Function {
 struct Finder {
     found: Found,
     open: Vec<Function>,
-    /// Exit words to come of functions on stacks that are left, and the run; not more than [`SEARCHED`].
+    /// Expected exit words of functions on left stacks, and the run; not more than [`SEARCHED`].
     left: VecDeque<(u64, usize)>,
-    /// The run that begins, until its outermost function is entered again.
+    /// The run at its beginning, until its outermost function is entered again.
     resuming: Option<usize>,
 }
 
@@ -250,7 +252,7 @@ impl Finder {
         }
     }
 
-    /// A function runs again that was left. Returns the run whose outermost function it is.
+    /// Enters a left function again. Returns the run with it as its outermost function.
     fn enter_again(&mut self, place: usize) -> Option<usize> {
         let begins = self.resuming.take();
         // A handler that strikes while a stack is resumed may leave a part of it, which is resumed again.
@@ -365,7 +367,7 @@ fn cut<'a>(thread: &Task<'a>, found: &Found) -> Cut<'a> {
     cutter.cut
 }
 
-/// Where records are put.
+/// The target of records.
 #[derive(Clone, Copy, Debug)]
 enum Belongs {
     Rest,
@@ -377,7 +379,7 @@ struct Cutter<'a, 'b> {
     thread: &'b Task<'a>,
     found: &'b Found,
     cut: Cut<'a>,
-    /// The segment at which it is, and the record with which that begins.
+    /// The number of the current segment, and the record at its beginning.
     number: usize,
     offset: usize,
     /// The next record.
@@ -385,7 +387,7 @@ struct Cutter<'a, 'b> {
 }
 
 impl Cutter<'_, '_> {
-    /// Takes all records up to a place; `around` says to whom they belong, and up to where, from the outside in.
+    /// Takes all records up to a place; `around` has their owners and the ends of their parts, from the outside in.
     fn take_up_to(&mut self, place: usize, around: &mut Vec<(usize, Belongs)>) {
         while let Some(&(end, belongs)) = around.last() {
             self.take(end.min(place), belongs);
@@ -424,7 +426,7 @@ impl Cutter<'_, '_> {
         }
     }
 
-    /// Where the thread's chunks begin is kept, though all in one may belong to others.
+    /// Begins a segment with a chunk of the thread, even if all its records may belong to others.
     fn begin_segment(&mut self) {
         if let Some(segment) = self.thread.segments.get(self.number) {
             self.cut.rest.push(Segment { records: segment.records.part(0, 0), ..*segment });
@@ -642,7 +644,7 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// An image may hold anything: what is shown is nested, and no call is made of nothing.
+        /// Images are untrusted: shown calls are nested, and none is made up.
         #[test]
         fn any_records_make_nested_calls(
             threads in prop::collection::vec(prop::collection::vec((any_record(), any::<bool>()), 0..40), 1..4)

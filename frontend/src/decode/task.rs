@@ -1,4 +1,4 @@
-//! Tasks: whose records lie where. A thread's lie in chunks that are linked by `prev_index`, oldest first.
+//! Tasks, and the places of their records. A thread's chunks are linked by `prev_index`, oldest first.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,21 +7,21 @@ use rftrace::abi::{ADDRESS_SHIFT, ChunkHeader, RETURN_STACK_ENTRIES, Record, kin
 
 use super::records::{Records, Unpacked};
 
-/// Open functions among which that of an exit is looked for: more than a return stack has, for those whose exits are missing.
-/// An image may have any records; it must not take for ever.
+/// The number of open functions in the search for that of an exit: more than a return stack has, for missing exits. An
+/// image may have any records; the search must end.
 pub(super) const SEARCHED: usize = 4 * RETURN_STACK_ENTRIES;
 
-/// Records of one task that lie side by side in a chunk.
+/// Consecutive records of one task in a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment<'a> {
     /// The chunk's.
     pub(super) index: u64,
     pub(super) start: Start,
-    /// When the chunk was taken.
+    /// The time of the chunk's taking.
     pub(super) taken_tsc: u64,
-    /// The core on which the thread was at the beginning, plus 1; 0 if unknown.
+    /// The core of the thread at the beginning, plus 1; 0 if unknown.
     pub(super) core: u32,
-    /// Functions that are open in the thread further out, and belong to other tasks.
+    /// Functions open further out in the thread, of other tasks.
     pub(super) n_outside: usize,
     pub(super) records: Records<'a>,
 }
@@ -29,7 +29,7 @@ pub(super) struct Segment<'a> {
 /// Predecessor of a segment in its task.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Start {
-    /// The chunk with this index, 0 for none. So many functions were open.
+    /// The chunk with this index, 0 for none, and the number of open functions.
     Chunk { prev_index: u64, depth: usize },
     /// The last segment.
     Last,
@@ -38,7 +38,7 @@ pub(super) enum Start {
 }
 
 impl<'a> Segment<'a> {
-    /// Its records, where they lie or in `unpacked`.
+    /// Its records, in their place or in `unpacked`.
     pub(super) fn unpacked<'b>(&self, unpacked: &'b mut Unpacked<'a>) -> Timed<'b> {
         let (records, is_ordered) = unpacked.of(self.records);
         Timed { records, taken_tsc: self.taken_tsc, is_ordered }
@@ -60,12 +60,12 @@ impl<'a> Timed<'a> {
         self.is_ordered || self.written().map(|(tsc, _)| tsc).is_sorted()
     }
 
-    /// Time and word of each record that was written.
+    /// Time and word of each written record.
     pub(super) fn written(self) -> impl Iterator<Item = (u64, u64)> + use<'a> {
         self.all().flatten()
     }
 
-    /// The same of each record; `None` for one that was not.
+    /// The same for each record; `None` for an unwritten one.
     pub(super) fn all(self) -> impl Iterator<Item = Option<(u64, u64)>> + use<'a> {
         let taken_tsc = self.taken_tsc;
         self.records.iter().map(move |record| record.read(taken_tsc))
@@ -75,12 +75,12 @@ impl<'a> Timed<'a> {
 /// One thread of the traced program, or the stack of a coroutine.
 #[derive(Debug)]
 pub(crate) struct Task<'a> {
-    /// The tracer's id of the thread; of a stack, of the one on which it ran first.
+    /// The tracer's id of the thread; for a stack, that of its first thread.
     pub(crate) tid: u32,
     pub(super) segments: Vec<Segment<'a>>,
-    /// The words of the exit records of the functions that are open in it, outermost first, as far as they are known.
+    /// The words of the exit records of the functions open in it, outermost first, as far as known.
     pub(super) open: Vec<u64>,
-    /// Stacks that had been left were resumed in it.
+    /// Left stacks were resumed in it.
     pub(super) resumes: bool,
 }
 
@@ -96,14 +96,14 @@ impl Task<'_> {
         self.segments.iter().any(|segment| segment.unpacked(&mut unpacked).words_since(start).next().is_some())
     }
 
-    /// Returns true if there is a record since `start` that is not one of a hidden function.
+    /// Returns true for a record since `start` of a function that is not hidden.
     pub(crate) fn has_visible_since(&self, start: u64, is_hidden: &dyn Fn(u64) -> bool) -> bool {
         let mut unpacked = Unpacked::default();
         let is_visible = |word: u64| word & kind::MASK == kind::LOST || !is_hidden(word >> ADDRESS_SHIFT);
         self.segments.iter().any(|segment| segment.unpacked(&mut unpacked).words_since(start).any(is_visible))
     }
 
-    /// How many events were recorded since `start`, and how many calls were lost.
+    /// Returns the number of events since `start`, and of lost calls.
     #[cfg(feature = "std")]
     pub(crate) fn count_since(&self, start: u64) -> (u64, u64) {
         let mut unpacked = Unpacked::default();
@@ -126,12 +126,12 @@ impl<'a> Timed<'a> {
     }
 }
 
-/// Returns true for the exit of a function whose entry the filter did not let pass.
+/// Returns true for the exit of a function with an entry hidden by the filter.
 fn is_hidden_exit(word: u64) -> bool {
     word & kind::MASK == kind::EXIT && word & state::HIDDEN != 0
 }
 
-/// The threads that have records in `chunks`, by id, each with all that was recorded in it.
+/// Returns the threads with records in `chunks`, by id, each with all its records.
 pub(crate) fn of_threads<'a>(
     chunks: impl Iterator<Item = (Head, Records<'a>)>,
     mut open: HashMap<u32, Vec<u64>>,
@@ -183,7 +183,7 @@ impl From<&ChunkHeader> for Head {
     }
 }
 
-/// Splits a chunk at the places where a new thread went on in it.
+/// Splits a chunk at the beginnings of further threads in it.
 fn segments(head: Head, records: Records<'_>) -> Vec<(u32, Segment<'_>)> {
     let Head { index, prev_index, depth, mut tid, taken_tsc, core, mut n_adopted, .. } = head;
     let mut segment =

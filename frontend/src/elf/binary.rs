@@ -1,4 +1,4 @@
-//! The functions of an ELF file for a trace that was recorded elsewhere: by a kernel, or on another machine.
+//! The functions of an ELF file for a trace from elsewhere: from a kernel, or from another machine.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -17,7 +17,7 @@ use super::table::{self, SymbolTable};
 use crate::Error;
 use rftrace_format::symbols::{ModuleId, short_build_id};
 
-/// An ELF file and its functions, for a trace that was recorded by a kernel or on another machine.
+/// An ELF file and its functions, for a trace from a kernel or from another machine.
 #[derive(Clone, Debug)]
 pub struct Binary {
     path: PathBuf,
@@ -70,7 +70,7 @@ impl Binary {
         self.imports.iter().map(|(address, name)| (*address, &**name))
     }
 
-    /// Returns the link address of the page at which the lowest loadable segment begins.
+    /// Returns the link address of the lowest loadable segment's first page.
     #[must_use]
     pub fn link_address(&self) -> u64 {
         self.table.link_address()
@@ -80,7 +80,7 @@ impl Binary {
     /// `None` if no address fits.
     #[must_use]
     pub fn find_load_address(&self, recorded: &HashSet<u64>) -> Option<u64> {
-        /// So many addresses are looked at to find places, and so many places are tried.
+        /// The number of addresses for finding places, and of tried places.
         const SAMPLE: usize = 64;
         const TRIED: usize = 8;
         /// A call to the hook ends within so many bytes of a function's beginning, mostly.
@@ -114,7 +114,7 @@ impl Binary {
         self.table
     }
 
-    /// Returns the functions for a run in which that page lay at `address`.
+    /// Returns the functions for a run with that page at `address`.
     #[must_use]
     pub fn loaded_at(&self, address: u64) -> LoadedBinary {
         let page = address - address % page_size();
@@ -130,7 +130,7 @@ pub struct LoadedBinary {
     /// Relative to the beginning of `range`.
     table: SymbolTable,
     code: Option<Code>,
-    /// How much higher it is than it was linked.
+    /// The distance of its address from its link address.
     slide: u64,
 }
 
@@ -167,7 +167,7 @@ impl LoadedBinary {
         })
     }
 
-    /// Writes the symbol file of the module whose line in the memory map has the path `map_path` and begins at `start`.
+    /// Writes the symbol file of the module with the path `map_path` and the address `start` in the memory map.
     ///
     /// `start` must not lie above the beginning of [`range`](Self::range).
     ///
@@ -180,7 +180,7 @@ impl LoadedBinary {
     }
 
     /// Returns the name for a module's symbol file in `directory`, which may hold those of other modules. `None` if
-    /// another module's file has the name for which uftrace would look.
+    /// another module's file has the name expected by uftrace.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The code of an ELF file: its bytes, whether a call ends at an address, and what is data among it.
+//! The code of an ELF file: its bytes, the ends of calls, and the data in it.
 
 use std::io;
 use std::ops::Range;
@@ -18,15 +18,16 @@ type Section = elf::SectionHeader64<LittleEndian>;
 #[derive(Clone, Debug)]
 pub(crate) struct Code {
     file: Arc<Mmap>,
-    /// Addresses of each executable segment, and where it begins in the file.
+    /// Addresses of each executable segment, and its offset in the file.
     segments: Vec<(Range<u64>, u64)>,
 }
 
 impl Code {
-    /// Finds the code of a file that [`map_file`](super::file::map_file) has mapped, if it is for x86-64: calls are known there alone.
+    /// Finds the code of a file mapped by [`map_file`](super::file::map_file), if it is for x86-64: calls are known
+    /// there alone.
     ///
     /// # Errors
-    /// As for [`map_file`](super::file::map_file).
+    /// The errors of [`map_file`](super::file::map_file).
     pub(crate) fn with_calls(file: Arc<Mmap>, path: &Path) -> io::Result<Option<Self>> {
         let header = Header::parse(&**file).map_err(|error| invalid(path, error))?;
         let has_calls = header.e_machine(ENDIAN) == elf::EM_X86_64;
@@ -36,7 +37,7 @@ impl Code {
     /// The same for any processor.
     ///
     /// # Errors
-    /// As for [`map_file`](super::file::map_file).
+    /// The errors of [`map_file`](super::file::map_file).
     pub(crate) fn of(file: Arc<Mmap>, path: &Path) -> io::Result<Self> {
         let header = Header::parse(&**file).map_err(|error| invalid(path, error))?;
         let headers = header.program_headers(ENDIAN, &**file).map_err(|error| invalid(path, error))?;
@@ -51,7 +52,7 @@ impl Code {
         Ok(Self { file, segments })
     }
 
-    /// Returns so many bytes from `address` on, which is as in the file.
+    /// Returns so many bytes from `address` on, an address of the file.
     #[allow(dead_code, reason = "only where code is patched")]
     pub(crate) fn bytes(&self, address: u64, bytes: usize) -> Option<&[u8]> {
         let (range, offset) = self.segments.iter().find(|(range, _)| range.contains(&address))?;
@@ -59,7 +60,8 @@ impl Code {
         self.file.get(place..place.checked_add(bytes)?)
     }
 
-    /// Returns what sections say is data among the code, ascending: nothing where the file has no sections, and nothing that one with code has too.
+    /// Returns the data among the code, by the sections, ascending: nothing without sections, and nothing shared with
+    /// code.
     #[allow(dead_code, reason = "only where all words are looked at")]
     pub(crate) fn data(&self) -> Vec<Range<u64>> {
         let header = Header::parse(&**self.file);
@@ -85,8 +87,8 @@ impl Code {
         data
     }
 
-    /// Returns whether a call ends at `address`, which is as in the file; `None` where the file has no code there, as a file
-    /// with debug information only.
+    /// Returns whether a call ends at `address`, an address of the file; `None` without code there, as in a file with
+    /// debug information only.
     pub(crate) fn has_call_before(&self, address: u64) -> Option<bool> {
         const LONGEST_CALL: u64 = 6;
         let start = address.checked_sub(LONGEST_CALL)?;

@@ -11,14 +11,14 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, NoteIterator, ProgramHeader, SectionHeader};
 use rftrace_format::opener;
 
-/// Only the format of the machines that are traced is read: 64 bits, little-endian.
+/// Only the format of traced machines is read: 64 bits, little-endian.
 pub(super) type Header = FileHeader64<LittleEndian>;
 pub(super) const ENDIAN: LittleEndian = LittleEndian;
 
 /// Maps the file at `path` for reading.
 ///
 /// # Errors
-/// Those of [`opener::open`], and of mapping it.
+/// The errors of [`opener::open`], and of mapping it.
 pub(crate) fn map_file(path: &Path) -> io::Result<Arc<Mmap>> {
     let file = opener::open(path).map_err(|error| with_path(path, &error))?;
     // SAFETY: the mapping is private and only read. Nobody in this process writes to the file; another process could, but
@@ -26,7 +26,8 @@ pub(crate) fn map_file(path: &Path) -> io::Result<Arc<Mmap>> {
     unsafe { Mmap::map(&file) }.map(Arc::new).map_err(|error| with_path(path, &error))
 }
 
-/// Returns where the segments that are only read lie in memory, each with its beginning and end, if the lowest one of all is mapped at `start`.
+/// Returns the addresses of the read-only segments in memory, each with its beginning and end, with the lowest segment
+/// mapped at `start`.
 ///
 /// # Errors
 /// It is no ELF file.
@@ -48,7 +49,7 @@ pub(crate) fn read_only(file: &[u8], start: u64) -> Result<Vec<[usize; 2]>, obje
 /// Returns the GNU build-id of the ELF file at `path` in lower-case hexadecimal, whatever its length, if it has one.
 ///
 /// # Errors
-/// As for [`read_symbols`](super::table::read_symbols).
+/// The errors of [`read_symbols`](super::table::read_symbols).
 pub(crate) fn build_id(path: &Path) -> io::Result<Option<String>> {
     let file = map_file(path)?;
     let header = Header::parse(&**file).map_err(|error| invalid(path, error))?;

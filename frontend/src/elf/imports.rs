@@ -1,6 +1,6 @@
-//! Functions of other modules that a file calls: by slots of its global offset table, which relocations name.
+//! Calls of other modules' functions by a file: through slots of its global offset table, named by relocations.
 //!
-//! Not here: what the slots hold in a program that runs (`patch`).
+//! Not here: the contents of the slots in a running program (`patch`).
 
 use object::elf;
 use object::read::elf::{FileHeader, Rela, SectionHeader, Sym, Version};
@@ -10,20 +10,20 @@ use super::file::{ENDIAN, Header};
 /// A slot for a function of another module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Import<'f> {
-    /// Where the slot is, as in the file.
+    /// The slot's address in the file.
     pub(crate) address: u64,
     /// The function's name.
     pub(crate) name: &'f [u8],
-    /// The version of it that is wanted, if it has versions.
+    /// The required version, if the function has versions.
     pub(crate) version: Option<&'f [u8]>,
-    /// True if only calls use the slot, as that of an entry of the procedure linkage table.
+    /// True if only calls use the slot, like that of an entry of the procedure linkage table.
     pub(crate) is_for_calls: bool,
 }
 
 /// Bytes of a slot.
 pub(crate) const SLOT_BYTES: u64 = 8;
 
-/// The slots of a file for x86-64 or aarch64, by address. Nothing of a file that has no sections, or is damaged.
+/// Returns the slots of a file for x86-64 or aarch64, by address. Empty without sections, and for a damaged file.
 pub(crate) fn imports_of(file: &[u8]) -> Vec<Import<'_>> {
     let mut found = try_imports(file).unwrap_or_default();
     found.sort_unstable_by_key(|import| import.address);

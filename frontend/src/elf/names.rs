@@ -5,13 +5,13 @@ use std::fmt::{self, Write as _};
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 use rftrace_format::text::is_unseen;
 
-/// Longest name in bytes that is shown in full.
+/// The maximum length of a name in bytes; longer ones are cut.
 pub(super) const NAME_MAX_BYTES: usize = 4096;
 
-/// Longest mangled name in bytes that is demangled; longer ones are shown as they are, cut to [`NAME_MAX_BYTES`].
+/// The maximum length in bytes of a name for demangling; longer ones are shown mangled, cut to [`NAME_MAX_BYTES`].
 const MANGLED_MAX_BYTES: usize = 4 * NAME_MAX_BYTES;
 
-/// Number of places at which the suffix of a C++ name may start.
+/// The number of tried places for the suffix of a C++ name.
 const CPP_MAX_TRIES: usize = 16;
 
 /// Returns a function's readable name for the linker's name `raw`: demangled, without symbol version and Rust hash, on
@@ -41,13 +41,13 @@ pub(super) fn append_readable(raw: &[u8], out: &mut String) {
     }
 }
 
-/// Appends the C++ function with the symbol name `raw`, with its parameters. Returns whether it is one.
+/// Appends the C++ function with the symbol name `raw`, with its parameters. Returns false for another name.
 pub(super) fn append_with_parameters(raw: &str, out: &mut String) -> bool {
     let name = raw.split('@').next().unwrap_or_default();
     append_cpp(&without_llvm_suffix(name), DemangleOptions::new().no_return_type(), out)
 }
 
-/// Returns `name` without the `.llvm.` and number that LLVM gives a local function which it made visible.
+/// Returns `name` without the `.llvm.` and number, LLVM's suffix for a local function made visible.
 fn without_llvm_suffix(name: &str) -> std::borrow::Cow<'_, str> {
     const MARK: &str = ".llvm.";
     if let Some(start) = name.find(MARK) {
@@ -62,9 +62,8 @@ fn without_llvm_suffix(name: &str) -> std::borrow::Cow<'_, str> {
     name.into()
 }
 
-/// Appends the C++ function `name`, with what `options` say (uftrace shows functions without parameters), and with the
-/// suffix that says which part or clone of the function it is. Returns whether it is a C++ name; otherwise `out` is as
-/// before.
+/// Appends the C++ function `name`, in the form of `options` (uftrace shows functions without parameters), and with the
+/// suffix for its part or clone. Returns false for another name, and leaves `out` unchanged.
 fn append_cpp(name: &str, options: DemangleOptions, out: &mut String) -> bool {
     if !name.starts_with("_Z") {
         return false;
@@ -90,7 +89,7 @@ fn append_cpp(name: &str, options: DemangleOptions, out: &mut String) -> bool {
 #[derive(Debug)]
 struct NameWriter<'a> {
     out: &'a mut String,
-    /// Bytes that may still be written.
+    /// The number of bytes left.
     room: usize,
     /// True if text was left out.
     full: bool,

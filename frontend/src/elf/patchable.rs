@@ -1,6 +1,6 @@
-//! Functions at whose beginning a compiler has left room for a hook: lists of addresses of NOPs.
+//! Functions with a compiler's room for a hook at their beginning: lists of addresses of NOPs.
 //!
-//! Not here: what becomes of that room (`patch::entry`); XRay's sleds (`sleds`).
+//! Not here: the use of that room (`patch::entry`); XRay's sleds (`sleds`).
 //!
 //! Sources: GCC's manual (`-fpatchable-function-entry`, `-mrecord-mcount`), clang's `patchable_function_entry`.
 
@@ -13,12 +13,12 @@ use object::read::elf::{FileHeader, SectionHeader};
 use super::file::{ENDIAN, Header, map_file};
 use super::sleds::sled_functions;
 
-/// Sections whose words are addresses of NOPs: of `-fpatchable-function-entry`, which rustc has as `-Z patchable-function-entry`, and of
-/// `-mrecord-mcount`, where `-mnop-mcount` has made NOPs of the calls.
+/// Sections with addresses of NOPs: of `-fpatchable-function-entry` (`-Z patchable-function-entry` of rustc), and of
+/// `-mrecord-mcount` with `-mnop-mcount`, which makes NOPs of the calls.
 const SECTIONS: [&[u8]; 2] = [b"__patchable_function_entries", b"__mcount_loc"];
 
-/// Where these lists lie when the file is loaded, by its own addresses. None of a file that is not for x86-64 or aarch64, has no sections,
-/// or is damaged.
+/// Returns the places of these lists in the loaded file, by its own addresses. Empty for other processors than x86-64
+/// and aarch64, without sections, and for a damaged file.
 pub(crate) fn patchable_lists(file: &[u8]) -> Vec<Range<u64>> {
     try_lists(file).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The symbols of a stripped file, in a separate file that its `.gnu_debuglink` names.
+//! The symbols of a stripped file, in a separate file named in its `.gnu_debuglink`.
 //!
 //! Not here: debug information (`rftrace-symbols`).
 
@@ -13,18 +13,18 @@ use object::read::elf::{FileHeader, SectionHeader, SectionTable};
 
 use super::file::{ENDIAN, Header, find_build_id, map_file};
 
-/// Where distributions have separate files.
+/// The folder of distributions for separate files.
 const ROOT: &str = "/usr/lib/debug";
 
-/// Returns the paths at which debuggers look for the file `name`, which the `.gnu_debuglink` of the binary at `path`
-/// names.
+/// Returns debuggers' paths for the file `name`, named in the `.gnu_debuglink` of the binary at `path`.
 pub fn places_of_debug_link(path: &Path, name: &[u8], root: &Path) -> Vec<PathBuf> {
     let (name, folder) = (OsStr::from_bytes(name), path.parent().unwrap_or(path));
     let below_root = root.join(folder.strip_prefix("/").unwrap_or(folder));
     vec![folder.join(name), folder.join(".debug").join(name), below_root.join(name)]
 }
 
-/// The file with the symbols of the one at `path`, if that has none but those for the dynamic linker. Both have the same build-id.
+/// Returns the file with the symbols of the one at `path`, if that has only symbols for the dynamic linker. Both have
+/// the same build-id.
 pub(super) fn file_with_symbols(file: &[u8], path: &Path) -> Option<Arc<Mmap>> {
     let (header, sections) = parse(file)?;
     if has_symbols(&sections) {

@@ -1,8 +1,8 @@
-//! XRay's table of sleds: where compilers have left room for hooks at the beginning of functions and wherever they end.
+//! XRay's table of sleds: compilers' room for hooks at the beginning of functions and at each end.
 //!
-//! Not here: what becomes of that room (`patch::entry`).
+//! Not here: the use of that room (`patch::entry`).
 //!
-//! Source: LLVM's `compiler-rt/lib/xray/xray_interface_internal.h` and what clang 14 and rustc 1.93 to 1.98 write.
+//! Source: LLVM's `compiler-rt/lib/xray/xray_interface_internal.h` and the output of clang 14 and rustc 1.93 to 1.98.
 
 use std::ops::Range;
 
@@ -18,10 +18,10 @@ pub(crate) const ELEMENT_BYTES: usize = 32;
 const FUNCTION_AT: usize = 8;
 const KIND_AT: usize = 16;
 const VERSION_AT: usize = 18;
-/// From this version on both addresses are relative to where they stand.
+/// From this version on both addresses are relative to their own places.
 const FIRST_RELATIVE: u8 = 2;
 
-/// A place that a compiler has prepared.
+/// A place prepared by a compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Sled {
     pub(crate) function: u64,
@@ -41,7 +41,7 @@ pub(crate) enum SledKind {
 }
 
 impl Sled {
-    /// Reads the element that stands at `place`. `None` for what is no beginning or end of a function.
+    /// Reads the element at `place`. `None` for other kinds than the beginning or end of a function.
     pub(crate) fn read(element: &[u8; ELEMENT_BYTES], place: u64) -> Option<Self> {
         let kind = match element[KIND_AT] {
             // The second one asks for arguments too.
@@ -59,7 +59,7 @@ impl Sled {
     }
 }
 
-/// Where a table lies when its file is loaded, and where in the file: as many bytes.
+/// The place of a table in memory, and in the file: as many bytes.
 #[derive(Debug)]
 pub(crate) struct SledTable {
     #[allow(dead_code, reason = "only where code is patched")]
@@ -67,8 +67,7 @@ pub(crate) struct SledTable {
     stored: Range<u64>,
 }
 
-/// The tables of a file. None of one that is not for x86-64,
-/// has no sections, or is damaged.
+/// Returns the tables of a file. Empty for other processors than x86-64, without sections, and for a damaged file.
 pub(crate) fn sled_tables(file: &[u8]) -> Vec<SledTable> {
     try_tables(file).unwrap_or_default()
 }
@@ -91,7 +90,7 @@ fn try_tables(file: &[u8]) -> Result<Vec<SledTable>, object::Error> {
     Ok(sections.iter().filter(is_table).map(place).filter(|table| !table.stored.is_empty()).collect())
 }
 
-/// The number of functions at whose beginning a file has a sled.
+/// The number of functions of a file with a sled at their beginning.
 pub(crate) fn sled_functions(file: &[u8]) -> u64 {
     let range = |range: Range<u64>| Some(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?);
     let tables = sled_tables(file).into_iter().filter_map(|table| file.get(range(table.stored)?));

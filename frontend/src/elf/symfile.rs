@@ -18,7 +18,7 @@ use super::table::{Binding, Symbol, SymbolTable};
 /// for none.
 ///
 /// # Errors
-/// Those of `out`.
+/// The errors of `out`.
 pub(crate) fn write_symbols(out: &mut impl Write, table: &SymbolTable, map_path: &str) -> io::Result<()> {
     let symbols = table.symbols();
     let head = Head {
@@ -50,8 +50,8 @@ pub(crate) fn write_symbols(out: &mut impl Write, table: &SymbolTable, map_path:
     Ok(())
 }
 
-/// The text of the `.dbg` file that tells which values functions have, if any of this module has some: addresses in it, whether it is
-/// the result, and what it is.
+/// Returns the text of the `.dbg` file with the values of functions, if this module has any: addresses in it, whether
+/// it is the result, and the specs.
 pub(crate) fn specs<'a>(
     table: &SymbolTable,
     map_path: &str,
@@ -77,11 +77,11 @@ pub(crate) fn specs<'a>(
     Some(iter::once(head.to_string()).chain(lines).collect())
 }
 
-/// Returns the name of the symbol file for `module` in `directory`, where there may be others already. `None`: another module
-/// has what uftrace would look for.
+/// Returns the name of the symbol file for `module` in `directory`, among those of others. `None` if another module has
+/// the name expected by uftrace.
 ///
 /// # Errors
-/// Those of reading the file that has the plain name.
+/// The error of reading the file with the plain name.
 pub(crate) fn file_name_in(directory: &Path, module: ModuleId<'_>) -> io::Result<Option<String>> {
     let mut names = SymbolFileNames::default();
     let plain = module.plain_name();
@@ -172,7 +172,8 @@ ffffffffffffffff ? __func_end
         assert_eq!(write_symbols(&mut &mut [0; 30][..], &table, "/a").unwrap_err().kind(), io::ErrorKind::WriteZero);
     }
 
-    /// Lets the installed uftrace record a program, puts our symbol files in place of its own, and compares what it shows.
+    /// Records a program with the installed uftrace, puts our symbol files in place of its own, and compares the
+    /// output.
     #[test]
     fn uftrace_reads_our_files() {
         let source = r#"

@@ -1,7 +1,7 @@
 //! The functions of an ELF file: address, size and a readable name.
 //!
-//! The file stays mapped as long as its [`SymbolTable`] lives. The table holds 24 bytes per function and no names: a name
-//! is demangled when it is asked for, so that even the table of a huge program costs little more than its symbols.
+//! The file stays mapped while its [`SymbolTable`] lives. The table holds 24 bytes per function and no names: a name is
+//! demangled on demand, so even the table of a huge program costs little more than its symbols.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,17 +25,17 @@ use super::separate;
 #[derive(Clone, Debug)]
 pub(crate) struct SymbolTable {
     symbols: Vec<Symbol>,
-    /// The file itself; that with the names may be another one.
+    /// The file itself; the names may be in another one.
     file: Option<Arc<Mmap>>,
     names: Names,
-    /// Names that are not among the file's own of functions; see [`add_hooked`](SymbolTable::add_hooked).
+    /// Names besides the file's own functions; see [`add_hooked`](SymbolTable::add_hooked).
     made_names: Vec<u8>,
     build_id: Option<String>,
-    /// The address for which the start of the module was linked.
+    /// The link address of the module's start.
     link_address: u64,
 }
 
-/// Set in a symbol's name: it stands among the table's own. Files of that size hold no string tables.
+/// Set in a symbol's name: it is among the table's own. Files of that size hold no string tables.
 const MADE_NAME: u32 = 1 << 31;
 
 /// One function.
@@ -45,12 +45,12 @@ pub(crate) struct Symbol {
     pub(crate) address: u64,
     /// Size in bytes, never 0. For a symbol without a size: up to the next one or the end of its section.
     pub(crate) size: u64,
-    /// Where the name starts in the string table.
+    /// The offset of the name in the string table.
     name: u32,
     section: u16,
     /// Visibility of the symbol when modules are linked.
     pub(crate) binding: Binding,
-    /// True if the file calls this a function. Otherwise it is a label that assembly left untyped.
+    /// True if the file calls this a function. Otherwise it is an untyped label of assembly.
     pub(crate) is_function: bool,
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum Binding {
     Global,
     /// Every module, and a global symbol of the same name replaces it.
     Weak,
-    /// It is in another module. The address is that of the slot by which this one calls it.
+    /// It is in another module. The address is that of the slot for its calls.
     Imported,
 }
 
@@ -84,7 +84,7 @@ impl SymbolTable {
         &self.symbols
     }
 
-    /// Returns the address for which the start of the module was linked.
+    /// Returns the link address of the module's start.
     pub(crate) fn link_address(&self) -> u64 {
         self.link_address
     }
@@ -94,7 +94,7 @@ impl SymbolTable {
         self.build_id.as_deref()
     }
 
-    /// Returns the function that `address`, relative to the start of the module, lies in.
+    /// Returns the function around `address`, relative to the start of the module.
     pub(crate) fn lookup(&self, address: u64) -> Option<&Symbol> {
         let after = self.symbols.partition_point(|symbol| symbol.address <= address);
         self.symbols[..after].last().filter(|symbol| address - symbol.address < symbol.size)
@@ -107,20 +107,20 @@ impl SymbolTable {
         name
     }
 
-    /// Appends what [`name`](Self::name) returns to `out`.
+    /// Appends the result of [`name`](Self::name) to `out`.
     pub(crate) fn append_name(&self, symbol: &Symbol, out: &mut String) {
         append_readable(self.raw_name(symbol), out);
     }
 
-    /// Returns the name of a C++ function with its parameters, which [`name`](Self::name) leaves out.
+    /// Returns the name of a C++ function with its parameters, left out by [`name`](Self::name).
     pub(crate) fn name_with_parameters(&self, symbol: &Symbol) -> Option<String> {
         let raw = String::from_utf8_lossy(self.raw_name(symbol));
         let mut full = String::new();
         append_with_parameters(&raw, &mut full).then_some(full)
     }
 
-    /// Returns the mangled name, without symbol version, if it is one: what tells overloads and instances apart that have one
-    /// [`name`](Self::name). Those that are too long to be shown in full are left out.
+    /// Returns the mangled name, without symbol version, if it is one. It tells overloads and instances with one
+    /// [`name`](Self::name) apart. Very long ones are left out.
     pub(crate) fn mangled_name(&self, symbol: &Symbol) -> Option<&str> {
         let raw = str::from_utf8(self.raw_name(symbol)).ok()?;
         let name = raw.split('@').next().unwrap_or_default();
@@ -128,8 +128,8 @@ impl SymbolTable {
         (is_mangled && name.len() <= NAME_MAX_BYTES && !name.contains(char::is_control)).then_some(name)
     }
 
-    /// Adds what the file has no function for where something was hooked, by address (relative to the start of the module) and size:
-    /// slots by which functions of other modules are called, and functions that are known by their addresses.
+    /// Adds hooked places without a function in the file, by address (relative to the start of the module) and size:
+    /// slots for calls of other modules' functions, and functions known by their addresses.
     pub(crate) fn add_hooked(&mut self, hooked: impl Iterator<Item = (u64, u64)>) {
         let hooked: Vec<(u64, u64)> = hooked.filter(|&(address, _)| self.lookup(address).is_none()).collect();
         let file = self.file.clone().filter(|_| !hooked.is_empty());
@@ -155,7 +155,7 @@ impl SymbolTable {
         self.symbols.sort_by_key(|symbol| symbol.address);
     }
 
-    /// Adds all slots by which functions of other modules are called.
+    /// Adds all slots for calls of other modules' functions.
     pub(crate) fn add_imports(&mut self) {
         let imports = self.file.iter().flat_map(|file| imports_of(file));
         let slots: Vec<(u64, u64)> =
@@ -163,7 +163,7 @@ impl SymbolTable {
         self.add_hooked(slots.into_iter());
     }
 
-    /// Returns the name of a function that the file has none for, by its address in the file.
+    /// Returns the name of a function without one in the file, by its address in the file.
     pub(crate) fn name_of_unnamed(address: u64) -> String {
         format!("sub_{address:x}")
     }
@@ -182,10 +182,10 @@ impl SymbolTable {
         string_at(strings, symbol.name)
     }
 
-    /// Returns where the functions are when the start of the module lies at `load_address` (or, if that is `None`, where it
-    /// was linked), and the table relative to the start of that range.
+    /// Returns the range of the functions with the start of the module at `load_address` (or, with `None`, at its link
+    /// address), and the table relative to the start of that range.
     ///
-    /// All addresses are cut to those bits that a record has. So the parts of a kernel in the upper and the lower half of the
+    /// All addresses are cut to the bits of a record. So the parts of a kernel in the upper and the lower half of the
     /// address space may change places, and the start need not be that of the file's lowest segment.
     pub(crate) fn loaded_at(mut self, load_address: Option<u64>) -> (std::ops::Range<u64>, Self) {
         let start = load_address.map_or(self.link_address, |address| address - address % page_size());
@@ -212,7 +212,8 @@ impl SymbolTable {
         self
     }
 
-    /// Returns the functions in a symbol file of a trace, for a module whose file is not there. Lines without a symbol are passed over.
+    /// Returns the functions in a symbol file of a trace, for a module without its file. Lines without a symbol are
+    /// passed over.
     #[cfg_attr(not(feature = "std"), allow(dead_code, reason = "only for what a recorder elsewhere has sent"))]
     pub(crate) fn of_text(text: &[u8]) -> Self {
         let (mut symbols, mut made_names) = (Vec::<Symbol>::new(), Vec::new());
@@ -280,10 +281,10 @@ pub(crate) fn read_symbols(path: &Path) -> io::Result<SymbolTable> {
     symbols_of(map_file(path)?, path)
 }
 
-/// Like [`read_symbols`], from a file that [`map_file`] has mapped.
+/// Like [`read_symbols`], from a file mapped by [`map_file`].
 ///
 /// # Errors
-/// As for [`read_symbols`].
+/// The errors of [`read_symbols`].
 pub(crate) fn symbols_of(file: Arc<Mmap>, path: &Path) -> io::Result<SymbolTable> {
     let mut parsed = parse(&file).map_err(|error| invalid(path, error))?;
     let mut named = Arc::clone(&file);
@@ -302,7 +303,7 @@ pub(crate) fn symbols_of(file: Arc<Mmap>, path: &Path) -> io::Result<SymbolTable
 /// Symbols of a file.
 struct Parsed {
     symbols: Vec<Symbol>,
-    /// Where the names are in the file.
+    /// The range of the names in the file.
     names: std::ops::Range<usize>,
     build_id: Option<String>,
     link_address: u64,
@@ -337,7 +338,7 @@ fn parse(file: &[u8]) -> Result<Parsed, object::Error> {
 
 /// Returns the functions in the first section of type `table`, and the range of their string table in the file.
 ///
-/// `image` is the range of addresses that the file occupies when it is loaded.
+/// `image` is the range of the file's addresses in memory.
 fn read_table(
     sections: &SectionTable<'_, Header>,
     file: &[u8],
@@ -396,7 +397,7 @@ fn code_end(sections: &SectionTable<'_, Header>, section: u16) -> Option<u64> {
     code.then(|| header.sh_addr(ENDIAN).saturating_add(header.sh_size(ENDIAN)))
 }
 
-/// Returns whether this is no function but a mark that a compiler or an assembler left: without a name, or a label that
+/// Returns true for a mark left by a compiler or an assembler in place of a function: without a name, or a label that
 /// starts with the `$` of a mapping symbol or the dot of a local label.
 fn is_label(name: &[u8], is_function: bool) -> bool {
     name.is_empty() || !is_function && (name.starts_with(b"$") || name.starts_with(b"."))
@@ -440,10 +441,10 @@ fn tidy(mut symbols: Vec<Symbol>, strings: &[u8], sections: &SectionTable<'_, He
     symbols
 }
 
-/// Returns what orders the symbols of one address; the lowest is kept. It depends on nothing but the symbols.
+/// Returns the order of the symbols of one address; the lowest is kept. It depends on nothing but the symbols.
 ///
-/// A function comes before a label, and what other modules see before what they do not. Of `write` (weak) and `__write`
-/// (global) people know the first, so leading underscores count more than weakness; in mangled names they say nothing.
+/// A function comes before a label, and a visible symbol before a hidden one. Of `write` (weak) and `__write` (global)
+/// people know the first, so leading underscores count more than weakness; in mangled names they have no meaning.
 fn rank<'a>(symbol: &Symbol, strings: &'a [u8]) -> (bool, bool, usize, bool, usize, &'a [u8]) {
     let name = string_at(strings, symbol.name);
     let mangled = name.starts_with(b"_Z") || name.starts_with(b"_R");
@@ -490,7 +491,7 @@ int main(void) { printf("%d %d\n", visible(data_object), feeble()); return 0; }
         table.symbols().iter().find(|symbol| table.name(symbol) == name).unwrap_or_else(|| panic!("no {name}"))
     }
 
-    /// Checks order and lookup, and that every sized function that `nm` lists is found at its address.
+    /// Checks order and lookup, and that every sized function in the list of `nm` is found at its address.
     fn check_against_nm(path: &Path, base: u64, option: &str) {
         let table = read_symbols(path).unwrap();
         let symbols = table.symbols();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 
-/// A folder that is removed when the test ends.
+/// A folder, removed at the end of the test.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
@@ -23,7 +23,7 @@ impl Scratch {
         self.0.join(file)
     }
 
-    /// Compiles `source` to `result`. Returns `None` where the compiler or what it needs is [missing].
+    /// Compiles `source` to `result`. Returns `None` if the compiler or one of its parts is [missing].
     pub(crate) fn compile(&self, input: &str, source: &str, result: &str, arguments: &[&str]) -> Option<PathBuf> {
         let (input, output) = (self.path(input), self.path(result));
         fs::write(&input, source).unwrap();
@@ -38,7 +38,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs a tool that a machine may lack, or that may not do this there. Returns whether it did; if not, it is [missing].
+/// Runs a tool that a machine may lack, or refuse. Returns false if it is [missing].
 pub(crate) fn works(command: &mut Command) -> bool {
     let problem = match command.output() {
         Ok(output) if output.status.success() => return true,
@@ -49,14 +49,15 @@ pub(crate) fn works(command: &mut Command) -> bool {
     false
 }
 
-/// Says on stderr, past the harness, that the calling test is skipped, and why. Fails in CI, which has all that tests use.
+/// Reports on stderr, past the harness, that the calling test is skipped, and why. Fails in CI, which has all tools for
+/// tests.
 fn missing(what: &str) {
     assert!(std::env::var_os("CI").is_none(), "{what}");
     let test = thread::current().name().unwrap_or("test").to_owned();
     let _ = io::stderr().write_all(format!("{test}: skipped, {what}\n").as_bytes());
 }
 
-/// Runs `command` and returns what it prints.
+/// Runs `command` and returns its output.
 pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));

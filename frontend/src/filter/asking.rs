@@ -1,6 +1,6 @@
-//! Asking a recorder what is known of functions' values by their debug information, at the socket where it answers.
+//! Queries for facts about functions' values from debug information, at a recorder's socket.
 //!
-//! Not here: what is done with the answer (`values`).
+//! Not here: the use of the answer (`values`).
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -37,7 +37,7 @@ pub fn ask_values(folder: &Passed, modules: &[(String, Option<String>)]) -> io::
     answer.strip_suffix(TYPES_END).map(str::to_owned).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Without a signal where nobody reads.
+/// Sends without a signal for a missing reader.
 fn send(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         // SAFETY: the bytes are there.

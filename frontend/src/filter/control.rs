@@ -1,4 +1,4 @@
-//! The filter in force, and how a new one gets to the hooks.
+//! The filter in force, and its way to the hooks.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,16 +27,16 @@ pub(crate) struct Choice {
     /// Made for the first filter.
     table: Option<SiteTable>,
     minima: Minima,
-    /// Values that debug information tells of, as far as it was asked for.
+    /// Values from debug information, as far as requested.
     known_values: KnownValues,
     /// Values as published to the hooks.
     values: PublishedValues,
-    /// True for each of the filter's [optional rules](Filter::optional_rules) that has an effect.
+    /// True for each of the filter's [optional rules](Filter::optional_rules) with an effect.
     in_effect: Vec<bool>,
 }
 
 impl Choice {
-    /// Looks up what `filter` chooses, and reserves memory for it; nothing changes yet.
+    /// Looks up the functions of `filter`, and reserves memory for it; nothing changes yet.
     pub(crate) fn prepare(&mut self, filter: &Filter, known: &Known) -> Result<Selection, Error> {
         self.catalogue.refresh(known);
         if let Some(ask) = filter.asks()? {
@@ -56,7 +56,7 @@ impl Choice {
         self.values.begin();
     }
 
-    /// Filters what is recorded from now on.
+    /// Applies a filter from now on.
     pub(crate) fn apply(&mut self, filter: &Filter, selection: &Selection) {
         let control = &backend::control().filter;
         self.values.publish(&selection.values, control);
@@ -102,12 +102,12 @@ impl Choice {
         self.in_effect.clear();
     }
 
-    /// Returns true for each of the filter's optional rules that has an effect.
+    /// Returns true for each of the filter's optional rules with an effect.
     pub(crate) fn in_effect(&self) -> Vec<bool> {
         self.in_effect.clone()
     }
 
-    /// Obeys the filter with what is loaded now.
+    /// Applies the filter to the modules loaded now.
     pub(crate) fn refresh(&mut self, known: &Known) {
         if let Some(filter) = self.filter.clone() {
             // An error was reported when the filter was set.
@@ -132,7 +132,7 @@ impl Choice {
         select::list(self.filter.as_ref(), &self.catalogue)
     }
 
-    /// Calls that are too short, over time.
+    /// The minimum durations of recorded calls, over time.
     pub(crate) fn minima(&self) -> Minima {
         self.minima.clone()
     }

@@ -1,4 +1,4 @@
-//! The filter of a process that cannot apply filters itself: the tracer alone was put into it from outside, without
+//! The filter of a process unable to apply filters itself: it has the tracer alone, put into it from outside, without
 //! this crate. Its recorder looks up the functions, makes the table (otherwise the work of
 //! [`control`](super::control)), and writes it into the process.
 
@@ -19,8 +19,8 @@ use crate::Error;
 use crate::clock;
 use crate::host;
 
-/// The filter of a process that contains only the tracer. The memory for its table is never freed; only the filled part
-/// of the table takes memory.
+/// The filter of a process with the tracer alone. The memory for its table is never freed; only the filled part of the
+/// table takes memory.
 #[derive(Debug)]
 pub struct OutsideChoice {
     filter: Filter,
@@ -28,15 +28,15 @@ pub struct OutsideChoice {
     hooks: Vec<(&'static str, u64)>,
     branched: Vec<Range<u64>>,
     table: SiteTable,
-    /// As in the process, but for addresses.
+    /// As in the process, except for addresses.
     control: FilterControl,
-    /// Values that debug information tells of, as far as it was asked for.
+    /// Values from debug information, as far as requested.
     known_values: KnownValues,
-    /// The values that are recorded, and what is done at calls, by address.
+    /// The recorded values, and the actions at calls, by address.
     values: Vec<SiteValues>,
-    /// How often these have changed.
+    /// The number of changes of these.
     n_changes: u64,
-    /// As of [`ValueTable::constant`].
+    /// The ranges of [`ValueTable::constant`].
     constant: Vec<[usize; 2]>,
     selected: Selected,
 }
@@ -45,12 +45,12 @@ impl OutsideChoice {
     /// The size in bytes of the table's address space in the process. It is all zero at first.
     pub const TABLE_BYTES: usize = host::MAX_SITES * size_of::<AtomicU64>();
 
-    /// Looks up the functions that a filter chooses in a process.
+    /// Looks up the functions chosen by a filter in a process.
     ///
     /// - `process`: the process's folder in `/proc`.
-    /// - `hooks`: the names of hook functions of the process, which other functions call at their beginning.
+    /// - `hooks`: the names of hook functions of the process, called by other functions at their beginning.
     /// - `branched`: the functions with entry branches.
-    /// - `slots`: the published slots of a table that another recorder has left in the process; empty without one.
+    /// - `slots`: the published slots of another recorder's table in the process; empty without one.
     /// - `ask`: the source of facts about values, see [`Filter::known_values`].
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl OutsideChoice {
         self.refresh(ask).inspect_err(|_| self.filter = before)
     }
 
-    /// Applies the filter to the modules that the process has loaded now.
+    /// Applies the filter to the modules of the process loaded now.
     ///
     /// # Errors
     ///
@@ -138,21 +138,21 @@ impl OutsideChoice {
         self.table.slots().iter().map(|slot| slot.load(Relaxed))
     }
 
-    /// Returns the bytes of the [`ValueTable`] and the data behind it, with pointers that hold if the bytes begin at
-    /// the address `at` of the process, a multiple of 8. `None` if the table is empty.
+    /// Returns the bytes of the [`ValueTable`] and the data behind it, with pointers for a beginning at the address
+    /// `at` of the process, a multiple of 8. `None` if the table is empty.
     #[must_use]
     pub fn values(&self, at: u64) -> Option<Vec<u8>> {
         (!self.values.is_empty()).then(|| lay(&self.values, &self.constant, at as usize))
     }
 
     /// Returns the number of changes of the table. Between two changes the bytes of [`values`](Self::values) may still
-    /// differ: durations in them are converted to ticks at a rate that becomes more exact.
+    /// differ: the conversion of durations to ticks becomes more exact.
     #[must_use]
     pub fn n_changes(&self) -> u64 {
         self.n_changes
     }
 
-    /// Returns true if a rule asks for values, maybe only of libraries that are loaded later.
+    /// Returns true if a rule asks for values, maybe only of libraries loaded later.
     #[must_use]
     pub fn wants_values(&self) -> bool {
         self.filter.has_values()
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    /// The hooks read what was laid as what it was.
+    /// Hooks read the same tables as written.
     #[test]
     fn tables_are_what_hooks_read() {
         let of = |child_ip, arguments: &[u16], result: &[u16], watches: &[&str], levels| SiteValues {

@@ -1,7 +1,7 @@
-//! The tracer's own functions, which a trace does not show.
+//! The tracer's own functions, hidden in traces.
 //!
-//! This crate is compiled with the program's flags, so its functions call `mcount` too. Code that a program calls while
-//! recording is on is inlined and switches recording off first; this is for the rest, such as a guard's drop glue.
+//! This crate is compiled with the program's flags, so its functions call `mcount` too. Code for calls during recording
+//! is inlined and switches recording off first; this is for the rest, such as a guard's drop glue.
 
 #[cfg(target_os = "linux")]
 use crate::elf::table::{Symbol, SymbolTable};
@@ -78,7 +78,7 @@ pub(crate) fn functions(_program: &Program) -> Vec<(u64, u64)> {
     Vec::new()
 }
 
-/// Returns true if `address` lies in one of the `ranges`, which are ascending.
+/// Returns true if `address` lies in one of the ascending `ranges`.
 pub(crate) fn contains(ranges: &[(u64, u64)], address: u64) -> bool {
     // Most addresses lie outside of all.
     let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else {

@@ -9,10 +9,10 @@ use super::select::nearest;
 use super::watches::WatchRule;
 use crate::Error;
 
-/// The keys that take no pattern, or more than one.
+/// The keys without a pattern, or with more than one.
 const LIMITS: [&str; 5] = ["depth", "min", "size", "values", "trigger"];
 
-/// That of what a recorder wants to be told of, and of a beginning without records; nobody writes them.
+/// The keys of a recorder's watches, and of a beginning without records; users do not write them.
 const WATCH: &str = "watch";
 const PAUSED: &str = "paused";
 
@@ -45,7 +45,7 @@ fn filter(text: &str) -> Result<Filter, Flaw> {
     Ok(filter)
 }
 
-/// The rules of a text, without `\` in front of `;`, and where they start, in characters.
+/// Returns the rules of a text, without `\` in front of `;`, and their places, in characters.
 fn split(text: &str) -> Vec<(usize, String)> {
     let mut rules: Vec<(usize, String)> = Vec::new();
     let mut rule = String::new();
@@ -75,7 +75,7 @@ fn split(text: &str) -> Vec<(usize, String)> {
     rules
 }
 
-/// Adds a rule to `filter`. The error says what is wrong with it.
+/// Adds a rule to `filter`. The error names the fault.
 fn add(mut filter: Filter, rule: &str) -> Result<Filter, String> {
     let Some((key, value)) = rule.split_once('=') else {
         return Err(format!("write it as key=value; keys are {}", keys().join(", ")));

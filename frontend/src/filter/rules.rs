@@ -40,8 +40,9 @@ use crate::Error;
 /// | [`entry_only`](Self::entry_only) | `entry` | records only entries, which costs less: returns are not hooked |
 ///
 /// A rule can be given several times, with several patterns. A function is recorded if no rule excludes it. The rules
-/// apply in this order: `not_below`, the excluding ones, `below`, `entry`. A function of `below` is recorded whether it
-/// is included or not. A filter without rules lets every call pass.
+/// apply in this order: `not_below`, the excluding ones, `below`, `entry`.
+///
+/// A function of `below` is recorded whether it is included or not. A filter without rules lets every call pass.
 ///
 /// # Patterns
 ///
@@ -54,9 +55,8 @@ use crate::Error;
 /// - A regex: `/…/`, in the syntax of the crate [`regex-lite`](https://docs.rs/regex-lite/#syntax). It may match any
 ///   part of the name.
 ///
-/// The name of a C++ function has no parameters. A pattern with a parenthesis also matches the name with parameters,
-/// which tells overloads apart: `draw(int)`, `draw(char\*)`, `draw(*`. `rftrace report --demangle full` shows such
-/// names.
+/// The name of a C++ function has no parameters. A pattern with a parenthesis also matches the name with parameters, to
+/// tell overloads apart: `draw(int)`, `draw(char\*)`, `draw(*`. `rftrace report --demangle full` shows such names.
 ///
 /// # Text form
 ///
@@ -73,7 +73,7 @@ pub struct Filter {
     pub(super) min_duration: Duration,
     pub(super) min_code_bytes: u64,
     pub(super) values: Vec<ValueRule>,
-    /// At which calls something is done.
+    /// The actions at calls.
     pub(super) watches: Vec<WatchRule>,
     /// Nothing is recorded before a trigger says so.
     pub(super) begins_paused: bool,
@@ -90,19 +90,19 @@ pub(crate) struct Rule {
     pub(crate) pattern: Pattern,
 }
 
-/// Which values are recorded of some functions.
+/// The recorded values of some functions.
 #[derive(Clone, Debug)]
 pub(crate) struct ValueRule {
     pub(crate) pattern: Pattern,
     pub(crate) specs: Vec<ValueSpec>,
-    /// True to record all arguments that debug information tells of, and to record the result.
+    /// True to record all arguments known from debug information, and to record the result.
     pub(crate) by_type: [bool; 2],
 }
 
 /// Names of [`ValueRule::by_type`] among the specs.
 const BY_TYPE: [&str; 2] = ["args", "result"];
 
-/// Effect of a rule on the functions, or modules, that its pattern matches.
+/// Effect of a rule on the functions, or modules, within its pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RuleKind {
     Include,
@@ -156,14 +156,14 @@ impl RuleKind {
 }
 
 impl Rule {
-    /// As it is written in text.
+    /// Returns the rule as text.
     pub(crate) fn text(&self) -> String {
         format!("{}={}", self.kind.key(), self.pattern.text().replace(';', "\\;"))
     }
 }
 
 impl ValueRule {
-    /// As [`Rule::text`].
+    /// Returns the rule as text, like [`Rule::text`].
     pub(crate) fn text(&self) -> String {
         let specs = self.specs.iter().map(ToString::to_string);
         let by_type = BY_TYPE.iter().zip(self.by_type).filter(|&(_, is_wanted)| is_wanted);
@@ -171,7 +171,7 @@ impl ValueRule {
         format!("values={}@{}", self.pattern.text().replace(';', "\\;"), all.join(","))
     }
 
-    /// Reads what stands behind the `@`.
+    /// Reads the text behind the `@`.
     fn parse(pattern: Pattern, specs: &str) -> Result<Self, String> {
         let is_type = |spec: &&str| BY_TYPE.contains(&spec.trim());
         let (types, others): (Vec<&str>, Vec<&str>) = specs.split(',').partition(is_type);
@@ -202,13 +202,13 @@ impl Filter {
         self.rule(RuleKind::Exclude, pattern)
     }
 
-    /// Records only functions of modules whose file name matches this or another such rule.
+    /// Records only functions of modules with a file name that matches this or another such rule.
     #[must_use]
     pub fn include_module(self, pattern: &str) -> Self {
         self.rule(RuleKind::IncludeModule, pattern)
     }
 
-    /// Excludes functions of modules whose file name matches.
+    /// Excludes functions of modules with a matching file name.
     #[must_use]
     pub fn exclude_module(self, pattern: &str) -> Self {
         self.rule(RuleKind::ExcludeModule, pattern)
@@ -227,8 +227,8 @@ impl Filter {
         self.rule(RuleKind::NotBelow, pattern)
     }
 
-    /// Records only the entries of functions that match. The trace shows them as calls without duration, beside the
-    /// calls that they make. `*` matches all functions.
+    /// Records only the entries of functions that match. The trace shows them as calls without duration, beside their
+    /// own calls. `*` matches all functions.
     #[must_use]
     pub fn entry_only(self, pattern: &str) -> Self {
         self.rule(RuleKind::EntryOnly, pattern)
@@ -245,7 +245,7 @@ impl Filter {
         self
     }
 
-    /// Removes calls that are shorter than `duration` and contain no recorded call, like uftrace's `-t`.
+    /// Removes calls shorter than `duration` without a recorded call in them, like uftrace's `-t`.
     #[must_use]
     pub fn min_duration(mut self, duration: Duration) -> Self {
         self.min_duration = duration;
@@ -262,8 +262,8 @@ impl Filter {
     /// Records arguments and results of functions that match, like uftrace's `-A` and `-R`. `specs` has uftrace's
     /// syntax: `arg1/i32,arg2/s,retval`.
     ///
-    /// The tracer reads values from the places that the C calling convention defines, on Linux on x86-64 and aarch64
-    /// only. On aarch64 it reads arguments only in functions with patched entries
+    /// The tracer reads values from the places of the C calling convention, on Linux on x86-64 and aarch64 only. On
+    /// aarch64 it reads arguments only in functions with patched entries
     /// ([`Config::patchable_entries`](crate::Config::patchable_entries)): other functions move them before they call
     /// the tracer.
     #[must_use]
@@ -301,9 +301,8 @@ impl Filter {
         self.watches.iter().any(WatchRule::is_switch)
     }
 
-    /// Sets the source of facts from debug information, which the specs `args` and `result` of [`values`](Self::values)
-    /// need. A second result beside `result` applies to modules without such facts. For the library that a recorder
-    /// preloads.
+    /// Sets the source of facts from debug information, for the specs `args` and `result` of [`values`](Self::values).
+    /// A second result beside `result` applies to modules without such facts. For the preloaded library of a recorder.
     #[doc(hidden)]
     #[must_use]
     pub fn known_values(mut self, ask: AskValues) -> Self {
@@ -311,7 +310,7 @@ impl Filter {
         self
     }
 
-    /// Returns true if any rule needs the source that [`known_values`](Self::known_values) sets.
+    /// Returns true if any rule needs the source from [`known_values`](Self::known_values).
     #[doc(hidden)]
     #[must_use]
     pub fn needs_types(&self) -> bool {
@@ -343,7 +342,7 @@ impl Filter {
         rules.chain(values).chain(self.watches.iter().map(WatchRule::text)).collect()
     }
 
-    /// All rules, in text: what [`parse`](Self::parse) reads as the same.
+    /// Returns all rules as text for [`parse`](Self::parse).
     #[cfg(any(test, all(feature = "control", target_os = "linux")))]
     pub(crate) fn text(&self) -> String {
         let mut rules: Vec<String> = self.rules.iter().map(Rule::text).collect();
@@ -372,7 +371,7 @@ impl Filter {
         self.flaw.get_or_insert(flaw);
     }
 
-    /// Checks that all rules can be read, and obeyed here.
+    /// Checks that all rules can be read, and applied here.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.flaw.clone().map_or(Ok(()), |flaw| Err(flaw.into_error()))
     }
@@ -428,7 +427,7 @@ impl Flaw {
 pub struct Function {
     /// The name as the trace shows it; empty if the file has no name for it.
     pub name: String,
-    /// The name with parameters for a C++ function, which tells overloads apart; otherwise the same as `name`.
+    /// The name with parameters for a C++ function, to tell overloads apart; otherwise the same as `name`.
     pub full_name: String,
     /// The file name of the program or library.
     pub module: String,
@@ -447,9 +446,9 @@ pub struct Function {
 pub struct Selected {
     /// The number of functions that can be recorded; 0 on systems that do not report them.
     pub n_functions: usize,
-    /// The number of those that the filter records; see [`Function::recorded`].
+    /// The number of recorded ones; see [`Function::recorded`].
     pub n_recorded: usize,
-    /// The text of each rule that matches no function and so has no effect.
+    /// The text of each rule without a matching function, and so without effect.
     pub without_effect: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! From a filter and the program's functions to what the hooks are told.
+//! From a filter and the program's functions to the table for the hooks.
 
 use std::cell::OnceCell;
 
@@ -13,7 +13,7 @@ use super::watches::AtSite;
 use crate::Error;
 use crate::host::{HAS_NAMES, HAS_VALUES};
 
-/// Arguments that are recorded of a call at the most, by all rules together.
+/// The maximum number of recorded arguments of a call, by all rules together.
 const MAX_ARGUMENTS: usize = 64;
 
 /// Instructions for the hooks, but for the minimum duration.
@@ -21,18 +21,18 @@ const MAX_ARGUMENTS: usize = 64;
 pub(crate) struct Selection {
     /// The [`action`] of each call site, by the address behind the call.
     pub(crate) actions: Vec<(u64, u8)>,
-    /// Values of the sites whose action says that they have some.
+    /// Values of the sites with values by their action.
     pub(crate) values: Vec<SiteValues>,
-    /// That of sites which are not known, such as those of libraries that are loaded later.
+    /// The action of unknown sites, such as those of libraries loaded later.
     pub(crate) default_action: u8,
-    /// As in [`FilterControl`](rftrace::abi::FilterControl).
+    /// The bits of [`FilterControl::decisive`](rftrace::abi::FilterControl::decisive).
     pub(crate) decisive: u32,
     pub(crate) wanted: u32,
     pub(crate) depth_limit: u32,
     pub(crate) selected: Selected,
 }
 
-/// Obeys `filter` with the functions of `catalogue`, of whose values something is known.
+/// Applies `filter` to the functions of `catalogue`, with the known facts about their values.
 pub(crate) fn select(filter: &Filter, catalogue: &Catalogue, known: &KnownValues) -> Result<Selection, Error> {
     filter.check()?;
     if !HAS_NAMES {
@@ -82,12 +82,12 @@ pub(crate) fn select(filter: &Filter, catalogue: &Catalogue, known: &KnownValues
     })
 }
 
-/// Returns true for each of a filter's [optional rules](Filter::optional_rules) that has an effect.
+/// Returns true for each of a filter's [optional rules](Filter::optional_rules) with an effect.
 pub(crate) fn in_effect(filter: &Filter, selected: &Selected) -> Vec<bool> {
     filter.optional_rules().iter().map(|rule| !selected.without_effect.contains(rule)).collect()
 }
 
-/// All functions, and what the filter does with them.
+/// Returns all functions, with the filter's choice for each.
 pub(crate) fn list(filter: Option<&Filter>, catalogue: &Catalogue) -> Vec<Function> {
     let everything = Filter::new();
     let mut chooser = Chooser::new(filter.unwrap_or(&everything));
@@ -122,7 +122,7 @@ fn is_recorded(action: u8) -> bool {
     matches!(action, action::RECORD | action::POINT | action::INTO | action::RECORD_VALUES | action::INTO_VALUES)
 }
 
-/// The action that does the same, with values; `None` if the function's calls are not recorded.
+/// Returns the same action with values; `None` if the function's calls are not recorded.
 fn with_values(action: u8) -> Option<u8> {
     match action {
         action::RECORD => Some(action::RECORD_VALUES),
@@ -139,7 +139,7 @@ fn depth_limit(max_depth: Option<u32>) -> u32 {
 /// Compares functions with rules.
 struct Chooser<'f> {
     filter: &'f Filter,
-    /// How many functions, or modules, each rule matched.
+    /// The number of functions, or modules, matched by each rule.
     n_matches: Vec<usize>,
     /// The same for rules about values.
     n_with_values: Vec<usize>,
@@ -205,7 +205,7 @@ impl<'f> Chooser<'f> {
         }
     }
 
-    /// Which values are recorded of a function, and what is looked for in its calls, if anything is.
+    /// Returns the recorded values of a function, and the watches on its calls, if there are any.
     fn values(&mut self, function: &TracedFunction<'_>, known: &KnownValues) -> Option<SiteValues> {
         let mut site =
             SiteValues { child_ip: 0, arguments: Vec::new(), result: Vec::new(), watches: Vec::new(), levels: 0 };
@@ -267,7 +267,7 @@ impl<'f> Chooser<'f> {
         }
     }
 
-    /// Complains about rules that matched nothing, if nothing would be recorded because of them; returns the others.
+    /// Refuses rules without a match that would leave nothing to record; returns the others.
     fn check_matches(&self, catalogue: &Catalogue) -> Result<Vec<String>, Error> {
         let mut without_effect = Vec::new();
         for (rule, _) in self.filter.rules.iter().zip(&self.n_matches).filter(|&(_, &n_matches)| n_matches == 0) {
@@ -294,7 +294,7 @@ impl<'f> Chooser<'f> {
     }
 }
 
-/// Returns true if a pattern matches a function's name, or that with parameters, which is made when it is needed.
+/// Returns true if a pattern matches a function's name, or that with parameters, made on demand.
 fn matches(pattern: &Pattern, function: &TracedFunction<'_>, with_parameters: &OnceCell<Option<String>>) -> bool {
     let matches_parameters = || {
         let name = with_parameters.get_or_init(|| function.name_with_parameters());
@@ -303,7 +303,7 @@ fn matches(pattern: &Pattern, function: &TracedFunction<'_>, with_parameters: &O
     pattern.matches(function.name()) || pattern.has_parameters() && matches_parameters()
 }
 
-/// The name that is most like `wanted`, if any is: its last part may be enough.
+/// Returns the name most like `wanted`, if any is: its last part may be enough.
 pub(crate) fn nearest(wanted: &str, names: impl Iterator<Item = String>) -> Option<String> {
     let wanted: Vec<char> = wanted.chars().collect();
     let tolerated = wanted.len() / 3 + 1;
@@ -317,7 +317,7 @@ pub(crate) fn nearest(wanted: &str, names: impl Iterator<Item = String>) -> Opti
     near.min_by_key(|&(distance, _)| distance).map(|(_, name)| name)
 }
 
-/// How many characters to insert, remove or replace make one of the other, unless they are more than `limit`.
+/// Returns the number of inserted, removed or replaced characters between the two, up to `limit`.
 fn edits(a: &[char], b: &str, limit: usize) -> Option<usize> {
     let n_b = b.chars().count();
     if a.len().abs_diff(n_b) > limit {

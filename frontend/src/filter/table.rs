@@ -1,13 +1,13 @@
-//! The table of call sites that the hooks look into, which changes while they do.
+//! The hooks' table of call sites. It changes while they read it.
 //!
-//! A reader loads the table's address and its mask one after the other and goes from [`site_slot`] on until it finds its
-//! site or a free slot. So that any mix of old and new is safe:
+//! A reader loads the table's address and its mask one after the other and goes from [`site_slot`] on until it finds
+//! its site or a free slot. For any mix of old and new to be safe:
 //!
 //! - The table never moves: memory for the largest one is reserved at once, and its address is published before recording
 //!   is filtered for the first time. Only the mask grows.
-//! - A slot in use keeps its site for ever; only its action changes. When the mask grows, sites whose place is another one
-//!   now are written there too, before the new mask is published. A reader with the old mask finds the old copy.
-//! - With every mask that was ever published, there is a free slot.
+//! - A slot in use keeps its site for ever; only its action changes. When the mask grows, sites with another place now
+//!   are written there too, before the new mask is published. A reader with the old mask finds the old copy.
+//! - With every published mask, there is a free slot.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -15,19 +15,19 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use rftrace::abi::{ADDRESS_SHIFT, FilterControl, site_slot};
 
-/// Slots of the first table that is published.
+/// The number of slots of the first published table.
 const MIN_SLOTS: usize = 1024;
 
 /// The writer's side of the table; there is only one.
 #[derive(Debug)]
 pub(crate) struct SiteTable {
     slots: &'static [AtomicU64],
-    /// The number of slots for each mask that was published, ascending, and how many of them are free.
+    /// The number of slots for each published mask, ascending, and the number of free ones.
     published: Vec<(usize, usize)>,
 }
 
 impl SiteTable {
-    /// A table in these slots, which are all free; their number is a power of two. Publishes it.
+    /// A table in these slots, all free; their number is a power of two. Publishes it.
     ///
     /// Recording must not have been filtered before.
     pub(crate) fn publish(slots: &'static [AtomicU64], control: &FilterControl) -> Self {
@@ -37,7 +37,7 @@ impl SiteTable {
         Self { slots, published: vec![(n_slots, n_slots)] }
     }
 
-    /// The table of another writer, who is gone: these slots, of which so many were published last.
+    /// The table of an earlier writer: these slots, with `n_slots` published last.
     #[cfg(target_os = "linux")]
     pub(crate) fn adopt(slots: &'static [AtomicU64], n_slots: usize, control: &FilterControl) -> Self {
         let sizes = std::iter::successors(Some(MIN_SLOTS.min(n_slots)), |&size| Some(2 * size));
@@ -50,12 +50,12 @@ impl SiteTable {
         Self { slots, published: published.collect() }
     }
 
-    /// The slots that are published.
+    /// The published slots.
     pub(crate) fn slots(&self) -> &[AtomicU64] {
         &self.slots[..self.n_slots()]
     }
 
-    /// Gives each site of `actions` its action. Those that are not among them get `default`, as if they were not there.
+    /// Gives each site of `actions` its action. Other sites get `default`, as if they were absent.
     ///
     /// If the table is full, sites are left out.
     pub(crate) fn update(&mut self, actions: &[(u64, u8)], default: u8, control: &FilterControl) {
@@ -114,7 +114,7 @@ impl SiteTable {
         control.sites_mask.store(after - 1, Release);
     }
 
-    /// Writes a site to where it is looked for first, unless it is found already.
+    /// Writes a site to its first free place in the search order, unless it is found already.
     fn insert(&mut self, child_ip: u64, action: u8) {
         let mask = self.n_slots() - 1;
         let mut place = site_slot(child_ip as usize, mask);
@@ -153,7 +153,7 @@ mod tests {
         (0..n_slots).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak()
     }
 
-    /// Looks up a site as a hook does, with any mask that was published.
+    /// Looks up a site like a hook, with any published mask.
     fn look_up(slots: &[AtomicU64], mask: usize, child_ip: u64, default: u8) -> u8 {
         let mut place = site_slot(child_ip as usize, mask);
         for _ in 0..=mask {

@@ -1,5 +1,5 @@
-//! The table of values that the hooks look into: it is made anew for each filter, and what hooks may still read stays. And what a recorder
-//! tells of functions' values, who has read their debug information.
+//! The hooks' table of values: each filter gets a new one, and tables in use stay. Also a recorder's facts about
+//! functions' values, from debug information.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Release;
@@ -10,32 +10,32 @@ use rftrace_format::recording::TypesLine;
 use super::watches::SiteWatch;
 use crate::host;
 
-/// The values that are recorded of a function, as codes of [`value`](rftrace::abi::value).
+/// The recorded values of a function, as codes of [`value`](rftrace::abi::value).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SiteValues {
     pub(crate) child_ip: u64,
     pub(crate) arguments: Vec<u16>,
-    /// Those of one value.
+    /// The codes of one value.
     pub(crate) result: Vec<u16>,
     /// Watches of its calls.
     pub(crate) watches: Vec<SiteWatch>,
-    /// So many levels are recorded from it on; 0: as many as elsewhere.
+    /// The number of recorded levels from it on; 0 without a limit of its own.
     pub(crate) levels: u32,
 }
 
-/// The values that were published last.
+/// The values published last.
 #[derive(Debug, Default)]
 pub(crate) struct PublishedValues(Vec<SiteValues>);
 
 impl PublishedValues {
-    /// A recording begins: its calls are counted from the first one, so a table with what is counted is made anew.
+    /// Begins a recording: calls count from the first one, so a table with counts is made anew.
     pub(crate) fn begin(&mut self) {
         if self.0.iter().any(|site| !site.watches.is_empty()) {
             self.0.clear();
         }
     }
 
-    /// Tells the hooks what to record of these sites, which are by address. Only what is another than before takes memory, for ever.
+    /// Publishes the values and watches of these sites, sorted by address. Only changes take memory, for ever.
     pub(crate) fn publish(&mut self, sites: &[SiteValues], control: &FilterControl) {
         if self.0 == sites {
             return;
@@ -74,15 +74,15 @@ impl PublishedValues {
 /// returns [lines](TypesLine).
 pub type AskValues = fn(&[(String, Option<String>)]) -> String;
 
-/// The values of functions as their debug information tells them.
+/// The values of functions from their debug information.
 #[derive(Debug, Default)]
 pub(crate) struct KnownValues {
     modules: Vec<KnownModule>,
-    /// Those that were asked for.
+    /// The requested modules.
     asked: Vec<(String, Option<String>)>,
 }
 
-/// Those of a module.
+/// The values of a module.
 #[derive(Debug)]
 struct KnownModule {
     build_id: Option<String>,
@@ -92,7 +92,7 @@ struct KnownModule {
 }
 
 impl KnownValues {
-    /// Asks for those of modules, each once.
+    /// Asks for the values of modules, each once.
     pub(crate) fn ask(
         &mut self,
         ask: impl FnOnce(&[(String, Option<String>)]) -> String,
@@ -130,7 +130,8 @@ impl KnownValues {
         self.module(module).is_some()
     }
 
-    /// The codes of the arguments and of the result of the function at an address of a module, from that's beginning.
+    /// Returns the codes of the arguments and of the result of the function at an address, relative to the module's
+    /// beginning.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "no module has values"))]
     pub(crate) fn of(&self, module: (&str, Option<&str>), address: u64) -> Option<(&[u16], &[u16])> {
         let (arguments, result) = self.module(module)?.functions.get(&address)?;

@@ -10,9 +10,9 @@ use rftrace_pattern::Pattern;
 
 use crate::clock::ticks_in;
 
-/// The triggers that there are.
+/// The names of triggers.
 const TRIGGERS: &str = "trace_on, trace_off, finish and depth=LEVELS";
-/// Levels that are ever recorded.
+/// The maximum number of recorded levels.
 const MAX_LEVELS: u32 = 1023;
 
 /// A rule about calls.
@@ -20,7 +20,7 @@ const MAX_LEVELS: u32 = 1023;
 pub(crate) struct WatchRule {
     pub(crate) pattern: Pattern,
     pub(crate) wanted: AtSite,
-    /// As it was written.
+    /// The user's text.
     text: String,
 }
 
@@ -28,11 +28,11 @@ pub(crate) struct WatchRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtSite {
     Watch(SiteWatch),
-    /// So many levels of calls from it on.
+    /// The number of levels of calls from it on.
     Levels(u32),
 }
 
-/// Calls of a function at which something is done.
+/// Calls of a function with an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SiteWatch {
     /// Its number in reports.
@@ -40,18 +40,18 @@ pub(crate) struct SiteWatch {
     calls: Calls,
 }
 
-/// The calls that are told of.
+/// The calls with a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Calls {
     /// Each.
     All,
     /// The one with this number, from 1.
     Nth(u64),
-    /// Those that last as long.
+    /// Calls of at least this duration.
     Slow(Duration),
-    /// Those that last longer than all before.
+    /// Calls longer than all before.
     Slowest,
-    /// Each: nobody is told, but something of [`watch`] is done.
+    /// Each call: an action of [`watch`] in place of a notice.
     Trigger(u8),
 }
 
@@ -82,7 +82,7 @@ impl WatchRule {
         Ok(Self { pattern, wanted: AtSite::Watch(SiteWatch { number, calls }), text: spec.to_owned() })
     }
 
-    /// A trigger for functions of a pattern, by uftrace's word for what is done.
+    /// A trigger for functions of a pattern, by uftrace's word for the action.
     pub(super) fn trigger(pattern: &str, action: &str) -> Result<Self, String> {
         let trigger = |action| AtSite::Watch(SiteWatch { number: 0, calls: Calls::Trigger(action) });
         let wanted = match action.split_once('=') {
@@ -112,12 +112,12 @@ impl WatchRule {
         matches!(calls, Calls::Trigger(watch::ON | watch::OFF))
     }
 
-    /// As it is written where it is asked for, without its number.
+    /// Returns the user's text, without its number.
     pub(crate) fn text(&self) -> String {
         self.text.clone()
     }
 
-    /// As it is written among other rules.
+    /// Returns its text among other rules.
     #[cfg(any(test, all(feature = "control", target_os = "linux")))]
     pub(super) fn rule(&self) -> String {
         let text = self.text.replace(';', "\\;");

@@ -1,4 +1,4 @@
-//! The services that this crate needs, without Linux (on Hermit): memory from the allocator, one module.
+//! The system's services for this crate, without Linux (on Hermit): memory from the allocator, one module.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::env::{self, consts::OS};
@@ -15,14 +15,14 @@ use crate::clock::{self, calendar, tsc};
 use crate::host::machine::SystemInfo;
 use crate::host::program::{Identify, Identity, LoadedModule, Memory, Program};
 
-/// Zeroed memory for records that is never given back. Per-thread blocks lie in thread-local storage.
+/// Zeroed memory for records, never given back. Per-thread blocks lie in thread-local storage.
 pub(crate) fn reserve(
     buffer_bytes: usize,
     _given: Option<*mut u8>,
     _prefault: bool,
     is_first: bool,
 ) -> Result<Memory, Error> {
-    /// Frames that threads leave without returning are few: 1,024 of them.
+    /// The memory for frames left without a return: 1,024, as they are few.
     const LEFT_BYTES: usize = 16 * LEFT_BUCKET_BYTES;
 
     if !is_first {
@@ -53,7 +53,7 @@ pub(crate) fn reserve(
 /// Does nothing: the memory stays allocated, as a thread may be in a hook, and write into it.
 pub(crate) fn discard(_buffer: *mut u8, _bytes: usize) {}
 
-/// As long as this lives the thread is at work.
+/// The mark of a thread at work, while it lives.
 #[derive(Debug)]
 pub(crate) struct AtWork;
 
@@ -67,7 +67,7 @@ pub(crate) fn constant_memory() -> Vec<[usize; 2]> {
     Vec::new()
 }
 
-/// No functions are known whose call sites a table could have.
+/// Without known functions, a table has no call sites.
 pub(crate) fn reserve_sites() -> Result<Option<&'static [AtomicU64]>, Error> {
     Ok(None)
 }
@@ -78,7 +78,7 @@ pub(crate) const HAS_NAMES: bool = false;
 /// The tracer records no values here.
 pub(crate) const HAS_VALUES: bool = false;
 
-/// Facts from the time when the tracer is installed: none, as nothing is out of reach later.
+/// Facts from the tracer's install: none, as nothing is out of reach later.
 #[derive(Debug)]
 pub(crate) struct Known;
 
@@ -138,7 +138,7 @@ unsafe extern "C" {
     safe fn sys_image_start_addr() -> usize;
 }
 
-/// The address that the image was loaded at.
+/// The load address of the image.
 #[cfg(target_os = "hermit")]
 fn image_start() -> u64 {
     sys_image_start_addr() as u64

@@ -16,9 +16,10 @@ pub(crate) struct SystemInfo {
     pub(crate) command_line: String,
     /// Number of CPUs in use.
     pub(crate) cpus_online: u64,
-    /// Number of CPUs that there could be.
+    /// The maximum number of CPUs.
     pub(crate) cpus_possible: u64,
-    /// Model of the CPU. uftrace takes the architecture from how it starts: `ARM64`, `RISCV64`, or anything else for x86.
+    /// Model of the CPU. uftrace derives the architecture from its beginning: `ARM64`, `RISCV64`, or anything else for
+    /// x86.
     pub(crate) cpu_description: String,
     /// Free and total memory, such as `22.9 / 23.5 GB`.
     pub(crate) memory: String,
@@ -28,7 +29,7 @@ pub(crate) struct SystemInfo {
     pub(crate) hostname: String,
     /// Name of the distribution in double quotes.
     pub(crate) distribution: String,
-    /// Resources that this process has used.
+    /// Resources used by this process.
     #[cfg_attr(all(feature = "std", target_os = "linux"), serde(skip))]
     pub(crate) usage: Usage,
     /// Load of the machine over 1, 5 and 15 minutes.
@@ -40,7 +41,7 @@ pub(crate) struct SystemInfo {
 }
 
 impl SystemInfo {
-    /// The file `info`, for these tasks and features, of a trace that took `elapsed`.
+    /// Returns the file `info`, for these tasks and features, of a trace of the duration `elapsed`.
     pub(crate) fn to_info(&self, features: u64, tids: &[u32], elapsed: Duration) -> Vec<u8> {
         let has_values = features & feature::ARGUMENT != 0;
         let info = InfoWriter::new()

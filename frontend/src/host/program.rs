@@ -18,13 +18,13 @@ use crate::elf::table::SymbolTable;
 #[cfg(target_os = "linux")]
 pub(crate) type LoadedModule = (Module, Option<Arc<SymbolTable>>);
 
-/// The image, which is one module; its functions are added on the host.
+/// The image, one module; its functions are added on the host.
 #[cfg(not(target_os = "linux"))]
 #[derive(Debug)]
 pub(crate) struct LoadedModule {
     /// Its name in the trace.
     pub(crate) name: String,
-    /// Where it was loaded.
+    /// Its load address.
     pub(crate) start: u64,
 }
 
@@ -52,18 +52,18 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Of a thread of which only the tracer's number is known.
+    /// A thread known by the tracer's number only.
     pub(crate) fn of_number(number: u32) -> Self {
         Self { tid: number, name: String::new() }
     }
 }
 
-/// How a thread is found by its number of the tracer.
+/// The way to find a thread by the tracer's number.
 #[derive(Debug)]
 pub(crate) enum Identify {
-    /// By asking.
+    /// By a query.
     Function(fn(u32) -> Identity),
-    /// Of a program that is not there any more.
+    /// For an ended program.
     #[cfg(all(feature = "std", target_os = "linux"))]
     Table(HashMap<u32, Identity>),
 }
@@ -89,16 +89,16 @@ pub(crate) struct Program {
     pub(crate) exe_name: String,
     /// The program first, then its libraries.
     pub(crate) modules: Vec<LoadedModule>,
-    /// Libraries that were not there all the time, or not all at the same, and since when each is meant, in ticks.
+    /// Temporary or replaced libraries, each with the beginning of its time, in ticks.
     #[cfg(target_os = "linux")]
     pub(crate) opened: Vec<(LoadedModule, u64)>,
-    /// A module whose functions there was no memory for.
+    /// A module without names, for lack of memory.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "no function has a name"))]
     pub(crate) without_names: Option<PathBuf>,
     /// Address range of the main stack.
     pub(crate) stack: Option<(u64, u64)>,
     pub(crate) system: SystemInfo,
-    /// Frequency of the time stamp counter, as the hardware or the hypervisor tells it, and the source.
+    /// Frequency of the time stamp counter, as the hardware or the hypervisor reports it, and the source.
     pub(crate) tsc_hz: Option<(u64, &'static str)>,
     /// True if the counter runs at one rate in all states of the processor.
     pub(crate) invariant_tsc: Option<bool>,
@@ -106,7 +106,7 @@ pub(crate) struct Program {
 
 #[cfg(all(feature = "std", target_os = "linux"))]
 impl Program {
-    /// The same with functions that got hooks while it ran, of each module by its beginning: addresses from there, and sizes.
+    /// The same with functions hooked at run time, of each module by its beginning: addresses from there, and sizes.
     pub(crate) fn with_hooked<F: Iterator<Item = (u64, u64)>>(mut self, hooked: impl Fn(u64) -> F) -> Self {
         for (module, table) in &mut self.modules {
             if let Some(table) = table {

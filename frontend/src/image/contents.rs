@@ -1,4 +1,4 @@
-//! Contents of an image that was read: from a kernel, or from a file of raw records.
+//! Contents of an image: from a kernel, or from a file of raw records.
 
 use std::collections::HashMap;
 
@@ -8,9 +8,9 @@ use super::head;
 use crate::backend::Chunk;
 use crate::clock::tsc::TscSource;
 
-/// A recording from another machine or an older version: an image that
-/// [`kernel::write_image`](crate::kernel::write_image) has sent, or records that `dump_trace` of this version or of
-/// rftrace-frontend 0.3 has written.
+/// A recording from another machine or an older version: an image from
+/// [`kernel::write_image`](crate::kernel::write_image), or records from `dump_trace` of this version or of
+/// rftrace-frontend 0.3.
 #[derive(Debug)]
 pub struct Image {
     pub(super) source: Source,
@@ -21,7 +21,7 @@ pub struct Image {
     pub(super) warnings: Vec<String>,
 }
 
-/// Where the records are from, which says what their times are.
+/// The source of the records, and so the meaning of their times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// An image: ticks.
@@ -35,13 +35,13 @@ pub(crate) enum Source {
 }
 
 impl Image {
-    /// Returns a line for each part that is missing in the image or was not recorded.
+    /// Returns a line for each missing or unrecorded part of the image.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// One that is complete.
+    /// A complete image.
     pub(super) fn new(
         source: Source,
         words: [u64; head::N_WORDS],
@@ -51,7 +51,7 @@ impl Image {
         Self { source, words, name: String::new(), open: HashMap::new(), chunks, warnings }
     }
 
-    /// Where the records are from.
+    /// Returns the source of the records.
     pub(crate) fn source(&self) -> Source {
         self.source
     }
@@ -84,12 +84,12 @@ impl Image {
         self.words[place]
     }
 
-    /// All chunks, in the order in which they came.
+    /// All chunks, in the order of arrival.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = Chunk<'_>> {
         self.chunks.iter().map(|(header, records)| Chunk { header, records })
     }
 
-    /// The words of the exit records of the functions that were open in each thread, outermost first, as far as known.
+    /// The words of the exit records of the functions open in each thread, outermost first, as far as known.
     pub(crate) fn open_functions(&self) -> &HashMap<u32, Vec<u64>> {
         &self.open
     }

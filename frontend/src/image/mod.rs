@@ -1,9 +1,9 @@
-//! The format in which a kernel sends what it recorded: `docs/image-format.md`.
+//! The format of a kernel's recording: `docs/image-format.md`.
 //!
-//! An image is [`MAGIC`], the versions, and sections: one HEAD, an OPEN for each thread whose open functions are known, a
-//! PACKED or CHUNK for each chunk in use, one END. All is made of little-endian words of 8 bytes.
+//! An image is [`MAGIC`], the versions, and sections: one HEAD, an OPEN for each thread with known open functions, a
+//! PACKED or CHUNK for each chunk in use, one END. All parts are little-endian words of 8 bytes.
 //!
-//! Not here: what the records in a chunk mean (`decode`), and an image as a directory (`import`).
+//! Not here: the meaning of the records in a chunk (`decode`), and an image as a directory (`import`).
 
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub(crate) mod contents;
@@ -17,28 +17,28 @@ pub(crate) mod read;
 pub(crate) mod stored;
 pub(crate) mod write;
 
-/// The first bytes of an image. Like PNG's they tell of a line that changes ends of lines or drops the eighth bit.
+/// The first bytes of an image. Like PNG's, they detect a line with changes of line ends or without the eighth bit.
 pub(crate) const MAGIC: [u8; 8] = *b"\x93RFT\r\n\x1a\n";
 /// Version of the format.
 pub(crate) const VERSION: u32 = 2;
-/// The oldest version that is read. It has no PACKED.
+/// The oldest readable version. It has no PACKED.
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub(crate) const OLDEST_VERSION: u32 = 1;
-/// A word that shows its byte order.
+/// A word with a visible byte order.
 pub(crate) const BYTE_ORDER: u64 = 0x0807_0605_0403_0201;
 
-/// Contents of a section: the low half of its first word. The high half is the number of bytes that follow, without the
+/// Contents of a section: the low half of its first word. The high half is the number of further bytes, without the
 /// checksum.
 pub(crate) mod tag {
     /// [`head`](super::head), then the kernel's name.
     pub(crate) const HEAD: u32 = u32::from_le_bytes(*b"HEAD");
-    /// A thread's id, then the words of the exit records of the functions that are open in it, outermost first.
+    /// A thread's id, then the words of the exit records of the functions open in it, outermost first.
     pub(crate) const OPEN: u32 = u32::from_le_bytes(*b"OPEN");
-    /// A chunk's header and records as in memory, up to the last record that was written.
+    /// A chunk's header and records as in memory, up to the last written record.
     pub(crate) const CHUNK: u32 = u32::from_le_bytes(*b"CHNK");
     /// The same for less: the header, and the records as [`packed`](super::packed) has them.
     pub(crate) const PACKED: u32 = u32::from_le_bytes(*b"CHNZ");
-    /// How many OPEN sections there were, and how many CHUNK and PACKED together.
+    /// The number of OPEN sections, and of CHUNK and PACKED sections together.
     pub(crate) const END: u32 = u32::from_le_bytes(*b"END\n");
 }
 
@@ -52,29 +52,29 @@ pub(crate) mod head {
     pub(crate) const N_CHUNKS: usize = 2;
     /// Chunks in use: CHUNK and PACKED sections to come.
     pub(crate) const N_CHUNKS_USED: usize = 3;
-    /// Where the kernel runs, 0: where it was linked.
+    /// The kernel's run-time address; 0 for its link address.
     pub(crate) const LOAD_ADDRESS: usize = 4;
-    /// When recording was first switched on, in ticks.
+    /// The time of the first start of recording, in ticks.
     pub(crate) const FIRST_TSC: usize = 5;
-    /// When recording was last switched off, in ticks.
+    /// The time of the last stop, in ticks.
     pub(crate) const STOP_TSC: usize = 6;
     /// Nanoseconds of Unix time at `FIRST_TSC`; 0: unknown.
     pub(crate) const WALL_NANOS: usize = 7;
     /// Ticks per second; 0: unknown.
     pub(crate) const TSC_HZ: usize = 8;
-    /// Source of that: a number of [`TscSource`](crate::clock::tsc::TscSource).
+    /// Its source: a number of [`TscSource`](crate::clock::tsc::TscSource).
     pub(crate) const TSC_HZ_SOURCE: usize = 9;
     /// Bits of [`flag`](super::flag).
     pub(crate) const FLAGS: usize = 10;
-    /// Full chunks that were used again.
+    /// The number of reused full chunks.
     pub(crate) const N_OVERWRITTEN: usize = 11;
-    /// Calls for which a ring had no chunk.
+    /// The number of calls without a chunk in a ring.
     pub(crate) const N_LOST_NO_CHUNK: usize = 12;
-    /// Threads that had no block.
+    /// The number of threads without a block.
     pub(crate) const N_UNTRACED_THREADS: usize = 13;
-    /// When the image was sent, in ticks.
+    /// The time of sending, in ticks.
     pub(crate) const SENT_TSC: usize = 14;
-    /// Bytes of the name, which follows, filled up with zeros to whole words.
+    /// The number of bytes of the name behind the words, without the zeros up to a whole word.
     pub(crate) const NAME_BYTES: usize = 15;
     /// Number of words before the name.
     pub(crate) const N_WORDS: usize = 16;
@@ -86,20 +86,20 @@ pub(crate) mod flag {
     pub(crate) const RING: u64 = 1 << 0;
     /// The buffer was used up, and recording stopped.
     pub(crate) const FULL: u64 = 1 << 1;
-    /// A thread was taking a chunk when the image was sent: one chunk may be half prepared.
+    /// A thread was taking a chunk at the time of sending: one chunk may be half prepared.
     pub(crate) const UNQUIET: u64 = 1 << 2;
     /// The time stamp counter runs at one rate.
     pub(crate) const INVARIANT_TSC: u64 = 1 << 3;
-    /// The image is one of several, which tell of one recording together. All but the last one have no END, and none knows how many chunks
-    /// come.
+    /// The image is one of several for one recording. All but the last one have no END, and none knows the number of
+    /// coming chunks.
     pub(crate) const STREAMED: u64 = 1 << 4;
 }
 
-/// Longest name in bytes; longer ones are cut.
+/// The maximum length of the name in bytes; longer ones are cut.
 pub(crate) const MAX_NAME_BYTES: usize = 1024;
 
-/// The checksum of a section's words. Each step is a bijection of the word and of the sum before, so whichever single word
-/// is changed, the sum is another one.
+/// The checksum of a section's words. Each step is a bijection of the word and of the sum before, so a change of any
+/// single word changes the sum.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Checksum(pub(crate) u64);
 

@@ -1,7 +1,7 @@
-//! Reads what [`dump_trace`](crate::dump_trace) has written: records of uftrace's format and nothing else.
+//! Reads the output of [`dump_trace`](crate::dump_trace): records of uftrace's format and nothing else.
 //!
-//! There are two kinds. Since this version a record has its time in nanoseconds and its depth, and where there are several
-//! threads each one's records follow an EVENT record with its id. Up to rftrace-frontend 0.3.2 times are ticks, depths are 0,
+//! There are two kinds. Since this version a record has its time in nanoseconds and its depth; with several threads,
+//! each one's records follow an EVENT record with its id. Up to rftrace-frontend 0.3.2 times are ticks, depths are 0,
 //! and the records of all threads are mixed.
 
 use std::collections::BTreeMap;
@@ -13,10 +13,11 @@ use super::head;
 use rftrace_format::events::USER_EVENTS;
 use rftrace_format::record::{self, Kind, RECORD_BYTES};
 
-/// The thread of a file that names none.
+/// The thread of a file without thread ids.
 const ONLY_THREAD: u32 = 1;
 
-/// Open functions among which that of an exit is looked for; a file may have any records and must not take for ever.
+/// The number of open functions in the search for that of an exit; a file may have any records, and the search must
+/// end.
 const SEARCHED: usize = 4 * RETURN_STACK_ENTRIES;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -31,7 +32,7 @@ pub(super) fn is_raw(bytes: &[u8]) -> bool {
 struct Entry(record::Record);
 
 impl Entry {
-    /// `None` if the bytes are no record that `dump_trace` writes.
+    /// `None` for bytes that are no record of `dump_trace`.
     fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
         let entry = Self(record::Record::decode(bytes)?);
         let is_known = match entry.0.kind {
@@ -42,22 +43,22 @@ impl Entry {
         (is_known && !entry.0.has_payload).then_some(entry)
     }
 
-    /// The thread whose records follow, if this says so.
+    /// Returns the thread of the following records, if this record names it.
     fn thread(&self) -> Option<u32> {
         let tid = self.0.addr.checked_sub(USER_EVENTS.start).filter(|&tid| is_tid(tid))?;
         (self.0.kind == Kind::Event).then_some(tid as u32)
     }
 }
 
-/// A thread's records, and what matching its exits with its entries has shown.
+/// A thread's records, and the results of matching its exits with its entries.
 #[derive(Default)]
 struct Thread {
     records: Vec<Record>,
     open: Vec<u64>,
     deepest: usize,
-    /// Exits of functions that were entered before the first record.
+    /// Exits of functions entered before the first record.
     n_open_at_start: usize,
-    /// Further exits that fit no open function, and functions whose exits are missing.
+    /// Further exits without an open function, and functions without exits.
     n_misfits: u64,
 }
 
@@ -85,7 +86,7 @@ impl Thread {
     }
 }
 
-/// Makes of the records what an image has.
+/// Turns the records into the contents of an image.
 pub(super) fn parse(bytes: &[u8]) -> Result<Image, Bad> {
     let (records, rest) = bytes.as_chunks::<RECORD_BYTES>();
     let mut threads: BTreeMap<u32, Thread> = BTreeMap::new();

@@ -21,10 +21,10 @@ use crate::Error;
 use crate::elf::file::map_file;
 
 impl Image {
-    /// Reads the file at `path`. An image may be surrounded by other data, such as a log from the same line. A file of
-    /// raw records begins with the first record.
+    /// Reads the file at `path`. Other data may surround an image, such as a log from the same line. A file of raw
+    /// records begins with the first record.
     ///
-    /// The readable part of an image that ends early is read; [`warnings`](Self::warnings) describes the rest.
+    /// Of an image with an early end, the readable part is read; [`warnings`](Self::warnings) describes the rest.
     ///
     /// # Errors
     ///
@@ -50,9 +50,9 @@ impl Image {
     }
 }
 
-/// A section that was read.
+/// A section of an image.
 pub(super) struct Section<'a> {
-    /// Where it begins.
+    /// Its offset.
     offset: usize,
     pub(super) tag: u32,
     /// Bytes of its contents.
@@ -64,7 +64,7 @@ pub(super) struct Section<'a> {
 }
 
 impl Section<'_> {
-    /// The words that are there as a whole.
+    /// Returns its complete words.
     fn words(&self) -> Vec<u64> {
         words(self.contents).collect()
     }
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
         Self { bytes, offset: 0 }
     }
 
-    /// Where it is.
+    /// Returns its offset.
     pub(super) fn offset(&self) -> usize {
         self.offset
     }
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
         Some(u64::from_le_bytes(*word))
     }
 
-    /// The next section; none where not even its first word is there.
+    /// Returns the next section; none without a complete first word.
     pub(super) fn section(&mut self, chunk_bytes: usize) -> Result<Option<Section<'a>>, Bad> {
         let offset = self.offset;
         let Some(first) = self.word() else { return Ok(None) };
@@ -131,9 +131,9 @@ impl<'a> Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Goes to the next section of a chunk that is whole, from an offset on. Stays where it is if there is none, and says so.
+    /// Goes to the next complete section of a chunk, from an offset on. Returns false without one, and stays in place.
     pub(super) fn find_chunk(&mut self, from: usize, chunk_bytes: usize) -> bool {
-        /// Sections that are looked at: in a hostile file each word may look like the beginning of one.
+        /// The maximum number of examined sections: in a hostile file each word may look like the beginning of one.
         const MOST: usize = 1 << 12;
 
         let begins = |offset: &usize| {
@@ -177,7 +177,7 @@ fn parse(bytes: &[u8]) -> Result<Image, Bad> {
     })
 }
 
-/// Reads the image that begins there.
+/// Reads the image at `start`.
 fn parse_from(bytes: &[u8], start: usize) -> Result<Image, Bad> {
     let mut reader = Reader { bytes, offset: start + MAGIC.len() };
     let Some(versions) = reader.word() else { return bad(bytes.len(), ENDS_IN_HEADER) };
@@ -232,8 +232,8 @@ fn parse_from(bytes: &[u8], start: usize) -> Result<Image, Bad> {
     Ok(image)
 }
 
-/// Reads a recording that was sent while it went on: images one behind the other, that may have other bytes between them and may be damaged,
-/// of one recording. Damaged parts are left out, up to the next image.
+/// Reads a recording sent in parts: images one behind the other, maybe damaged and with other bytes between them.
+/// Damaged parts are left out, up to the next image.
 fn parse_streamed(bytes: &[u8], start: usize, first: Image) -> Image {
     let mut streamed = Streamed { image: first, seen: HashSet::new(), n_damaged: 0 };
     let (mut place, mut other, mut is_complete) = (start, None, false);
@@ -281,7 +281,7 @@ fn parse_streamed(bytes: &[u8], start: usize, first: Image) -> Image {
     image
 }
 
-/// The part that was read of a recording that was sent while it went on.
+/// The part read so far of a recording sent in parts.
 struct Streamed {
     image: Image,
     /// The indices of its chunks.
@@ -289,7 +289,7 @@ struct Streamed {
     n_damaged: usize,
 }
 
-/// How one of the images ends.
+/// The end of one of the images.
 enum ImageEnd {
     /// With the recording.
     Complete,
@@ -301,7 +301,8 @@ enum ImageEnd {
 }
 
 impl Streamed {
-    /// Reads the image behind whose magic the reader is, and leaves that where the next one is to be looked for.
+    /// Reads the image behind the magic at the reader's place, and leaves the reader at the place to search for the
+    /// next one.
     fn read_image(&mut self, reader: &mut Reader<'_>) -> ImageEnd {
         let Some(versions) = reader.word() else { return ImageEnd::Open };
         if versions != u64::from(VERSION) | u64::from(abi::VERSION) << 32 {
@@ -345,7 +346,7 @@ impl Streamed {
         }
     }
 
-    /// Takes what a section tells. Returns whether that can be.
+    /// Takes the contents of a section. Returns false for impossible ones.
     fn take(&mut self, section: &Section<'_>) -> bool {
         let chunk_bytes = self.image.word(head::CHUNK_BYTES) as usize;
         match section.tag {
@@ -424,7 +425,7 @@ fn parse_chunk(section: &Section<'_>, chunk_bytes: usize) -> Result<Option<(Chun
     Ok(Some((told, records)))
 }
 
-/// A thread that is said to have gone on in a chunk, and cannot be.
+/// Returns the first impossible id of a further thread in a chunk.
 pub(super) fn wrong_thread(records: &[Record], taken_tsc: u64) -> Option<u64> {
     let words = records.iter().filter_map(|record| record.read(taken_tsc)).map(|(_, word)| word);
     let mut new = words
@@ -458,7 +459,7 @@ pub(super) fn chunk_header(words: &[u64; CHUNK_HEADER_BYTES / 8]) -> Option<Chun
     is_right.then_some(header)
 }
 
-/// The records of a PACKED section, of which its header says that they have so many bytes.
+/// Unpacks the records of a PACKED section with this number of bytes in its header.
 fn unpack(
     section: &Section<'_>,
     n_bytes: usize,
@@ -575,7 +576,7 @@ mod tests {
         sent_packed(parts, |_| false)
     }
 
-    /// With the chunks packed that are chosen by their places, as far as that makes them shorter.
+    /// With the chosen chunks packed, as far as that makes them shorter.
     fn sent_packed(parts: &Parts, is_packed: impl Fn(usize) -> bool) -> Vec<u8> {
         let mut packer = Box::new(Packer::new());
         let mut bytes = Vec::new();
@@ -610,7 +611,7 @@ mod tests {
         bytes
     }
 
-    /// Two threads; the second has a function open that no record names.
+    /// Two threads; the second has an open function without a record.
     fn example() -> Parts {
         let enter = |tsc, address: u64| (tsc, address << ADDRESS_SHIFT);
         let exit = |tsc, address: u64| (tsc, address << ADDRESS_SHIFT | kind::EXIT);
@@ -663,7 +664,7 @@ mod tests {
         assert!(parsed(&older).unwrap_err().to_string().contains("records of version 4"));
     }
 
-    /// The tags of an image's sections, and where they begin.
+    /// The tags of an image's sections, and their offsets.
     fn sections(image: &[u8]) -> Vec<(usize, String)> {
         let mut found = Vec::new();
         let mut offset = 16;
@@ -741,7 +742,7 @@ mod tests {
         }
     }
 
-    /// Sections that were changed, with the right checksums.
+    /// Changed sections, with the right checksums.
     #[test]
     fn a_packed_chunk_that_cannot_be_is_an_error() {
         let bytes = sent_packed(&longer_example(), |place| place == 2);
@@ -920,7 +921,7 @@ mod tests {
             }
         }
 
-        /// Bytes that are no image, and images with wrong bytes, are refused without a panic.
+        /// Other bytes than images, and images with wrong bytes, are refused without a panic.
         #[test]
         fn any_bytes_are_read_or_refused(
             parts in parts(),

@@ -1,7 +1,7 @@
-//! Sections CHNK and CHNZ of a file that grew chunk by chunk: read one at a time, and unpacked when their records are wanted, so
-//! that a file may be larger than memory. Such a file begins as an image does; it has no HEAD and no END, and may end anywhere.
+//! Sections CHNK and CHNZ of a file written chunk by chunk: read one at a time, and unpacked on demand, so a file may
+//! be larger than memory. Such a file begins like an image; it has no HEAD and no END, and may end anywhere.
 //!
-//! Not here: who writes such a file (`bank/collect.rs`).
+//! Not here: the writer of such a file (`bank/collect.rs`).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,13 +12,13 @@ use super::packed::{N_BYTES_AT, N_RECORDS_AT};
 use super::read::{Reader, Section, chunk_header, field, wrong_thread};
 use super::{MAGIC, VERSION, tag};
 
-/// The records of a chunk as they lie in the file, and which of them are meant.
+/// The records of a chunk in the file, and the chosen range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored<'a> {
     bytes: &'a [u8],
     taken_tsc: u64,
     is_packed: bool,
-    /// How many are in the chunk.
+    /// The number of records in the chunk.
     n_all: u32,
     start: u32,
     end: u32,
@@ -42,8 +42,8 @@ impl<'a> Stored<'a> {
         self.bytes.as_ptr_range() == other.bytes.as_ptr_range()
     }
 
-    /// All records of the chunk, in place of those that are there; none if its bytes are none. Returns whether it is known that none is
-    /// older than the one before.
+    /// Replaces the contents of `records` by all records of the chunk; none for a damaged one. Returns true if they are
+    /// in order of time for certain.
     pub(crate) fn unpack_chunk(self, records: &mut Vec<Record>) -> bool {
         let Self { bytes, taken_tsc, is_packed, n_all, .. } = self;
         records.clear();
@@ -61,7 +61,7 @@ impl<'a> Stored<'a> {
         })
     }
 
-    /// Returns true if all threads that went on in it are possible.
+    /// Returns true if all further threads in it are possible.
     fn names_threads(self) -> bool {
         let mut records = Vec::new();
         self.unpack_chunk(&mut records);
@@ -80,12 +80,12 @@ pub(crate) struct StoredChunks<'a> {
     reader: Reader<'a>,
     chunk_bytes: usize,
     n_damaged: usize,
-    /// So far all is read that is whole.
+    /// The end of the last complete section so far.
     end: usize,
 }
 
 impl<'a> StoredChunks<'a> {
-    /// Those in `bytes`. `None`: another version has written them, or something else.
+    /// Reads the sections in `bytes`. `None` for another version, or another kind of file.
     pub(crate) fn new(bytes: &'a [u8], chunk_bytes: usize) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let is_known = reader.word() == Some(u64::from_le_bytes(MAGIC))
@@ -94,12 +94,13 @@ impl<'a> StoredChunks<'a> {
         is_known.then_some(Self { reader, chunk_bytes, n_damaged: 0, end })
     }
 
-    /// Sections so far that hold no chunk of a tracer. At the end of a file with so many bytes at the least, what is missing there is one.
+    /// Returns the number of sections so far without a tracer's chunk. The missing end of a file with this minimum size
+    /// is one.
     pub(crate) fn n_damaged(&self, least_bytes: u64) -> usize {
         self.n_damaged + usize::from((self.end as u64) < least_bytes)
     }
 
-    /// Goes on at the next section that is whole, behind one of which the length cannot be believed. Returns whether there is one.
+    /// Goes on at the next complete section, behind one with an implausible length. Returns false without one.
     fn find_next(&mut self, from: usize) -> bool {
         let found = self.reader.find_chunk(from, self.chunk_bytes);
         self.end = if found { self.reader.offset() } else { self.end };
@@ -198,14 +199,14 @@ mod tests {
         }
     }
 
-    /// Contents of chunks: calls of one function, words and times at random, which packing makes longer, and nothing.
+    /// Contents of chunks: calls of one function, random words and times (longer when packed), and nothing.
     fn contents() -> [Vec<(u64, u64)>; 4] {
         let calls = (0..50).map(|n| (101 + n, 0x1000_0000 | n & 1)).collect();
         let at_random = (0..20_u64).map(|n| (101 + n + (n << 63), n.wrapping_mul(0x1234_5678_9abc_def1) << 2));
         [calls, at_random.collect(), Vec::new(), vec![(107, 0x1000_0000), (109, 0x1000_0001)]]
     }
 
-    /// A file, and where each chunk in it ends.
+    /// A file, and the end of each chunk in it.
     fn file() -> (Vec<u8>, Vec<usize>) {
         let mut file = Vec::new();
         let mut ends = Vec::new();

@@ -10,7 +10,7 @@ use super::packed::{N_BYTES_AT, N_RECORDS_AT};
 use super::{Checksum, MAGIC, VERSION, tag};
 use crate::backend::Chunk;
 
-/// Bytes that are collected before they are passed on.
+/// The number of bytes collected for one call of the output.
 const BLOCK_BYTES: usize = 512;
 
 /// Passes an image on, block by block.
@@ -32,7 +32,7 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
         Ok(writer)
     }
 
-    /// Goes on with a file that has no END, nor counts in it.
+    /// Continues a file without END and counts.
     pub(crate) fn going_on(out: F) -> Self {
         Self { out, block: [0; BLOCK_BYTES], n_filled: 0, sum: Checksum::default(), n_open: 0, n_chunks: 0 }
     }
@@ -45,7 +45,7 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
         self.end()
     }
 
-    /// The OPEN section of a thread. Of the `n_open` words those that have gone since they were counted are unknown: 0.
+    /// Writes the OPEN section of a thread. Of the `n_open` words, those gone since the count are unknown: 0.
     pub(crate) fn open_functions(
         &mut self,
         tid: u32,
@@ -61,8 +61,8 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
         self.end()
     }
 
-    /// The PACKED section of a chunk, or, without a packer or where that is shorter, its CHUNK section. Returns how many records it
-    /// has room for.
+    /// Writes the PACKED section of a chunk, or its CHUNK section without a packer or if that is shorter. Returns the
+    /// number of records in the chunk's memory.
     pub(crate) fn chunk(&mut self, chunk: &Chunk<'_>, packer: Option<&mut Packer>) -> Result<usize, E> {
         let mut header = header_words(chunk.header);
         // As it is sent: a processor that was stopped, and goes on, may prepare the chunk anew.
@@ -141,7 +141,7 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
         Ok(())
     }
 
-    /// Passes on what was collected.
+    /// Passes on the collected bytes.
     pub(crate) fn flush(&mut self) -> Result<(), E> {
         let filled = self.block.get(..self.n_filled).unwrap_or(&self.block);
         self.n_filled = 0;
@@ -167,7 +167,7 @@ fn header_words(header: &ChunkHeader) -> [u64; CHUNK_HEADER_BYTES / 8] {
     words
 }
 
-/// Writes a field of a header where there are zeros.
+/// Writes a field of a header over zeros.
 #[inline]
 fn put(words: &mut [u64; CHUNK_HEADER_BYTES / 8], offset: usize, value: u64) {
     if let Some(word) = words.get_mut(offset / 8) {

@@ -14,24 +14,24 @@ use crate::image::packed::encode::Shared;
 use crate::image::write::Writer;
 use crate::image::{BYTE_ORDER, MAX_NAME_BYTES, flag, head};
 
-/// How often [`write_image`] looks whether all processors have finished taking chunks. They need microseconds; one that
-/// panicked meanwhile never will.
+/// The number of times [`write_image`] checks that all processors have finished taking chunks. They need microseconds;
+/// one after a panic meanwhile never will.
 const QUIESCE_TRIES: u32 = 1_000_000;
 
-/// Memory in which [`write_image`] packs records.
+/// The memory for packing records in [`write_image`].
 pub(super) static PACKER: Shared = Shared::new();
 
-/// State for emptying the tracer's buffer while it is filled. Nobody waits for that.
+/// The state for emptying the tracer's buffer while it is filled, without waits.
 pub(super) static BANK: Bank =
     Bank { beat: AtomicU64::new(0), wait_ticks: AtomicU64::new(0), n_lost: AtomicU64::new(0) };
 
 /// Facts about the machine and the kernel, for the image.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine<'a> {
-    /// The kernel's name in the trace, which is also the name of its binary. At most 1024 bytes are used.
+    /// The kernel's name in the trace, and of its binary. At most 1024 bytes are used.
     pub name: &'a str,
     /// The virtual address of the kernel's lowest loadable segment (`PT_LOAD`) at run time: its link address plus the
-    /// offset that the loader added. 0 for a kernel that runs at its link address.
+    /// loader's offset. 0 for a kernel at its link address.
     pub load_address: u64,
     /// The frequency of the time stamp counter in Hz. With `None`, [`tsc_hz_from_cpuid`](super::tsc_hz_from_cpuid)
     /// supplies it; if that returns `None` too, the import needs `--tsc-hz`.
@@ -48,8 +48,10 @@ pub struct Machine<'a> {
 /// handler when `out` has panicked, sends them unpacked, 16 bytes each.
 ///
 /// The function waits for no lock and takes 1 KiB of stack, so panic handlers and interrupts may call it. (It packs in
-/// 51 KiB of zero-initialised static memory.) If another processor was stopped while it was taking a chunk, the
-/// function checks about a million times, then goes on.
+/// 51 KiB of zero-initialised static memory.)
+///
+/// If another processor was stopped while it was taking a chunk, the function checks about a million times, then goes
+/// on.
 ///
 /// # Errors
 ///
@@ -67,7 +69,7 @@ pub fn write_image<E>(machine: &Machine<'_>, out: impl FnMut(&[u8]) -> Result<()
     writer.finish()
 }
 
-/// Stops recording. Returns whether nobody is taking a chunk any more.
+/// Stops recording. Returns true if no processor is taking a chunk any more.
 #[inline]
 pub(super) fn stop() -> bool {
     backend::disable();
@@ -91,7 +93,8 @@ pub(super) fn write_head<E, F: FnMut(&[u8]) -> Result<(), E>>(
     writer.head(&head_words(machine, name.len(), is_quiet, is_streamed), name)
 }
 
-/// First of all behind the head: recording is off, but the threads go on, and what returns is not known any more.
+/// Writes the open functions, first behind the head: recording is off, but the threads go on, and later returns are
+/// unknown.
 #[inline]
 pub(super) fn write_open_functions<E, F: FnMut(&[u8]) -> Result<(), E>>(writer: &mut Writer<F>) -> Result<(), E> {
     for thread in backend::threads() {

@@ -11,7 +11,7 @@ use super::send::{BANK, Machine, PACKER, stop, write_head, write_open_functions}
 use crate::backend::{self, Chunk};
 use crate::image::write::Writer;
 
-/// A sender for the records of a buffer that [`install_streamed`](super::install_streamed) gave the tracer.
+/// A sender for the records of a buffer from [`install_streamed`](super::install_streamed).
 ///
 /// ```ignore
 /// static STREAM: Stream = Stream::new(Machine { name: "kernel", load_address: 0, tsc_hz: None, wall_nanos: None });
@@ -24,7 +24,7 @@ use crate::image::write::Writer;
 ///
 /// On the host: `rftrace recv --serial /dev/ttyS0 --binary kernel.elf`, or `--stdin`.
 ///
-/// Each call passes a complete image to `out` (`docs/image-format.md`). A reader that has missed one goes on with the
+/// Each call passes a complete image to `out` (`docs/image-format.md`). After a missed one, a reader goes on with the
 /// next. Other text may come between calls, and none within one.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream<'a> {
@@ -40,12 +40,12 @@ impl<'a> Stream<'a> {
 
     /// Sends the full chunks, in pieces of up to 512 bytes, and gives them back to the tracer. Returns their number.
     ///
-    /// It does nothing while another call is at work, on another core or in the code that this one has interrupted.
-    /// Recording goes on, except for the calling task during the call.
+    /// It does nothing during another call, on another core or interrupted by this one. Recording goes on, except for
+    /// the calling task during the call.
     ///
     /// # Errors
     ///
-    /// The first error of `out`, which is not called again. The next call repeats a chunk that was not sent completely.
+    /// The first error of `out`, which is not called again. The next call repeats a partly sent chunk.
     #[inline]
     pub fn poll<E>(&self, out: impl FnMut(&[u8]) -> Result<(), E>) -> Result<usize, E> {
         backend::unrecorded(|| self.send_full(out))
@@ -91,7 +91,8 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// Returns true if nobody will write into a chunk any more. A chunk whose hook an interrupt has held up is left until that has written.
+/// Returns true if nobody will write into a chunk any more. A chunk of an interrupted hook is left until its last
+/// write.
 fn is_full(chunk: &Chunk<'_>) -> bool {
     let taken_tsc = chunk.header.taken_tsc.load(Relaxed);
     match lease::state(chunk.header.lease.load(Acquire)) {
@@ -101,7 +102,7 @@ fn is_full(chunk: &Chunk<'_>) -> bool {
     }
 }
 
-/// Gives a chunk back whose records were sent.
+/// Gives a chunk back after its records were sent.
 fn make_free(chunk: &Chunk<'_>, lease: u64) {
     // The next taker sets the thread when all else is there.
     chunk.header.tid.store(0, Relaxed);

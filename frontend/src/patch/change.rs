@@ -10,7 +10,7 @@ use super::outcome::PlainReason;
 use super::poke::{Barrier, Writer, crosses_line};
 use super::states::State;
 
-/// Which sites are changed; the others are as compiled.
+/// The changed kinds of sites; the others stay as compiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kinds {
     pub(super) calls: bool,
@@ -37,9 +37,9 @@ pub(super) struct Patch {
     pub(super) state: Option<State>,
     /// State after this pass; `None` if it stays as it is.
     pub(super) next: Option<State>,
-    /// State before an unfinished change that is to be undone.
+    /// State before an unfinished change, for its undo.
     pub(super) before: Option<State>,
-    /// Reason why it is not in the wanted state.
+    /// The reason for a state other than the requested one.
     pub(super) reason: Option<PlainReason>,
 }
 
@@ -135,12 +135,12 @@ impl Patch {
         (self.next, self.reason) = (None, Some(reason));
     }
 
-    /// Other threads may not have seen a step, so the next one cannot follow. Before the operand has changed the opcode may go
-    /// back; behind that the site stays as it is until there is a barrier again.
+    /// Ends a change after a step that other threads may not have seen: the next step cannot follow. Before the operand
+    /// has changed the opcode may go back; later the site stays as it is until there is a barrier again.
     ///
     /// # Safety
     ///
-    /// As of [`write`](Self::write).
+    /// The contract of [`write`](Self::write).
     pub(super) unsafe fn stop_unseen(&mut self, step: Step, writer: Writer<'_>) {
         let (Some(state), Some(_)) = (self.state, self.next) else { return };
         // SAFETY: by this function's contract.

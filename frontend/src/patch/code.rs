@@ -1,4 +1,4 @@
-//! The bytes of a call site: the forms of a call to a hook, and the bytes that it may become.
+//! The bytes of a call site: the forms of a call to a hook, and its possible bytes.
 //!
 //! | form | as compiled | on | off | in between |
 //! |---|---|---|---|---|
@@ -6,20 +6,22 @@
 //! | [`Prefixed`](Form::Prefixed) | `67 E8 rel32` | `67 E9 rel32` | `67 0F 1F 44 00 00` | `67 A9 imm32` |
 //! | [`Indirect`](Form::Indirect) | `FF 15 disp32` | as `Prefixed` | as `Prefixed` | as `Prefixed` |
 //!
-//! On is a jump to the site's stub, off a NOP. In between is `test eax, imm32`, which changes flags only; they are dead at a
-//! call. A change goes opcode to `A9`, then the four bytes behind it, which nobody uses meanwhile, then the opcode to what it
-//! becomes. All instructions of a site have one length, so a thread may stand before or behind it at any time. Each of these
-//! steps changes one byte that matters, but for the first of `Indirect`, which changes two.
+//! On is a jump to the site's stub, off a NOP. In between is `test eax, imm32`, which changes flags only; they are dead
+//! at a call.
 //!
-//! Linkers make `67 E8` of `FF 15` where the hook is within reach. The prefix means nothing to these instructions (Intel SDM
-//! volume 2, 2.1.1: it concerns addresses of operands in memory).
+//! A change goes opcode to `A9`, then the four bytes behind it, unused meanwhile, then the opcode to its new value. All
+//! instructions of a site have one length, so a thread may stand before or behind it at any time. Each of these steps
+//! changes one significant byte, except the first of `Indirect`, which changes two.
+//!
+//! Linkers make `67 E8` of `FF 15` if the hook is within reach. The prefix has no effect on these instructions (Intel
+//! SDM volume 2, 2.1.1: it concerns addresses of operands in memory).
 
 use std::io;
 
 use super::poke::{OPERAND_BYTES, Opcode, Writer};
 use super::states::State;
 
-/// How a call to a hook is encoded.
+/// The encoding of a call to a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// `call rel32`, to the hook or an entry of the procedure linkage table.
@@ -44,8 +46,8 @@ const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 pub(super) type Bytes = [u8; MAX_BYTES];
 
 impl Form {
-    /// True if the hook finds the function's arguments where the calling convention has them: it keeps all registers, so prologues leave them
-    /// there.
+    /// Returns true if the hook finds the function's arguments in the places of the calling convention: it keeps all
+    /// registers, so prologues leave them there.
     pub(super) const fn has_arguments(self) -> bool {
         true
     }
@@ -55,7 +57,7 @@ impl Form {
         self.opcode_at() + 1 + OPERAND_BYTES
     }
 
-    /// Where the opcode is, in all states but `FF 15`.
+    /// The offset of the opcode, in all states except `FF 15`.
     pub(super) const fn opcode_at(self) -> usize {
         match self {
             Self::Direct => 0,
@@ -63,12 +65,12 @@ impl Form {
         }
     }
 
-    /// Where the four bytes behind the opcode are.
+    /// The offset of the four bytes behind the opcode.
     pub(super) const fn operand_at(self) -> usize {
         self.opcode_at() + 1
     }
 
-    /// True for a function's first instruction without effect, which is no call. Not here: `entry` handles these.
+    /// True for a function's first instruction without effect, in place of a call. Not here: `entry` handles these.
     pub(super) const fn is_entry(self) -> bool {
         false
     }
@@ -136,7 +138,8 @@ impl Shape {
         bytes
     }
 
-    /// The state that these bytes are, if it is one: they may be another's, such as a debugger's breakpoint.
+    /// Returns the state of these bytes, if they have one: they may be another writer's, such as a debugger's
+    /// breakpoint.
     pub(super) fn state(&self, bytes: &Bytes) -> Option<State> {
         let states = [State::Plain, State::On, State::Off, State::Thunk];
         let whole = states.into_iter().find(|&state| self.is_possible(state) && self.bytes(state) == *bytes);
@@ -149,7 +152,7 @@ impl Shape {
         state != State::Thunk || self.form == Form::Indirect
     }
 
-    /// Returns the bytes that make the opcode neutral, at the site's beginning or at its opcode.
+    /// Returns the bytes for a neutral opcode, at the site's beginning or at its opcode.
     pub(super) fn neutral(&self, from: State) -> Opcode {
         if self.form == Form::Indirect && from == State::Plain {
             Opcode::Two([PREFIX, NEUTRAL])
@@ -202,7 +205,7 @@ impl Shape {
     ///
     /// # Safety
     ///
-    /// As of [`write`](Self::write).
+    /// The contract of [`write`](Self::write).
     pub(super) unsafe fn go_back(&self, address: usize, state: State, writer: Writer<'_>) -> io::Result<()> {
         // SAFETY: by this function's contract. The operand is that of the old state, whichever of the two opcodes a thread sees.
         unsafe { writer.opcode(address, self.form.opcode_at(), self.opcode(state)) }

@@ -5,9 +5,12 @@
 //! | [`Call`](Form::Call) | `bl` | as compiled | `nop` |
 //! | [`Entry`](Form::Entry) | `nop` | `b`, to a stub | as compiled |
 //!
-//! A call never becomes another branch, so it reaches what it always has: the hook itself, an entry of the procedure linkage table, or a
-//! veneer of the linker's. A stub lies within reach. `B`, `BL` and `NOP` may be changed into each other while other cores execute them (Arm ARM, "Concurrent modification
-//! and execution of instructions"): each executes one or the other. A word is stored at once, so there is one step, and nothing in between.
+//! A call never becomes another branch, so it keeps its target: the hook itself, an entry of the procedure linkage
+//! table, or a veneer of the linker's. A stub lies within reach.
+//!
+//! `B`, `BL` and `NOP` may be changed into each other while other cores execute them (Arm ARM, "Concurrent modification
+//! and execution of instructions"): each executes one or the other. A word is stored at once, so there is one step, and
+//! nothing in between.
 
 use std::io;
 
@@ -19,7 +22,7 @@ use super::states::State;
 pub(super) enum Form {
     /// A call of the hook.
     Call,
-    /// The NOP at the beginning of a function, which a compiler has left for a branch.
+    /// The NOP at the beginning of a function, a compiler's room for a branch.
     Entry,
 }
 
@@ -32,8 +35,8 @@ pub(super) type Bytes = [u8; MAX_BYTES];
 pub(super) const NOP: u32 = 0xd503_201f;
 
 impl Form {
-    /// True if the hook finds the function's arguments where the calling convention has them. Not in a call: it has the return address in x0,
-    /// and saved values of the other registers are elsewhere.
+    /// Returns true if the hook finds the function's arguments in the places of the calling convention. Not for a call:
+    /// it has the return address in x0, and saved values of the other registers are elsewhere.
     pub(super) const fn has_arguments(self) -> bool {
         self.is_entry()
     }
@@ -92,7 +95,8 @@ impl Shape {
         }
     }
 
-    /// The state that these bytes are, if it is one: they may be another's, such as a debugger's breakpoint.
+    /// Returns the state of these bytes, if they have one: they may be another writer's, such as a debugger's
+    /// breakpoint.
     pub(super) fn state(&self, bytes: &Bytes) -> Option<State> {
         [State::Plain, State::Off, State::On].into_iter().find(|&state| self.bytes(state) == *bytes)
     }
@@ -113,11 +117,11 @@ impl Shape {
         unsafe { writer.word(address, u32::from_le_bytes(self.bytes(to))) }
     }
 
-    /// Makes of the site what it was.
+    /// Restores the site's earlier state.
     ///
     /// # Safety
     ///
-    /// As of [`write`](Self::write).
+    /// The contract of [`write`](Self::write).
     pub(super) unsafe fn go_back(&self, address: usize, state: State, writer: Writer<'_>) -> io::Result<()> {
         // SAFETY: by this function's contract.
         unsafe { writer.word(address, u32::from_le_bytes(self.bytes(state))) }

@@ -1,10 +1,10 @@
-//! All sites of the program, and the stubs of functions that call no hook: finding, choosing and switching them.
+//! All sites of the program, and the stubs of functions without a hook: finding, choosing and switching them.
 //!
-//! All is done under one lock, which a thread may hold when a signal handler of its own comes along: then only the
-//! tracer itself is switched, see [`lock`](super::lock).
+//! One lock covers all of it. A signal handler may find the lock held by its own thread: then only the tracer itself is
+//! switched, see [`lock`](super::lock).
 //!
-//! **Invariant**: code is written to only from within `dl_iterate_phdr`, which keeps libraries from being unloaded, and only
-//! if none was loaded or unloaded since the sites were found. Only bytes that are what this module knows are changed.
+//! **Invariant**: write to code only from within `dl_iterate_phdr`, which prevents the unload of libraries, and only if
+//! none was loaded or unloaded since the sites were found. Change only bytes with values known to this module.
 //!
 //! **Invariant**: no page stays writable, and from the first change to the last nothing is allocated.
 
@@ -20,7 +20,7 @@ use super::sites::Site;
 use super::switches::{self, Switch};
 use crate::backend;
 
-/// Finds all sites, those of libraries that were opened since too, and makes NOPs of them; jumps, if recording is on.
+/// Finds all sites, including those of libraries opened since, and makes NOPs of them; jumps, if recording is on.
 pub(crate) fn install() -> PatchedSites {
     INSTALLED.store(true, Relaxed);
     HAS_SWITCHES.store(true, Relaxed);
@@ -31,7 +31,8 @@ pub(crate) fn install() -> PatchedSites {
     counts.unwrap_or_default()
 }
 
-/// Gives functions with room for a branch their stubs, also those of libraries that were opened since. If recording is on, they branch there.
+/// Makes the stubs of functions with room for a branch, including those of libraries opened since. If recording is on,
+/// they branch there.
 #[cfg(target_arch = "aarch64")]
 pub(super) fn install_entries() {
     ENTRIES.store(true, Relaxed);
@@ -49,7 +50,7 @@ fn present_goal() -> Goal {
     if backend::is_enabled() { Goal::On } else { Goal::Off }
 }
 
-/// Which sites are changed.
+/// The changed kinds of sites.
 fn kinds() -> Kinds {
     Kinds { calls: INSTALLED.load(Relaxed), entries: ENTRIES.load(Relaxed) }
 }
@@ -58,10 +59,10 @@ fn has_sites() -> bool {
     kinds() != Kinds::default()
 }
 
-/// True if there is anything to switch: sites that were ever patched, or stubs.
+/// Returns true if there is anything to switch: sites patched at any time, or stubs.
 ///
-/// This may run while recording is on, so not even a function of the standard library is called: it would be traced where it
-/// is not inlined.
+/// This may run while recording is on, so it calls not even a function of the standard library: one that is not inlined
+/// would be traced.
 #[inline(always)]
 pub(crate) fn has_switches() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -91,8 +92,8 @@ pub(crate) fn has_switches() -> bool {
     has_switches != 0
 }
 
-/// Switches the chosen sites and stubs on, also sites of libraries that were loaded since. The returned value holds the lock until the tracer
-/// itself is on: nobody may switch it off in between.
+/// Switches the chosen sites and stubs on, including sites of libraries loaded since. The returned value holds the lock
+/// until the tracer itself is on: nobody may switch it off in between.
 pub(crate) fn switch_on() -> Held {
     let held = LOCK.take();
     if held.is_new() {
@@ -123,7 +124,7 @@ pub(crate) fn switch_off() {
     });
 }
 
-/// Chooses which sites and stubs are switched on, from now on and, if they are on, at once. Other sites stay NOPs.
+/// Sets the choice of sites and stubs to switch on, from now on and, if they are on, at once. Other sites stay NOPs.
 pub(crate) fn select(selection: impl Fn(&Site) -> bool + Send + 'static) {
     locked(|engine| {
         engine.select(Box::new(selection));
@@ -133,7 +134,7 @@ pub(crate) fn select(selection: impl Fn(&Site) -> bool + Send + 'static) {
     });
 }
 
-/// Adds the switches of stubs that were made. If recording is on, the chosen ones are switched on.
+/// Adds the switches of new stubs. If recording is on, the chosen ones are switched on.
 pub(super) fn add_switches(added: Vec<Switch>) {
     if added.is_empty() {
         return;
@@ -145,12 +146,12 @@ pub(super) fn add_switches(added: Vec<Switch>) {
     });
 }
 
-/// All sites that are there now, patched or not, by address within a module.
+/// Returns all present sites, patched or not, by address within a module.
 pub(crate) fn sites() -> Vec<Site> {
     locked(Engine::sites).unwrap_or_default()
 }
 
-/// Makes all calls of the hooks what they were.
+/// Restores all calls of the hooks.
 pub(crate) fn undo() {
     locked(|engine| {
         if INSTALLED.swap(false, Relaxed) {
@@ -159,7 +160,8 @@ pub(crate) fn undo() {
     });
 }
 
-/// If this thread has the lock it will never go on with what it was at: the sites stay what they are.
+/// Ends the use of the lock if this thread has it, as the interrupted work will never go on: the sites stay as they
+/// are.
 pub(crate) fn abandon() {
     let held = LOCK.of_this_thread();
     if held.is_new() {
@@ -169,7 +171,7 @@ pub(crate) fn abandon() {
     }
 }
 
-/// How many sites there are, and what they are.
+/// Returns the number of sites, by state.
 pub(crate) fn counts() -> PatchedSites {
     locked(|engine| engine.counts()).unwrap_or_default()
 }
@@ -187,8 +189,8 @@ struct Guarded(UnsafeCell<Engine>);
 // SAFETY: only the holder of the lock uses it; its contents may go from thread to thread.
 unsafe impl Sync for Guarded {}
 
-/// Runs `work` under the lock. Returns `None` without doing so if this thread has it already: `work` would find what the
-/// interrupted code has half done.
+/// Runs `work` under the lock. Returns `None` at once if this thread has it already: `work` would find a half-done
+/// change of the interrupted code.
 fn locked<T>(work: impl FnOnce(&mut Engine) -> T) -> Option<T> {
     struct ReleaseLater(Held);
     impl Drop for ReleaseLater {

@@ -1,5 +1,5 @@
-//! Telling gdb of the stubs, by its interface for just-in-time compilers: a list of ELF files in memory, and a function at
-//! which gdb stops to read it.
+//! Announces the stubs to gdb, by its interface for just-in-time compilers: a list of ELF files in memory, and a
+//! function at which gdb stops to read it.
 //!
 //! Source: "JIT Compilation Interface" in gdb's manual. The two symbols are weak: LLVM in the same program has them too, and
 //! then there is one list.
@@ -60,7 +60,7 @@ unsafe extern "C" {
     fn __jit_debug_register_code();
 }
 
-/// Adds stubs and thunks, which stay for ever, to what gdb knows: the thunks come first. `frames` is their `.eh_frame`. Under this
+/// Adds permanent stubs and thunks to gdb's list: the thunks come first. `frames` is their `.eh_frame`. Under this
 /// crate's lock, or while there is one thread.
 pub(super) fn register(stubs: &Range<usize>, thunks: &Range<usize>, frames: &[u8]) {
     let file: &'static [u8] = Vec::leak(file(stubs, thunks, frames));
@@ -87,12 +87,12 @@ pub(super) fn register(stubs: &Range<usize>, thunks: &Range<usize>, frames: &[u8
 /// Names of the sections and, behind them, of the symbols.
 const STRINGS: &[u8] = b"\0.text\0.eh_frame\0.symtab\0.strtab\0rftrace_stub\0rftrace_thunk\0";
 
-/// Numbers of the sections that others refer to, and how many there are.
+/// Numbers of the referenced sections, and the number of all.
 const TEXT: u16 = 1;
 const NAMES: u16 = 4;
 const N_SECTIONS: u16 = 5;
 
-/// An ELF file that describes the stubs.
+/// Returns an ELF file with a description of the stubs.
 fn file(stubs: &Range<usize>, thunks: &Range<usize>, frames: &[u8]) -> Vec<u8> {
     let function = |name: &str, range: &Range<usize>| Elf64_Sym {
         st_name: name_at(name),

@@ -1,4 +1,4 @@
-//! Where no code is changed: all but Linux.
+//! Systems without changes of code: all except Linux.
 
 use super::outcome::PatchedSites;
 

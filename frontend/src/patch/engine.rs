@@ -24,7 +24,7 @@ use super::switches;
 /// All modules and their sites.
 pub(super) struct Engine {
     modules: Vec<Module>,
-    /// Modules that were unloaded. One that comes back to its place finds its stubs again.
+    /// Unloaded modules. One back in its place finds its stubs again.
     unloaded: Vec<Module>,
     counters: Option<Counters>,
     goal: Goal,
@@ -36,7 +36,7 @@ pub(super) struct Engine {
     refusal: Option<io::Error>,
 }
 
-/// How many libraries the dynamic linker has loaded and unloaded.
+/// The numbers of libraries loaded and unloaded by the dynamic linker.
 type Counters = (u64, u64);
 
 /// A module and its sites.
@@ -51,11 +51,11 @@ struct Module {
     n_unconfirmed: usize,
     /// The pages with sites.
     pages: Vec<Pages>,
-    /// How this pass writes to them.
+    /// The way of this pass to write to them.
     access: Access,
 }
 
-/// How code is written to.
+/// The ways to write code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     /// There is nothing to write.
@@ -94,13 +94,13 @@ impl Engine {
         self.goal
     }
 
-    /// All sites, also those of modules that are new, by address within a module.
+    /// Returns all sites, including those of new modules, by address within a module.
     pub(super) fn sites(&mut self) -> Vec<Site> {
         self.find_new_modules();
         self.modules.iter().flat_map(Module::sites).collect()
     }
 
-    /// Sets which sites and stubs are switched on, and switches stubs.
+    /// Sets the choice of sites and stubs to switch on, and switches stubs.
     pub(super) fn select(&mut self, selection: Selection) {
         for module in &mut self.modules {
             module.select(&selection);
@@ -120,7 +120,7 @@ impl Engine {
         switches::set(|site| are_on && self.selection.as_ref().is_none_or(|selection| selection(site)));
     }
 
-    /// Makes of all sites of these kinds, also those of modules that are new, what `goal` says.
+    /// Brings all sites of these kinds to `goal`, including those of new modules.
     pub(super) fn apply(&mut self, goal: Goal, kinds: Kinds) {
         /// Other threads may load libraries all the time.
         const TRIES: usize = 16;
@@ -198,7 +198,7 @@ impl Engine {
         (self.modules, self.unloaded, self.counters) = (found, unloaded, counters);
     }
 
-    /// Makes stubs for the modules that have none yet.
+    /// Makes stubs for modules without stubs.
     fn make_stubs(&mut self) {
         for module in &mut self.modules {
             if module.calls.is_empty() {
@@ -225,7 +225,7 @@ impl Engine {
         }
     }
 
-    /// Looks up how the pages with sites are protected.
+    /// Reads the protection of the pages with sites.
     fn read_pages(&mut self) -> io::Result<()> {
         let all = Pages::all()?;
         for module in &mut self.modules {
@@ -237,7 +237,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Changes what is to be changed. Allocates nothing.
+    /// Makes the pending changes. Allocates nothing.
     ///
     /// # Safety
     ///
@@ -270,11 +270,11 @@ impl Engine {
         }
     }
 
-    /// Takes all sites that are to become something else through the steps.
+    /// Takes all sites with a pending change through the steps.
     ///
     /// # Safety
     ///
-    /// The modules are loaded and stay so, and what the sites are to become was decided by what can be written.
+    /// The modules are loaded and stay so, and the new states were chosen for the writable pages.
     unsafe fn change(&mut self, file: Option<&ProcMem>, means: Means) {
         for step in Step::ALL {
             for module in &mut self.modules {
@@ -304,7 +304,7 @@ impl Engine {
         }
     }
 
-    /// Sites whose change could not be finished are to become what they were. Returns whether there are any.
+    /// Makes unfinished sites go back to their earlier states. Returns true if there are any.
     fn turn_back(&mut self) -> bool {
         let mut any = false;
         for patch in self.modules.iter_mut().flat_map(|module| &mut module.patches) {
@@ -314,7 +314,7 @@ impl Engine {
         any
     }
 
-    /// How many sites there are, and what they are.
+    /// Returns the number of sites, by state.
     pub(super) fn counts(&self) -> PatchedSites {
         let mut counts = PatchedSites::default();
         for module in &self.modules {
@@ -357,7 +357,7 @@ impl Engine {
     }
 }
 
-/// Returns the site at an address, of the module that begins at another one.
+/// Returns the site at an address, with its module's beginning.
 fn site(address: usize, form: Form, module: usize) -> Site {
     Site { address, child_ip: address + form.len(), module, has_arguments: form.has_arguments() }
 }
@@ -370,7 +370,7 @@ impl Call {
 }
 
 impl Module {
-    /// Finds the sites of a module that is new.
+    /// Finds the sites of a new module.
     fn find(identity: Identity, image: &Image<'_>) -> Self {
         let Found { calls, n_unconfirmed } = find_calls(image);
         Self {
@@ -423,7 +423,7 @@ impl Module {
         without_stubs.chain(self.patches.iter().map(move |patch| site(patch.address, patch.shape.form, module)))
     }
 
-    /// Reads all sites and decides what becomes of them. Returns whether anything does.
+    /// Reads all sites and chooses their next states. Returns true if any site changes.
     ///
     /// # Safety
     ///
@@ -447,7 +447,7 @@ impl Module {
         }
     }
 
-    /// Makes all pages with sites writable, or none of them: not if there are sites whose pages are not known.
+    /// Makes all pages with sites writable, or none of them, if a site's page is unknown.
     fn make_writable(&mut self, refusal: &mut Option<io::Error>) -> bool {
         let are_known = |address: usize| self.pages.iter().any(|pages| pages.range.contains(&address));
         let mut ends =

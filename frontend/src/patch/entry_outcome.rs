@@ -1,4 +1,4 @@
-//! Functions that call no hook: the writer of their branches, and the result for functions chosen to get a branch.
+//! Functions without a hook: the writer of their branches, and the result for functions chosen to get a branch.
 
 use std::fmt;
 
@@ -10,15 +10,15 @@ pub(crate) enum EntryWay {
     /// This thread, the only one there is. The first choice in a program's life is the only one.
     #[default]
     Itself,
-    /// An outside writer that stops all threads and gets the branches from `prepared_branches`. Each choice replaces the one before; stubs made
-    /// for that are used again.
+    /// An outside writer that stops all threads and gets the branches from `prepared_branches`. Each choice replaces
+    /// the one before; its stubs are reused.
     Outside,
 }
 
-/// The way in which the tracer notices the end of a function that calls no hook.
+/// The way in which the tracer notices the end of a function without a hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ends {
-    /// By its return address, which the tracer replaces while the function runs.
+    /// By its return address, replaced by the tracer while the function runs.
     #[default]
     Returns,
     /// By branches at each return and at each jump to another function. Return addresses stay as they are. An end
@@ -32,22 +32,22 @@ pub enum Ends {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EntryBranches {
-    /// The number of functions that a branch at their beginning records.
+    /// The number of functions recorded by a branch at their beginning.
     pub patched: usize,
     /// The chosen functions without a branch, by module and address.
     pub left_out: Vec<LeftOut>,
-    /// The recorded functions with an end that is recorded late.
+    /// The recorded functions with a late record of an end.
     pub late: Vec<LeftOut>,
-    /// The number of functions of other modules that are recorded at the program's calls.
+    /// The number of functions of other modules recorded at the program's calls.
     pub library_calls: usize,
-    /// The functions of other modules that are not, by address.
+    /// The unrecorded functions of other modules, by address.
     pub calls_left_out: Vec<LeftOut>,
     /// The message for the last refusal by the system; `None` without one.
     pub refusal: Option<String>,
 }
 
 impl EntryBranches {
-    /// Returns the lines that `rftrace record` shows, for the program with this path.
+    /// Returns the lines for `rftrace record`, for the program with this path.
     #[doc(hidden)]
     #[must_use]
     pub fn lines(&self, program: &str) -> String {
@@ -77,7 +77,7 @@ impl EntryBranches {
     }
 }
 
-/// A function without a branch, or whose calls are not recorded.
+/// A function without a branch, or without recorded calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeftOut {
@@ -95,10 +95,10 @@ pub struct LeftOut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WholeReason {
-    /// It reads flags that it has not set, so it may be a part of another function.
+    /// It reads flags before setting them, so it may be a part of another function.
     Part,
-    /// It reads registers that it has not set and that calls may change on their way (x16 and x17 of aarch64), so it
-    /// may be a part of another function.
+    /// It reads registers that calls may change on their way (x16 and x17 of aarch64) before setting them, so it may be
+    /// a part of another function.
     Registers,
     /// It jumps to its own beginning, so a branch there would count turns of a loop.
     Loop,
@@ -116,7 +116,7 @@ pub enum WholeReason {
     Changed,
     /// Its code or its file cannot be read.
     Unreadable,
-    /// No unwind information says that it is a function, and where it ends.
+    /// No unwind information lists it as a function with an end.
     Unlisted,
     /// No executable memory is available within 2 GiB.
     NoStubs,
@@ -128,7 +128,7 @@ pub enum WholeReason {
     Pages,
     /// The program uses its address for more than calls.
     Pointer,
-    /// It was not loaded when the program began.
+    /// It was not loaded at the beginning of the program.
     Unbound,
     /// Its calls authenticate the pointer in its slot, and the tracer cannot sign pointers (`-z pac-plt` of aarch64).
     Authenticated,

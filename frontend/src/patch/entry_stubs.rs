@@ -1,7 +1,7 @@
 //! Targets of patched entries, on aarch64: a stub for each, registered with unwinders.
 //!
-//! An area serves one module and lies within reach of it. It is written before it can be executed, and is never changed, moved or
-//! unmapped: a thread may be in it at any time.
+//! An area serves one module and lies within reach of it. It is written before it can be executed, and is never
+//! changed, moved or unmapped: a thread may be in it at any time.
 //!
 //! ```text
 //! stub   +0    adr x17, +16; ldr x16, +40; br x16      to the hook, however far that is
@@ -11,7 +11,8 @@
 //!        +40   address of the hook
 //! ```
 //!
-//! The hook and the stub have no frame, and the function has not begun: to unwinders either is one that its caller has called.
+//! The hook and the stub have no frame, and the function has not begun: to unwinders both are functions called by its
+//! caller.
 
 use std::io;
 use std::ops::Range;
@@ -33,10 +34,10 @@ const TO_HOOK: [u32; 4] = [0x1000_0091, 0x5800_0130, 0xd61f_0200, 0xd42f_59c0];
 /// `brk #0x7ace`
 const FILLER: u32 = 0xd42f_59c0;
 
-/// How far a branch reaches, less what an area may be longer than it has to.
+/// The reach of a branch, less the excess length of an area.
 const REACH: usize = (1 << 27) - (1 << 16);
 
-/// DWARF's numbers of sp and x30, which holds the return address.
+/// DWARF's numbers of sp and x30, the register of the return address.
 const SP: u8 = 31;
 const RETURN_ADDRESS: u8 = 30;
 
@@ -47,7 +48,7 @@ pub(super) struct Area {
 }
 
 impl Area {
-    /// Makes the stubs for `entries`, which lie in `module`. `mapped` are the mapped ranges of this process, ascending.
+    /// Makes the stubs for `entries` in `module`. `mapped` are the mapped ranges of this process, ascending.
     pub(super) fn new(module: &Range<usize>, entries: &[Call], mapped: &[Range<usize>]) -> io::Result<Self> {
         let page = usize::try_from(page_size()).unwrap_or(4096);
         let bytes = (entries.len() * STUB_BYTES).next_multiple_of(page);
@@ -87,7 +88,7 @@ impl Area {
         contents
     }
 
-    /// Tells unwinders of so many stubs: the CFA is sp, the return address in x30.
+    /// Registers these stubs with unwinders: the CFA is sp, the return address in x30.
     fn register(self, n_stubs: usize) {
         let mut bytes = Vec::new();
         append_cie(&mut bytes, RETURN_ADDRESS, b"zR\0", &[0x0c, SP, 0]);

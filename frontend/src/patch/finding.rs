@@ -1,4 +1,4 @@
-//! The calls of the hooks in a module, as it lies in memory, also in that of another process.
+//! The calls of the hooks in a module in memory, also of another process.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::ops::Range;
@@ -14,8 +14,9 @@ pub(super) fn find_calls(image: &Image<'_>) -> Found {
     find_calls_of(image, &Hook::ALL.map(|hook| (hook.address(), hook)))
 }
 
-/// The sites in a module of another process, by address: its `file`, which can be opened at `path`, where it is mapped, and the functions of the process
-/// that others call at their beginning, by their names. `read` tells what lies in its memory.
+/// Returns the sites in a module of another process, by address: its `file` for opening at `path`, its address, and the
+/// functions of the process called by others at their beginning, by their names. `read` returns the contents of its
+/// memory.
 pub(crate) fn sites_of_process(
     file: &[u8],
     path: &Path,
@@ -61,13 +62,13 @@ fn find_calls_of(image: &Image<'_>, hooks: &[(usize, Hook)]) -> Found {
     all
 }
 
-/// Where the function around an address begins. `functions` are those that the file names, once they are needed.
+/// Returns the beginning of the function around an address. `functions` are those of the file, read on demand.
 pub(super) fn start_of(image: &Image<'_>, functions: &mut Option<Vec<Range<usize>>>, address: usize) -> Option<usize> {
     let start = image.function_start(address);
     start.or_else(|| function_around(functions.get_or_insert_with(|| functions_of(image)), address))
 }
 
-/// The functions that the module's file names: for code without unwind information.
+/// Returns the functions of the module's file: for code without unwind information.
 fn functions_of(image: &Image<'_>) -> Vec<Range<usize>> {
     // Of the program: the main thread may have ended, and qemu-user knows the first one alone.
     let program = [c"/proc/self/exe", c"/proc/thread-self/exe"];

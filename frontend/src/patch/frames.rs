@@ -1,10 +1,12 @@
-//! Where functions begin, by the unwind information of a module (`.eh_frame`).
+//! The beginnings of functions, by the unwind information of a module (`.eh_frame`).
 //!
-//! A description (FDE) is a function's if, at its first instruction, nothing has been pushed: the frame's address is what the stack pointer was before the
-//! call (on x86-64 rsp + 8, on aarch64 sp), no register has been saved, and there is a return address where a call leaves it. So parts that functions jump to (`.cold`), the procedure linkage table
-//! and a program's `_start` are none.
+//! A description (FDE) is a function's if, at its first instruction, nothing has been pushed: the frame's address is
+//! the stack pointer before the call (on x86-64 rsp + 8, on aarch64 sp), no register has been saved, and the return
+//! address is in the place of a call.
 //!
-//! Not here: whether such a function can be given a branch (`functions`).
+//! So targets of jumps (`.cold`), the procedure linkage table and a program's `_start` are none.
+//!
+//! Not here: room for a branch in such a function (`functions`).
 //!
 //! Sources: DWARF 5 section 6.4, LSB 5.0 10.6.
 
@@ -17,7 +19,7 @@ pub(super) struct Range {
     pub(super) end: usize,
     /// True for a function, false for a part of one.
     pub(super) is_function: bool,
-    /// True if something is to be called where an exception passes (a personality routine).
+    /// True with a function to call for a passing exception (a personality routine).
     pub(super) has_routine: bool,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "is for branches at ends"))]
     pub(super) landings: Landings,
@@ -31,12 +33,12 @@ pub(super) enum Landings {
     None,
     /// The table at this address.
     Table(usize),
-    /// A table at a place that is not understood.
+    /// A table in an unknown format at a place.
     Unknown,
 }
 
-/// DWARF's numbers of the stack pointer and of the return address; what a call has pushed, and where it has left the return address; letters of
-/// augmentations without data that only say how return addresses are signed, and how stacks are tagged.
+/// DWARF's numbers of the stack pointer and of the return address; the bytes pushed by a call, and its place for the
+/// return address; letters of augmentations without data, for signed return addresses and tagged stacks only.
 #[cfg(target_arch = "x86_64")]
 mod called {
     use super::Place;
@@ -57,7 +59,7 @@ mod called {
 }
 use called::{LETTERS, PLACE, PUSHED, RETURN_ADDRESS, SP};
 
-/// Where a return address is.
+/// The place of a return address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
     #[default]
@@ -66,7 +68,7 @@ enum Place {
     Nowhere,
 }
 
-/// All ranges of a module that are described, ascending, one for each beginning.
+/// Returns all described ranges of a module, ascending, one for each beginning.
 pub(super) fn ranges(image: &Image<'_>) -> Vec<Range> {
     let mut ranges: Vec<Range> = match image.unlisted_frames() {
         None => image.frame_descriptions().into_iter().filter_map(|(start, at)| describe(image, start, at)).collect(),
@@ -77,7 +79,7 @@ pub(super) fn ranges(image: &Image<'_>) -> Vec<Range> {
     ranges
 }
 
-/// Where the entries in a section begin, one after the other.
+/// Returns the places of the entries in a section.
 fn entries(image: &Image<'_>, section: &std::ops::Range<usize>) -> impl Iterator<Item = usize> {
     let length = |at: usize| {
         let end = at.checked_add(4).filter(|&end| end <= section.end)?;
@@ -121,7 +123,7 @@ fn described(image: &Image<'_>, at: usize) -> Option<Range> {
     Some(Range { start, end: start.checked_add(size)?, is_function, has_routine: common.has_routine, landings })
 }
 
-/// Reads the landing places of exceptions from the data of a description, which lie at `place`.
+/// Reads the landing places of exceptions from the data of a description at `place`.
 fn landings_of(mut data: Reader<'_>, encoding: Option<u8>, place: usize) -> Landings {
     /// Nothing is written.
     const OMITTED: u8 = 0xff;
@@ -139,7 +141,7 @@ fn landings_of(mut data: Reader<'_>, encoding: Option<u8>, place: usize) -> Land
     }
 }
 
-/// A CIE or an FDE: what is behind its length and its id.
+/// A CIE or an FDE: its contents behind its length and its id.
 struct Entry<'a> {
     id: u32,
     rest: &'a [u8],
@@ -156,13 +158,13 @@ fn entry<'a>(image: &'a Image<'_>, at: usize) -> Option<Entry<'a>> {
 
 /// Common part of descriptions (CIE).
 struct Common<'a> {
-    /// How addresses are written.
+    /// The encoding of addresses.
     encoding: u8,
     /// True if descriptions have augmentation data.
     has_data: bool,
     is_signal_frame: bool,
     has_routine: bool,
-    /// How the address of a table of exceptions is written, if it is.
+    /// The encoding of the address of a table of exceptions, if there is one.
     table_encoding: Option<u8>,
     instructions: &'a [u8],
 }
@@ -215,7 +217,7 @@ impl<'a> Common<'a> {
     }
 }
 
-/// The rules at the first instruction, as far as they tell whether it is a function's.
+/// The rules at the first instruction, as far as they show a function.
 #[derive(Debug, Default)]
 struct Row {
     /// Register and offset; `None` if it is another kind of rule.
@@ -229,7 +231,7 @@ impl Row {
         self.frame == Some((SP, PUSHED)) && self.return_address == PLACE && !self.saves_registers
     }
 
-    /// Goes through instructions up to the first one that is for a later address. `None` if one is not known.
+    /// Follows instructions up to the first one for a later address. `None` for an unknown one.
     fn apply(&mut self, mut reader: Reader<'_>) -> Option<()> {
         while let Ok(opcode) = reader.byte().ok_or(()) {
             let operand = u64::from(opcode & 0x3f);
@@ -268,7 +270,7 @@ impl Row {
     }
 }
 
-/// Bytes that are read from the front.
+/// Bytes for reading from the front.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
@@ -283,7 +285,7 @@ impl Reader<'_> {
         Some(byte)
     }
 
-    /// A number in LEB128. Of signed ones only that they end is of interest.
+    /// Reads a number in LEB128. Of signed ones only the end counts.
     pub(super) fn unsigned(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -296,7 +298,7 @@ impl Reader<'_> {
         None
     }
 
-    /// A pointer that lies at `at`, as linkers write them: absolute, or relative to its place.
+    /// Reads a pointer at `at` in a linker's form: absolute, or relative to its place.
     pub(super) fn pointer(&mut self, encoding: u8, at: usize) -> Option<usize> {
         let origin = match encoding & 0xf0 {
             0x00 => 0,

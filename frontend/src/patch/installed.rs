@@ -1,7 +1,7 @@
-//! The present stubs, and the branches and slots that lead to them. Nothing is taken away as long as the program lives: a thread may be in a
-//! stub.
+//! The present stubs, and the branches and slots to them. Nothing is removed while the program lives: a thread may be
+//! in a stub.
 //!
-//! Queries take no lock, so that a save in a signal handler finds its data.
+//! Queries take no lock, so a save in a signal handler finds its data.
 
 use std::iter;
 use std::ptr;
@@ -20,30 +20,30 @@ pub(super) struct Part {
     pub(super) sites: Vec<Site>,
     /// The sizes of the functions of `sites`.
     pub(super) sizes: Vec<usize>,
-    /// Slots of the program that lead to stubs.
+    /// Slots of the program with stubs as targets.
     pub(super) slots: Vec<Slot>,
-    /// Functions of other modules that the program calls, and that have no such slot.
+    /// Functions of other modules called by the program, without such a slot.
     pub(super) calls_left_out: Vec<LeftOut>,
-    /// Branches that somebody else writes.
+    /// Branches for another writer.
     pub(super) branches: Vec<Branch>,
-    /// How ends of functions are seen.
+    /// The way to notice ends of functions.
     pub(super) ends: Ends,
     /// Functions, each with the address and stub of a branch at one of its ends, ascending.
     pub(super) own_ends: Vec<(usize, (u64, u64))>,
-    /// The functions with an end that is not seen, ascending.
+    /// The functions with an unnoticed end, ascending.
     pub(super) late: Vec<usize>,
     /// Earlier additions.
     next: Option<&'static Self>,
 }
 
-/// A slot through which the program calls a function of another module.
+/// A slot for the program's calls of a function of another module.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(super) place: usize,
     pub(super) stub: usize,
-    /// Its value before.
+    /// Its earlier value.
     pub(super) function: usize,
-    /// Where calls go on behind the stub: that function, or its replacement.
+    /// The target of calls behind the stub: that function, or its replacement.
     pub(super) goes_on: &'static AtomicUsize,
 }
 
@@ -55,7 +55,7 @@ impl Part {
 }
 
 impl Slot {
-    /// Has calls go on to a function that takes the place of `original`, if they lead to that. Returns whether they do.
+    /// Leads calls on to the replacement of `original`, if that is their function. Returns true if so.
     pub(crate) fn lead(&self, original: usize, function: usize) -> bool {
         let is_it = self.function == original;
         if is_it {
@@ -64,12 +64,12 @@ impl Slot {
         is_it
     }
 
-    /// True if another function takes the place of theirs.
+    /// True with a replacement of their function.
     pub(crate) fn is_led(&self) -> bool {
         self.goes_on.load(Acquire) != self.function
     }
 
-    /// Has them go on to their own.
+    /// Leads calls on to their own function again.
     pub(crate) fn lead_back(&self) {
         self.goes_on.store(self.function, Release);
     }
@@ -84,7 +84,7 @@ pub(super) fn parts() -> impl Iterator<Item = &'static Part> {
     iter::successors(last, |part| part.next)
 }
 
-/// Adds what is new. Only one thread does at a time.
+/// Adds new parts. Only one thread does at a time.
 pub(super) fn add(part: Part) {
     if part.sites.is_empty() && part.calls_left_out.is_empty() && part.branches.is_empty() {
         return;
@@ -98,7 +98,7 @@ pub(crate) fn sites() -> impl Iterator<Item = Site> {
     parts().flat_map(|part| part.sites.iter().copied())
 }
 
-/// The same in the module that was mapped at `start`, relative to that: address and size.
+/// The same in the module mapped at `start`, relative to that: address and size.
 pub(crate) fn functions_in(start: u64) -> impl Iterator<Item = (u64, u64)> {
     let all = parts().flat_map(|part| part.sites.iter().zip(&part.sizes));
     let own = all.filter(move |(site, _)| site.module as u64 == start);
@@ -110,7 +110,7 @@ pub(crate) fn library_calls() -> impl Iterator<Item = &'static Slot> {
     parts().flat_map(|part| &part.slots)
 }
 
-/// That at a place, if it leads to its stub.
+/// Returns the slot at a place, if it leads to its stub.
 pub(crate) fn library_call(place: usize) -> Option<&'static Slot> {
     let held = slots::value(place).load(SeqCst);
     library_calls().find(|slot| slot.place == place && slot.stub == held)

@@ -2,7 +2,7 @@
 //!
 //! Source: Arm ARM, "A64 instruction set encoding".
 
-/// Where a branch or a call goes that has a distance in it, with or without a condition.
+/// Returns the target of a branch or a call with a distance in it, with or without a condition.
 pub(super) fn target(word: u32, from: usize) -> Option<usize> {
     let distance = match word {
         _ if word & 0x7c00_0000 == 0x1400_0000 => signed(word & 0x3ff_ffff, 26),
@@ -18,7 +18,7 @@ pub(super) fn is_call(word: u32) -> bool {
     word >> 26 == 0b10_0101
 }
 
-/// Where something is whose address an instruction makes (`adr`), or which it loads (literals): relative to itself.
+/// Returns the address made by an instruction (`adr`), or its loaded literal's place: relative to itself.
 pub(super) fn named_place(word: u32, from: usize) -> Option<usize> {
     let distance = signed(word >> 5 & 0x7_ffff, 19) << 2;
     match word {
@@ -29,7 +29,7 @@ pub(super) fn named_place(word: u32, from: usize) -> Option<usize> {
     }
 }
 
-/// The page whose address an instruction makes (`adrp`).
+/// Returns the page whose address an instruction makes (`adrp`).
 pub(super) fn named_page(word: u32, from: usize) -> Option<usize> {
     let pages = signed(word >> 5 & 0x7_ffff, 19) << 2 | (word >> 29 & 3) as isize;
     (word & 0x9f00_0000 == 0x9000_0000).then(|| (from & !0xfff).wrapping_add_signed(pages << 12))
@@ -44,7 +44,8 @@ pub(super) fn is_test_of_bit(word: u32) -> bool {
     word & 0x7e00_0000 == 0x3600_0000
 }
 
-/// The general registers that an instruction reads and writes, by the groups of instructions. One that may be either is both.
+/// Returns the general registers read and written by an instruction, by the groups of instructions. Uncertain ones are
+/// both.
 pub(super) fn registers(word: u32) -> ([Option<u32>; 4], [Option<u32>; 3]) {
     let field = |at: u32| Some(word >> at & 0x1f);
     let (d, n, a, m) = (field(0), field(5), field(10), field(16));

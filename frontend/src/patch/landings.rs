@@ -1,6 +1,6 @@
-//! Where exceptions land in a function: the table that its unwind information names.
+//! Landing places of exceptions in a function, by the table in its unwind information.
 //!
-//! Not here: what is called there, and for which exceptions.
+//! Not here: the code called there, and its exceptions.
 //!
 //! Source: "Exception Handling Tables" of the LSB's Itanium C++ ABI, as GCC and LLVM write them.
 
@@ -12,7 +12,7 @@ const OMITTED: u8 = 0xff;
 /// Numbers of variable length.
 const ULEB: u8 = 0x01;
 
-/// The addresses at which exceptions land, by the table of the function that begins at `start`. `None` if it is not understood.
+/// Returns the landing addresses of exceptions, by the table of the function at `start`. `None` for an unknown format.
 pub(super) fn landing_pads(image: &Image<'_>, table: usize, start: usize) -> Option<Vec<usize>> {
     let bytes = image.bytes_from(table)?;
     let mut reader = Reader(bytes);

@@ -1,12 +1,13 @@
-//! Calls of other modules' functions by the program: the slots through which they go get the addresses of stubs.
+//! Calls of other modules' functions by the program: their slots get the addresses of stubs.
 //!
-//! A stub leads to the hook, and the hook to the function, as where a function has a branch; but no code is changed, and the function is
-//! recorded only where the program calls it. Records name it by its slot, so each import is one function, whatever other names
-//! its address has.
+//! A stub leads to the hook, and the hook to the function, as for a function with a branch; but no code is changed, and
+//! the function is recorded only at the program's calls. Records name it by its slot, so each import is one function,
+//! with any other names of its address.
 //!
 //! Not here: the stubs (`entry`), and other uses of a slot's contents (`pointers`).
 //!
-//! **Invariant**: a slot is left alone if its contents serve anything but calls: the address of a function is the same everywhere.
+//! **Invariant**: leave a slot alone if its contents serve anything except calls: the address of a function is the same
+//! everywhere.
 
 use std::ffi::{CString, c_void};
 use std::io;
@@ -27,25 +28,26 @@ use super::switches::Switch;
 use super::wanted::{is_of_runtime, looks_at_its_caller};
 use crate::elf::imports::{Import, SLOT_BYTES, imports_of};
 
-/// A slot that is to lead to a stub.
+/// A slot that gets a stub.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     /// Its identity: the slot.
     pub(super) site: Site,
-    /// Where the calls lead.
+    /// The target of the calls.
     pub(super) function: usize,
 }
 
-/// Stub that such a slot leads to.
+/// The stub of such a slot.
 #[derive(Debug)]
 pub(super) struct Stub {
     pub(super) start: usize,
-    /// Where calls go on behind it.
+    /// The target of calls behind it.
     pub(super) goes_on: &'static AtomicUsize,
     pub(super) switch: Switch,
 }
 
-/// Has the program's slots for functions of other modules lead to stubs, which `make` makes; adds what was done. Returns the stubs' switches.
+/// Leads the program's slots for functions of other modules to stubs from `make`; adds the result. Returns the stubs'
+/// switches.
 pub(super) fn lead_calls(
     module: &Module<'_>,
     part: &mut Part,
@@ -128,7 +130,8 @@ fn are_there(outcome: &mut EntryBranches) -> bool {
     outcome.library_calls + outcome.calls_left_out.len() > 0
 }
 
-/// Returns the functions of the slots, or why they are not recorded. `address` tells where a slot is in memory.
+/// Returns the functions of the slots, or the reason why they are not recorded. `address` returns a slot's place in
+/// memory.
 fn examine<'f>(
     image: &Image<'_>,
     imports: &[Import<'f>],
@@ -164,7 +167,7 @@ fn examine<'f>(
     imports.iter().map(examine).collect()
 }
 
-/// Returns the function that the dynamic linker will find for an import.
+/// Returns the dynamic linker's function for an import.
 fn bound(import: &Import<'_>) -> Option<usize> {
     let name = CString::new(import.name).ok()?;
     // SAFETY: a string that ends with a NUL; nothing is changed but the linker's own message.

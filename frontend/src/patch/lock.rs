@@ -1,4 +1,4 @@
-//! The lock under which sites are changed.
+//! The lock for changes of sites.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicI32};
@@ -8,8 +8,8 @@ use std::time::Duration;
 /// The only one.
 pub(super) static LOCK: Lock = Lock { owner: AtomicI32::new(0) };
 
-/// A lock that knows its owner. A signal handler that asks for it while its own thread has it does not wait for ever, and
-/// the child of a fork can let it go.
+/// A lock with an owner. A signal handler does not wait for ever for a lock of its own thread, and the child of a fork
+/// can let it go.
 #[derive(Debug)]
 pub(super) struct Lock {
     /// The owner's thread id, 0 for none.
@@ -72,14 +72,14 @@ impl Held {
     }
 }
 
-/// The system's number of this thread, which is never 0. Not std's, for this may run in a signal handler.
+/// The system's number of this thread, never 0. Not std's, for this may run in a signal handler.
 fn thread_id() -> i32 {
     // SAFETY: no memory is passed. Thread numbers have 22 bits.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// Makes fork wait for the lock: in the child nobody would be there to let it go. Before all handlers that wait for threads
-/// which may take the lock: what is registered first is waited for last.
+/// Makes fork wait for the lock: in the child nobody would be there to let it go. Call it before the registration of
+/// handlers that wait for threads with this lock: the handler registered first waits last.
 pub(crate) fn register_fork_handlers() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     /// True if the forking thread took the lock for the fork, and not for more.

@@ -1,4 +1,4 @@
-//! Memory for code, within reach of a module: where it may lie, and how it is mapped.
+//! Memory for code within reach of a module: its possible places, and its mapping.
 
 use std::ffi::c_void;
 use std::io;
@@ -8,8 +8,9 @@ use std::slice;
 
 use super::poke::{self, ProcMem};
 
-/// Where an area of `bytes` bytes may lie that all of a module reaches, over the distance `reach`: directly below the module first, then further away. Above the program is its heap,
-/// which must be able to grow, so there places far away come first.
+/// Returns the places for an area of `bytes` bytes within the distance `reach` of the whole module: directly below the
+/// module first, then further away. Above the program is its heap, with room to grow, so there places far away come
+/// first.
 pub(super) fn places(
     module: &Range<usize>,
     bytes: usize,
@@ -18,7 +19,7 @@ pub(super) fn places(
 ) -> Vec<usize> {
     /// The kernel keeps the lowest addresses free.
     const LOWEST: usize = 1 << 16;
-    /// Enough to get past what other threads map meanwhile.
+    /// Enough to get past other threads' mappings meanwhile.
     const MOST: usize = 16;
 
     let lowest = module.end.saturating_sub(reach).max(LOWEST).next_multiple_of(page);
@@ -65,7 +66,7 @@ pub(super) fn map_code(start: usize, contents: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Maps zeroed memory at `start` that can be written.
+/// Maps zeroed, writable memory at `start`.
 pub(super) fn map_data(start: usize, bytes: usize) -> io::Result<*mut c_void> {
     map_at(start, bytes, libc::PROT_READ | libc::PROT_WRITE)
 }

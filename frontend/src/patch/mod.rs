@@ -1,26 +1,28 @@
-//! Patched call sites: calls of the hooks become NOPs while recording is off, and jumps to stubs while it is on (on aarch64 the calls that they
-//! were). This file has the switch of recording, which goes through them.
+//! Patched call sites: calls of the hooks become NOPs while recording is off, and jumps to stubs while it is on (on
+//! aarch64 the original calls). This file has the switch of recording; every start and stop goes through them.
 //!
-//! - `outcome`: the outcome as the API shows it; `entry_outcome`: the same for functions that call no hook; `elsewhere`: stand-ins without
-//!   Linux.
-//! - `control`: the entry point: all sites, under one lock, which is in `lock`.
-//! - `sites` and `finding`: find the calls in a module, which `module` reads. `only_found`: stands for all that changes them where no code may
-//!   be changed while it runs.
-//! - `rooms`: finds entries that are switched as calls are: on aarch64.
+//! - `outcome`: the outcome for the API; `entry_outcome`: the same for functions without a hook; `elsewhere`: stand-ins
+//!   without Linux.
+//! - `control`: the entry point: all sites, under the one lock of `lock`.
+//! - `sites` and `finding`: find the calls in a module, read by `module`. `only_found`: a stand-in for changes on
+//!   processors without safe changes of running code.
+//! - `rooms`: finds entries for switching like calls: on aarch64.
 //! - `code`: the possible bytes of a call, and the order of their changes; `states`: the states of a site.
-//! - `stubs`: targets of the sites, and `entry_stubs` those of entries; `unwind` and `debugger` tell others of them. `shapes`: the stubs that a
-//!   site needs. `memory`: places for code; `unwinder`: registration with unwinders.
+//! - `stubs`: targets of the sites, and `entry_stubs` those of entries; `unwind` and `debugger` announce them.
+//!   `shapes`: the stubs for a site. `memory`: places for code; `unwinder`: registration with unwinders.
 //! - `poke`: writes code while threads run it.
-//! - `switches`: the bytes and words that stubs read.
-//! - `frames`: finds functions by their unwind information, `landings` where exceptions land in them, `named` their names in the module's file,
-//!   `wanted` the chosen ones.
-//! - `entry`: gives branches to functions that call no hook. `library`: has the slots by which other modules' functions are called lead to its
-//!   stubs, unless `pointers` finds that they serve more than calls, by all `ways` that code can go; `installed`: the stubs of both.
+//! - `switches`: the bytes and words read by stubs.
+//! - `frames`: finds functions by their unwind information, `landings` the landing places of exceptions in them,
+//!   `named` their names in the module's file, `wanted` the chosen ones.
+//! - `entry`: gives branches to functions without a hook. `library`: leads the slots for other modules' functions to
+//!   its stubs, unless `pointers` finds other uses than calls, by all `ways` of the code; `installed`: the stubs of
+//!   both.
 //! - `instructions`: reads aarch64's.
-//! - `redirect`: has running programs call the hooks, which they were not started with; `slots`: writes the slots for it and `library`.
+//! - `redirect`: makes running programs call the hooks, without hooks at their start; `slots`: writes the slots for it
+//!   and `library`.
 //! - `change`: takes one site from state to state; `engine`: goes through all sites of all modules.
 //!
-//! Which sites a filter chooses is not here but in `filter`.
+//! Not here: a filter's choice of sites (`filter`).
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod change;
@@ -134,7 +136,7 @@ pub(crate) use self::sites::Site;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 use crate::backend;
 
-/// All sites that are there now, patched or not, the functions with entry branches, and the slots of library calls.
+/// Returns all present sites, patched or not, the functions with entry branches, and the slots of library calls.
 #[cfg(target_os = "linux")]
 pub(crate) fn sites() -> Vec<Site> {
     let mut sites = control::sites();
@@ -142,8 +144,8 @@ pub(crate) fn sites() -> Vec<Site> {
     sites
 }
 
-/// Starts recording; patched sites and stubs are switched on before. Inlined, as [`backend::enable`]: nothing of this crate runs
-/// recorded behind it.
+/// Starts recording; patched sites and stubs are switched on before. Inlined, as [`backend::enable`]: nothing of this
+/// crate runs recorded behind it.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[inline(always)]
 pub(crate) fn enable() {
@@ -159,7 +161,8 @@ pub(crate) fn enable() {
     held.release();
 }
 
-/// Stops recording as [`backend::end_disable`], then switches patched sites and stubs off. Returns whether it stopped.
+/// Stops recording like [`backend::end_disable`], then switches patched sites and stubs off. Returns true if it
+/// stopped.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[inline(always)]
 pub(crate) fn end_disable(stopping: backend::Stopping) -> bool {

@@ -1,4 +1,4 @@
-//! A module as it lies in memory: segments, relocations that name the hooks, where functions begin.
+//! A module in memory: segments, relocations with the hooks' names, beginnings of functions.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::sites::{Hook, SLOT_RELOCATIONS};
 
 const ENDIAN: LittleEndian = LittleEndian;
 
-/// A module, as long as the dynamic linker keeps it from being unloaded; or what was read of one of another process.
+/// A module under the dynamic linker's protection from unload; or the parts read from one of another process.
 #[derive(Debug)]
 pub(super) struct Image<'a> {
     /// Base of its addresses.
@@ -22,12 +22,13 @@ pub(super) struct Image<'a> {
     dynamic: Option<Range<usize>>,
     /// `.eh_frame_hdr`.
     frame_header: Option<Range<usize>>,
-    /// `.eh_frame` of another process's module that has no table of it, as programs have none that are linked statically at a fixed place.
+    /// `.eh_frame` of another process's module without a table of it, such as a program linked statically at a fixed
+    /// place.
     frames: Option<Range<usize>>,
     /// Range that is read-only after relocation.
     relro: Option<Range<usize>>,
     notes: Vec<Range<usize>>,
-    /// As the dynamic linker names it; empty for the program.
+    /// The dynamic linker's name for it; empty for the program.
     pub(super) name: &'a CStr,
 }
 
@@ -45,11 +46,11 @@ struct Header {
 #[derive(Debug)]
 pub(super) struct Slot<T> {
     pub(super) place: usize,
-    /// Which one.
+    /// The hook or function.
     pub(super) of: T,
     /// True if only an entry of the procedure linkage table uses it. It may be filled at the first call only.
     pub(super) is_for_calls: bool,
-    /// Where this module has a function of that name itself.
+    /// The place of this module's own function of that name.
     pub(super) own: Option<usize>,
 }
 
@@ -58,7 +59,7 @@ struct Segment {
     range: Range<usize>,
     is_readable: bool,
     is_executable: bool,
-    /// Its bytes from the multiple of [`COPY_ALIGN`] before it on, where it lies in another process.
+    /// Its bytes from the multiple of [`COPY_ALIGN`] before it on, if it lies in another process.
     copy: Option<Vec<u8>>,
 }
 
@@ -70,7 +71,7 @@ impl<'a> Image<'a> {
     ///
     /// # Safety
     ///
-    /// `info` comes from `dl_iterate_phdr`, whose callback has not returned as long as the result lives.
+    /// `info` comes from `dl_iterate_phdr`, with its callback running while the result lives.
     pub(super) unsafe fn new(info: &'a libc::dl_phdr_info) -> Option<Self> {
         let base = usize::try_from(info.dlpi_addr).ok()?;
         if info.dlpi_phdr.is_null() {
@@ -94,7 +95,8 @@ impl<'a> Image<'a> {
         Self::of(base, headers, name)
     }
 
-    /// A module of another process: its `file`, which can be opened by its `name`, and where it is mapped. `read` tells what lies in that's memory.
+    /// A module of another process: its `file`, for opening by its `name`, and its address. `read` returns the contents
+    /// of its memory.
     pub(super) fn of_process(
         file: &[u8],
         start: usize,
@@ -126,7 +128,7 @@ impl<'a> Image<'a> {
         Some(image)
     }
 
-    /// A module as its `file` has it, as if it were mapped from `start` on: what nobody has changed, and nobody has relocated.
+    /// A module from its `file`, as if mapped at `start`: unchanged, and not relocated.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn of_file(file: &[u8], start: usize) -> Option<Self> {
         let headers = elf::FileHeader64::<LittleEndian>::parse(file).ok()?.program_headers(ENDIAN, file).ok()?;
@@ -179,25 +181,25 @@ impl<'a> Image<'a> {
         (!image.segments.is_empty()).then_some(image)
     }
 
-    /// Where the lowest segment was mapped, as [`Module::start`](crate::host::linux::modules::Module::start).
+    /// Returns the address of the lowest segment, like [`Module::start`](crate::host::linux::modules::Module::start).
     pub(super) fn start(&self) -> usize {
         let lowest = self.segments.iter().map(|segment| segment.range.start).min().unwrap_or(self.base);
         let page = usize::try_from(crate::elf::file::page_size()).unwrap_or(4096);
         lowest - lowest % page
     }
 
-    /// Where something lies that has this address in the file.
+    /// Returns the place in memory of an address in the file.
     #[cfg(target_arch = "aarch64")]
     pub(super) fn address(&self, link_address: u64) -> usize {
         self.base.wrapping_add(link_address as usize)
     }
 
-    /// Where the highest segment ends.
+    /// Returns the end of the highest segment.
     pub(super) fn end(&self) -> usize {
         self.segments.iter().map(|segment| segment.range.end).max().unwrap_or(self.base)
     }
 
-    /// The notes, which hold the build-id.
+    /// Returns the notes, with the build-id.
     pub(super) fn notes(&self) -> Vec<u8> {
         self.notes.iter().filter_map(|range| self.bytes(range.clone())).flatten().copied().collect()
     }
@@ -229,7 +231,7 @@ impl<'a> Image<'a> {
         self.bytes(address..end)
     }
 
-    /// The words of what is read-only after relocation.
+    /// Returns the words of the range that is read-only after relocation.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn constant_words(&self) -> impl Iterator<Item = usize> {
         let range = self.relro.clone().unwrap_or_default();
@@ -243,8 +245,8 @@ impl<'a> Image<'a> {
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
     }
 
-    /// The places of pointers to `target` in what is read-only after relocation. Slots that the linker has filled itself
-    /// are found this way: no relocation names them.
+    /// Returns the places of pointers to `target` in the range that is read-only after relocation. This finds slots
+    /// filled by the linker itself: no relocation names them.
     pub(super) fn constant_pointers_to(&self, target: usize) -> impl Iterator<Item = usize> {
         const WORD: usize = size_of::<usize>();
         let range = self.relro.clone().unwrap_or_default();
@@ -254,7 +256,7 @@ impl<'a> Image<'a> {
         places.map(move |(idx, _)| start + idx * WORD)
     }
 
-    /// The segments with code, which can be read.
+    /// Returns the readable segments with code.
     pub(super) fn texts(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let code = self.segments.iter().filter(|segment| segment.is_executable);
         code.filter_map(|segment| Some((segment.range.start, self.bytes(segment.range.clone())?)))
@@ -279,8 +281,8 @@ impl<'a> Image<'a> {
         tags.take_while(|&found| found != elf::DT_NULL).any(|found| found == tag)
     }
 
-    /// The slots of the global offset table that relocations fill with the address of a hook. What they hold now says
-    /// nothing: with lazy binding it is that of the dynamic linker.
+    /// Returns the slots of the global offset table with a hook's address by their relocations. Their present contents
+    /// do not count: with lazy binding they are the dynamic linker's.
     pub(super) fn hook_slots(&self) -> Vec<(usize, Hook)> {
         self.slots(Hook::named).into_iter().map(|slot| (slot.place, slot.of)).collect()
     }
@@ -332,7 +334,7 @@ impl<'a> Image<'a> {
         Some(found)
     }
 
-    /// The value of a symbol that is defined here.
+    /// Returns the value of a symbol defined here.
     fn value_of_symbol(&self, symbol: usize) -> Option<usize> {
         let table: &[Sym64<LittleEndian>] = array(self.bytes(symbol..symbol + size_of::<Sym64<LittleEndian>>())?)?;
         let symbol = table.first().filter(|symbol| symbol.st_shndx.get(ENDIAN) != elf::SHN_UNDEF)?;
@@ -344,7 +346,7 @@ impl<'a> Image<'a> {
         if self.contains(value) { value } else { self.base.wrapping_add(value) }
     }
 
-    /// The table of `.eh_frame_hdr`: where it is relative to, and its entries.
+    /// Returns the table of `.eh_frame_hdr`: the base of its addresses, and its entries.
     fn frame_table(&self) -> Option<(usize, &[[u8; FRAME_ENTRY_BYTES]])> {
         /// Version 1; a pointer relative to its place, a count, and a table relative to the header, all of four bytes.
         const HEADER: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
@@ -361,18 +363,18 @@ impl<'a> Image<'a> {
         Some((origin, table.as_chunks().0))
     }
 
-    /// Returns the entries of the unwind information: where code begins, and where its description is.
+    /// Returns the entries of the unwind information: the beginning of code, and the place of its description.
     pub(super) fn frame_descriptions(&self) -> Vec<(usize, usize)> {
         let Some((origin, table)) = self.frame_table() else { return Vec::new() };
         table.iter().map(|entry| frame_entry(origin, entry)).collect()
     }
 
-    /// All unwind information, where no table says what is in it.
+    /// Returns all unwind information without a table of its contents.
     pub(super) fn unlisted_frames(&self) -> Option<Range<usize>> {
         self.frames.clone()
     }
 
-    /// Where a section lies, by the module's `file`.
+    /// Returns the place of a section, by the module's `file`.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn section(&self, file: &[u8], name: &[u8]) -> Option<Range<usize>> {
         section(file, name, self.base)
@@ -409,7 +411,7 @@ pub(super) fn with_modules<T, F: FnMut(&libc::dl_phdr_info) -> Option<T>>(look: 
     data.1
 }
 
-/// Where a section of a file lies that is relative to `base`.
+/// Returns the place of a file's section, relative to `base`.
 fn section(file: &[u8], name: &[u8], base: usize) -> Option<Range<usize>> {
     let sections = elf::FileHeader64::<LittleEndian>::parse(file).ok()?.sections(ENDIAN, file).ok()?;
     let (_, section) = sections.section_by_name(ENDIAN, name)?;
@@ -420,13 +422,13 @@ fn section(file: &[u8], name: &[u8], base: usize) -> Option<Range<usize>> {
 /// Bytes of an entry of `.eh_frame_hdr`.
 const FRAME_ENTRY_BYTES: usize = 8;
 
-/// Where the code of an entry begins, and its description.
+/// Returns the beginning of an entry's code, and the place of its description.
 fn frame_entry(origin: usize, &[a, b, c, d, e, f, g, h]: &[u8; FRAME_ENTRY_BYTES]) -> (usize, usize) {
     let address = |bytes| origin.wrapping_add_signed(i32::from_le_bytes(bytes) as isize);
     (address([a, b, c, d]), address([e, f, g, h]))
 }
 
-/// A table, without what is too short for an element at its end.
+/// Returns a table, without a short element at its end.
 fn array<T: pod::Pod>(bytes: &[u8]) -> Option<&[T]> {
     pod::slice_from_bytes(bytes, bytes.len() / size_of::<T>()).ok().map(|(table, _)| table)
 }

@@ -13,7 +13,7 @@ use crate::elf::file::map_file;
 use crate::elf::table::{Symbol, SymbolTable, symbols_of};
 use crate::host::linux::modules::{exe_path, own_exe};
 
-/// A module and what its file tells.
+/// A module and the contents of its file.
 pub(super) struct Module<'a> {
     pub(super) image: &'a Image<'a>,
     /// The name of its file.
@@ -24,7 +24,7 @@ pub(super) struct Module<'a> {
     code: Option<Code>,
 }
 
-/// A function that was chosen.
+/// A chosen function.
 pub(super) struct Function<'m> {
     pub(super) start: usize,
     pub(super) end: usize,
@@ -42,7 +42,7 @@ impl<'a> Module<'a> {
         Self::of(image, map_file(&path).ok(), &path, &shown, image.name.is_empty())
     }
 
-    /// One whose `file` can be opened at `path`, and is shown as another.
+    /// A module with its `file` for opening at `path`, under another name.
     pub(super) fn of(
         image: &'a Image<'a>,
         file: Option<Arc<Mmap>>,
@@ -56,7 +56,7 @@ impl<'a> Module<'a> {
         Self { image, name, is_program, file, symbols, code }
     }
 
-    /// The symbol of the function that begins at `address`.
+    /// Returns the symbol of the function at `address`.
     pub(super) fn symbol(&self, address: usize) -> Option<&Symbol> {
         let relative = (address - self.image.start()) as u64;
         self.symbols.as_ref()?.lookup(relative).filter(|symbol| symbol.address == relative)
@@ -81,14 +81,14 @@ impl<'a> Module<'a> {
         (address - self.image.start()) as u64 + link_address
     }
 
-    /// Where in memory something lies that has this address in the file.
+    /// Returns the place in memory of an address in the file.
     pub(super) fn address(&self, link_address: u64) -> Option<usize> {
         let relative = link_address.checked_sub(self.link_address(self.image.start()))?;
         self.image.start().checked_add(usize::try_from(relative).ok()?)
     }
 
-    /// The module's code, without what the file's sections say is data: linkers may put both into one segment. A word that is data in part is there, and so is all that
-    /// does not lie in memory as in the file.
+    /// Returns the module's code, without data by the file's sections: linkers may put both into one segment. A word
+    /// with some data stays, and so do all parts that differ in memory and file.
     #[cfg(target_arch = "aarch64")]
     pub(super) fn code(&self) -> Vec<(usize, &[u8])> {
         const WORD: usize = size_of::<u32>();
@@ -102,7 +102,7 @@ impl<'a> Module<'a> {
         self.image.texts().flat_map(|(start, code)| pieces_without(&data, start, code)).collect()
     }
 
-    /// That a function was left out.
+    /// Notes a left-out function.
     pub(super) fn left_out(&self, function: &Function<'_>, reason: WholeReason) -> LeftOut {
         LeftOut {
             module: self.name.clone(),
@@ -112,13 +112,13 @@ impl<'a> Module<'a> {
         }
     }
 
-    /// True if the file has these bytes where they are in memory.
+    /// Returns true if the file has these bytes at their place in memory.
     pub(super) fn is_as_in_file(&self, start: usize, bytes: &[u8]) -> Option<bool> {
         let told = self.code.as_ref()?.bytes(self.link_address(start), bytes.len())?;
         Some(told == bytes)
     }
 
-    /// Checks that the code to be copied is the file's.
+    /// Checks that the code for copying is the file's.
     pub(super) fn check_unchanged(&self, code: Range<usize>) -> Result<(), WholeReason> {
         let start = code.start;
         let bytes = self.image.bytes(code).ok_or(WholeReason::Unreadable)?;
@@ -130,8 +130,8 @@ impl<'a> Module<'a> {
     }
 }
 
-/// Has all modules looked at whose functions may have branches to a hook: not the one that this lies in, nor the dynamic linker, nor what the
-/// system has mapped (vDSO).
+/// Calls `look` with all modules whose functions may have branches to a hook: not the hook's own, nor the dynamic
+/// linker, nor the system's (vDSO).
 pub(super) fn with_others(hook: usize, mut look: impl FnMut(&Image<'_>)) {
     // SAFETY: asks for numbers.
     let skipped = [libc::AT_SYSINFO_EHDR, libc::AT_BASE].map(|kind| unsafe { libc::getauxval(kind) } as usize);
@@ -145,7 +145,7 @@ pub(super) fn with_others(hook: usize, mut look: impl FnMut(&Image<'_>)) {
     });
 }
 
-/// Code that begins at `start` without these parts, which are ascending: what is left, with its address.
+/// Returns the code at `start` without these ascending parts: the rest, with its addresses.
 #[cfg(any(test, target_arch = "aarch64"))]
 fn pieces_without<'c>(parts: &[Range<usize>], start: usize, code: &'c [u8]) -> Vec<(usize, &'c [u8])> {
     let end = start + code.len();

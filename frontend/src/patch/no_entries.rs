@@ -1,4 +1,4 @@
-//! Where only calls of the hooks are recorded: no function has a branch, and no slot leads to a stub.
+//! Systems with recorded calls of the hooks only: no function has a branch, and no slot leads to a stub.
 
 use std::iter;
 use std::sync::atomic::AtomicBool;
@@ -8,7 +8,7 @@ use super::entry_outcome::{Ends, EntryBranches, EntryWay};
 use super::sites::Site;
 use crate::Error;
 
-/// True if functions that call no hook were to be recorded.
+/// True if functions without a hook were requested.
 pub(crate) struct Choice(bool);
 
 impl Choice {
@@ -43,7 +43,7 @@ pub(crate) fn outcome() -> EntryBranches {
     outcome
 }
 
-/// Returns the hooked functions that do not call the tracer, in the module that begins at an address.
+/// Returns the hooked functions without a call of the tracer, in the module at an address.
 pub(crate) fn functions_in(_module: u64) -> impl Iterator<Item = (u64, u64)> {
     iter::empty()
 }

@@ -1,5 +1,5 @@
-//! Where calls of the hook are found, for filters, and stay unchanged: on riscv64 a call has two instructions, or one that shares a word with
-//! others, and no source says which may be changed while other cores execute them.
+//! Calls of the hook are found, for filters, and stay unchanged: on riscv64 a call has two instructions, or one in a
+//! word with others, and no source permits changes while other cores execute them.
 
 use super::finding::find_calls;
 use super::module::{Image, with_modules};
@@ -14,13 +14,13 @@ pub(crate) fn install() -> PatchedSites {
 /// Nothing was changed.
 pub(crate) fn undo() {}
 
-/// As above.
+/// Nothing was changed.
 pub(crate) fn abandon() {}
 
-/// As above.
+/// Nothing is changed.
 pub(crate) fn select(_selection: impl Fn(&Site) -> bool + Send + 'static) {}
 
-/// Nothing has to wait for a fork.
+/// A fork waits for nothing.
 pub(crate) fn register_fork_handlers() {}
 
 /// None is patched.
@@ -28,7 +28,7 @@ pub(crate) fn counts() -> PatchedSites {
     PatchedSites::default()
 }
 
-/// All sites that are there now, by address within a module.
+/// Returns all present sites, by address within a module.
 pub(crate) fn sites() -> Vec<Site> {
     // SAFETY: asks for a number.
     let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;

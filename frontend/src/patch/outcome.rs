@@ -8,7 +8,7 @@ use std::fmt;
 pub struct PatchedSites {
     /// The number of patched sites: NOPs or, while recording is on, jumps (on aarch64 calls, as compiled).
     pub patched: usize,
-    /// The number of patched sites that are not NOPs now.
+    /// The number of patched sites with another state than NOP now.
     pub on: usize,
     /// The number of sites that stay calls, as compiled. Their calls are recorded too.
     pub left_plain: usize,
@@ -68,7 +68,7 @@ impl fmt::Display for PatchedSites {
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 impl PatchedSites {
-    /// Counts sites that are left plain for a reason.
+    /// Counts sites left plain for a reason.
     pub(crate) fn leave(&mut self, reason: PlainReason, n_sites: usize) {
         self.left_plain += n_sites;
         match self.reasons.iter_mut().find(|(known, _)| *known == reason) {

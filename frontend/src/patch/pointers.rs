@@ -1,5 +1,5 @@
-//! Uses of slots for anything but calls. The address of a function that code has taken out of a slot is followed: compilers take it into a
-//! register before a loop, and call it from there.
+//! Uses of slots for anything except calls. A function's address taken out of a slot is followed: compilers take it
+//! into a register before a loop, and call it from there.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register,
@@ -8,15 +8,15 @@ use iced_x86::{
 use super::module::Image;
 use super::ways::{Does, never_uses};
 
-/// Registers that a function leaves as they are.
+/// Registers preserved by functions.
 const KEPT: [Register; 6] = [Register::RBX, Register::RBP, Register::R12, Register::R13, Register::R14, Register::R15];
-/// Registers that may have arguments.
+/// Registers for arguments.
 const ARGUMENTS: [Register; 6] =
     [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
-/// Those that may have results.
+/// Registers for results.
 const RESULTS: [Register; 2] = [Register::RAX, Register::RDX];
 
-/// Instructions that call, or jump to, what a slot holds; behind them stands where it is.
+/// Instructions that call, or jump to, the contents of a slot; the slot's place follows.
 const CALLS: [[u8; 2]; 2] = [[0xff, 0x15], [0xff, 0x25]];
 const OPERAND_BYTES: usize = 4;
 /// Bytes before the operand of `mov` from a slot to a register.
@@ -29,10 +29,10 @@ pub(super) fn authenticates_slots(_image: &Image<'_>) -> bool {
     false
 }
 
-/// Which of these slots the code uses for anything but calls, jumps and to see whether there is such a function. Bytes that only look
+/// Returns the slots with other uses in the code than calls, jumps and tests for such a function. Bytes that only look
 /// like such a use count.
 pub(super) fn used_otherwise(image: &Image<'_>, slots: &[usize]) -> Vec<usize> {
-    /// Bytes of an instruction behind the operand that names a slot: a number that it is compared with.
+    /// The number of bytes behind an instruction's operand with the slot: a number for comparison.
     const BEHIND: [usize; 4] = [0, 1, 2, 4];
 
     let mut slots = slots.to_vec();
@@ -71,7 +71,7 @@ fn names_by_place(byte: u8) -> bool {
     byte & 0xc7 == 0x05
 }
 
-/// True if the instruction at `at` takes an address out of a slot, and that is called only.
+/// Returns true if the instruction at `at` takes an address out of a slot for calls only.
 fn is_only_called(image: &Image<'_>, at: usize) -> bool {
     let decode = |at: usize| {
         let (start, code) = image.text(at)?;
@@ -124,7 +124,7 @@ fn writes(instruction: &Instruction, register: Register, info: &mut InstructionI
 mod tests {
     use super::*;
 
-    /// True if the first of these instructions takes an address that is called only.
+    /// Returns true if the first of these instructions takes an address for calls only.
     fn is_called(code: &[u8]) -> bool {
         const START: u64 = 0x1000;
         let decode = |at: usize| {

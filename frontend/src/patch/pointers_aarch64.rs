@@ -1,7 +1,7 @@
-//! Uses of slots for anything but calls, on aarch64. The address of a function that code has loaded from a slot is followed.
+//! Uses of slots for anything except calls, on aarch64. A function's address loaded from a slot is followed.
 //!
-//! Code comes to a slot by its page, which it takes into a register (`adrp`), and by the distance from there in a load. So pages near slots are
-//! followed, and the loaded values.
+//! Code gets to a slot by its page, taken into a register (`adrp`), and by the distance from there in a load. So pages
+//! near slots are followed, and the loaded values.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,9 @@ use super::module::Image;
 use super::ways::{Does, never_uses};
 
 const WORD: usize = size_of::<u32>();
-/// How far a load reaches from a page: so many times eight bytes.
+/// The reach of a load from a page: so many times eight bytes.
 const REACH: usize = 0xfff << 3;
-/// The largest access to memory that has the distance in it.
+/// The largest access to memory with the distance in it.
 const LARGEST: usize = 16;
 
 /// True if calls by the linkage table authenticate the contents of a slot (`-z pac-plt`): on processors without signatures the instruction does
@@ -25,8 +25,8 @@ pub(super) fn authenticates_slots(image: &Image<'_>) -> bool {
     has_signatures && image.has_dynamic(elf::DT_AARCH64_PAC_PLT)
 }
 
-/// Which of these slots the code uses for anything but calls, jumps and to see whether there is such a function. That a function is called with its own
-/// address is not seen.
+/// Returns the slots with other uses in the code than calls, jumps and tests for such a function. A call of a function
+/// with its own address goes unnoticed.
 pub(super) fn used_otherwise(image: &Image<'_>, slots: &[usize]) -> Vec<usize> {
     let slots = slots.iter().copied().collect();
     image.texts().flat_map(|(start, code)| Text { start, words: code.as_chunks().0 }.used(&slots)).collect()
@@ -59,7 +59,7 @@ impl Text<'_> {
         used
     }
 
-    /// Finds what code does with slots that has taken their page at `at`. Returns whether it does nothing else with the page.
+    /// Finds the uses of slots by code with their page from `at`. Returns true if it has no other use for the page.
     fn finds_loads(&self, at: usize, page: usize, slots: &BTreeSet<usize>, used: &mut BTreeSet<usize>) -> bool {
         let Some(register) = self.word(at).map(|word| word & 0x1f) else { return false };
         never_uses(at + WORD, |at| {
@@ -76,14 +76,14 @@ impl Text<'_> {
         })
     }
 
-    /// True if the address that is loaded into a register at `at` is called only.
+    /// Returns true if the address loaded into a register at `at` is for calls only.
     fn is_only_called(&self, at: usize, register: u32) -> bool {
         never_uses(at + WORD, |at| Some(does(self.word(at)?, at, register, false)))
     }
 }
 
-/// Returns the access of an instruction at a distance from a register: how far, to how many bytes, and the general register that gets them.
-/// `add` is an access to the byte there. `None` for others.
+/// Returns an instruction's access at a distance from a register: the distance, the number of bytes, and the general
+/// register that gets them. `add` is an access to the byte there. `None` for others.
 fn access(word: u32, base: u32) -> Option<(usize, usize, Option<u32>)> {
     let (distance, to) = ((word >> 10 & 0xfff) as usize, word & 0x1f);
     if word >> 5 & 0x1f != base {
@@ -108,7 +108,8 @@ fn goes_on(at: usize, is_kept: bool) -> Does {
     Does::Keeps { next: is_kept.then_some(at + WORD), target: None }
 }
 
-/// Returns the effect of an instruction on the value of a register: the address of a function, or a page, which is no argument and no result.
+/// Returns the effect of an instruction on a register with a function's address, or with a page, which is no argument
+/// and no result.
 fn does(word: u32, at: usize, register: u32, is_page: bool) -> Does {
     let (read, written) = registers(word);
     let (is_read, is_written) = (read.contains(&Some(register)), written.contains(&Some(register)));

@@ -1,8 +1,10 @@
 //! Writing code while threads run it.
 //!
-//! The order of writes is in [`code`](super::code): each step changes one byte, or bytes that no instruction uses at that moment. Between two
-//! steps every processor that runs a thread of this process is made to forget its decoded instructions (membarrier with SYNC_CORE). The
-//! breakpoint instruction that kernels use for this is not used: it would kill a thread that has SIGTRAP blocked.
+//! The order of writes is in [`code`](super::code): each step changes one byte, or bytes unused by any instruction at
+//! that moment. Between two steps every processor with a thread of this process forgets its decoded instructions
+//! (membarrier with SYNC_CORE).
+//!
+//! Kernels use the breakpoint instruction for this; here it would kill a thread with SIGTRAP blocked.
 
 use std::fs;
 use std::io;
@@ -20,7 +22,7 @@ use crate::elf::file::page_size;
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
     pub(super) range: Range<usize>,
-    /// As `mprotect` takes it.
+    /// The protection for `mprotect`.
     pub(super) protection: i32,
 }
 
@@ -55,14 +57,14 @@ impl Pages {
         self.protect(self.protection | libc::PROT_WRITE)
     }
 
-    /// Gives them the protection back that they had.
+    /// Restores their protection.
     pub(super) fn restore(&self, refusal: &mut Option<io::Error>) {
         if let Err(error) = self.protect(self.protection) {
             *refusal = Some(error);
         }
     }
 
-    /// The pages of these that hold something of `part`, if there are any.
+    /// Returns the pages of these with something of `part`, if there are any.
     pub(super) fn cut_to(&self, part: &Range<usize>) -> Option<Self> {
         let page = usize::try_from(page_size()).unwrap_or(4096);
         let start = self.range.start.max(part.start / page * page);
@@ -80,7 +82,7 @@ impl Pages {
     }
 }
 
-/// `/proc/thread-self/mem`, which writes to pages that are not writable.
+/// `/proc/thread-self/mem`, for writes to read-only pages.
 #[derive(Debug)]
 pub(super) struct ProcMem(i32);
 
@@ -124,7 +126,7 @@ impl Drop for ProcMem {
     }
 }
 
-/// Has processors fetch what was written to memory that is to become code, and that none has run yet.
+/// Makes processors fetch memory newly written for code; none has run it yet.
 #[cfg(target_arch = "aarch64")]
 pub(super) fn code_was_written(code: Range<usize>) {
     /// No cache has smaller lines.
@@ -162,11 +164,11 @@ pub(super) enum Writer<'a> {
 #[cfg(target_arch = "x86_64")]
 pub(super) const OPERAND_BYTES: usize = 4;
 
-/// The bytes of an opcode that are written.
+/// The bytes of an opcode to write.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opcode {
-    /// One, where the opcode is.
+    /// One, at the opcode's place.
     One(u8),
     /// Two at once, at the beginning of the instruction.
     Two([u8; 2]),
@@ -174,14 +176,14 @@ pub(super) enum Opcode {
 
 #[cfg(target_arch = "aarch64")]
 impl Writer<'_> {
-    /// Writes an instruction at once, and has this and other processors fetch it from now on: what is in the data cache goes to where
-    /// instructions are fetched from, then what was fetched before is forgotten. A thread that has fetched it already goes on with the old
-    /// one until its processor takes an exception (`Barrier`).
+    /// Writes an instruction at once, and makes this and other processors fetch it from now on: the data cache is
+    /// written to the point of instruction fetches, then earlier fetches are forgotten. A thread with an earlier fetch
+    /// goes on with the old one until its processor takes an exception (`Barrier`).
     ///
     /// # Safety
     ///
-    /// Old and new instruction are among those that may be changed into each other while they are executed (Arm ARM, B2.2.5: `B`, `BL`,
-    /// `NOP` and a few more), either may be executed here, and the page is writable for [`Self::Memory`].
+    /// Old and new instruction may be changed into each other during execution (Arm ARM, B2.2.5: `B`, `BL`, `NOP` and a
+    /// few more), either may be executed here, and the page is writable for [`Self::Memory`].
     pub(super) unsafe fn word(self, address: usize, word: u32) -> io::Result<()> {
         match self {
             Self::Memory => {
@@ -208,12 +210,12 @@ impl Writer<'_> {
 
 #[cfg(target_arch = "x86_64")]
 impl Writer<'_> {
-    /// Writes an opcode at once. `start` is where the instruction begins, `opcode_at` where its opcode is.
+    /// Writes an opcode at once. `start` is the instruction's place, `opcode_at` its opcode's.
     ///
     /// # Safety
     ///
-    /// This is code that may become what the opcode makes of it, and its pages are writable for [`Self::Memory`]. Two bytes
-    /// do not cross a cache line, and are not written by file, unless this is the only thread.
+    /// This is code with a valid meaning under the new opcode, and its pages are writable for [`Self::Memory`]. Two
+    /// bytes do not cross a cache line, and are not written by file, unless this is the only thread.
     pub(super) unsafe fn opcode(self, start: usize, opcode_at: usize, opcode: Opcode) -> io::Result<()> {
         match (self, opcode) {
             (Self::Memory, Opcode::One(byte)) => {
@@ -281,7 +283,7 @@ impl Barrier {
         if membarrier(REGISTER_SYNC_CORE) { Self::Membarrier } else { Self::Missing }
     }
 
-    /// Returns when no thread will run what it had decoded before. Returns whether that is so.
+    /// Waits until no thread runs earlier decoded instructions. Returns true on success.
     pub(super) fn pass(self) -> bool {
         self == Self::Membarrier && membarrier(SYNC_CORE)
     }
@@ -297,7 +299,7 @@ pub(super) fn is_only_thread() -> bool {
     fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
 }
 
-/// The processor keeps what it has fetched in lines of so many bytes.
+/// The size in bytes of a processor's lines of fetched code.
 const LINE_BYTES: usize = 64;
 
 /// True if two bytes lie in different lines.

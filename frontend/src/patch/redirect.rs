@@ -1,20 +1,21 @@
-//! Redirection of calls in a running program that was started without the tracer. The slots of the global offset table
-//! through which it calls the hooks get the addresses of the tracer's hooks. Slots of functions that take or release a
-//! resource get recording functions. Later all slots get their old values again. No code is changed.
+//! Redirection of calls in a running program without the tracer at its start. Its slots of the global offset table for
+//! the hooks get the addresses of the tracer's hooks. Slots of functions that take or release a resource get recording
+//! functions.
+//!
+//! Later all slots get their old values again. No code is changed.
 //!
 //! Not here: loading the tracer into such a program (`rftrace-attach`), and the recording functions
 //! (`rftrace-preload-resources`).
 //!
-//! **Invariant**: a slot is written by one aligned store of eight bytes, so a thread that calls through it finds the
-//! one or the other address. A slot with a value from outside this module belongs to another writer, and is not
-//! restored.
+//! **Invariant**: write a slot by one aligned store of eight bytes, so a thread with a call through it finds the one or
+//! the other address. A slot with a value from outside this module belongs to another writer, and is not restored.
 //!
-//! **Invariant**: a slot is redirected only if it leads to the replaced function, or will at its first call, and serves
-//! nothing but calls: a function has one address everywhere. Exempt are the C library's own slots, as it compares no
-//! such addresses.
+//! **Invariant**: redirect a slot only if it leads to the replaced function, or will at its first call, and serves only
+//! calls: a function has one address everywhere. Exempt are the C library's own slots, as it compares no such
+//! addresses.
 //!
-//! **Invariant**: a slot that leads to the stub of a library call keeps that target, and the stub leads to the
-//! recording function: the call is recorded first, then the resource. So each of the two can end without the other.
+//! **Invariant**: a slot with the stub of a library call keeps that target, and the stub leads to the recording
+//! function: the call is recorded first, then the resource. So each of the two can end without the other.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
@@ -57,7 +58,7 @@ impl Hooks {
 pub struct Targets {
     /// The hooks.
     pub hooks: Hooks,
-    /// The recording functions, all in one library, and the functions that they replace.
+    /// The recording functions, all in one library, and the replaced functions.
     pub interposed: &'static [Interposed],
 }
 
@@ -89,16 +90,16 @@ impl Targets {
 /// The result of a redirection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redirected {
-    /// The number of slots that lead to hooks.
+    /// The number of slots with hooks as targets.
     pub n_hooks: usize,
-    /// The number of slots that lead to recording functions.
+    /// The number of slots with recording functions as targets.
     pub n_interposed: usize,
-    /// The functions that are not redirected everywhere, by module: the module uses the address for more than calls, or
-    /// the slot leads elsewhere.
+    /// The functions not redirected everywhere, by module: the module uses the address for more than calls, or the slot
+    /// leads elsewhere.
     pub left_out: Vec<(String, String)>,
 }
 
-/// A slot that was written.
+/// A written slot.
 #[derive(Clone, Copy, Debug)]
 struct Written {
     /// Its value before.
@@ -114,7 +115,7 @@ fn written() -> MutexGuard<'static, BTreeMap<usize, Written>> {
     WRITTEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes all slots, also those that the dynamic linker has written since.
+/// Writes all slots, including those rewritten by the dynamic linker since.
 ///
 /// # Errors
 ///
@@ -146,8 +147,8 @@ pub fn redirect(targets: Targets) -> io::Result<Redirected> {
     Ok(Redirected { n_hooks, n_interposed: written.len() - n_hooks + n_led, ..redirected })
 }
 
-/// The slots of a module for functions that others take the place of, and what they are to hold. Calls through those that lead to stubs of library
-/// calls go there behind the stub.
+/// Returns the slots of a module for replaced functions, and their new values. Calls through slots with stubs of
+/// library calls go there behind the stub.
 fn examine(image: &Image<'_>, interposed: &[Interposed], left_out: &mut Vec<(String, String)>) -> Vec<(usize, usize)> {
     let mut slots = image.slots(|name| interposed.iter().find(|one| name_of(one) == name));
     // Those that hold it already were looked at before.
@@ -214,7 +215,7 @@ fn with_images(targets: Targets, mut change: impl FnMut(&Image<'_>) -> io::Resul
     failed.map_or(Ok(()), Err)
 }
 
-/// Has the slots of library calls lead to their stubs again, also those that the dynamic linker has written meanwhile.
+/// Leads the slots of library calls to their stubs again, including those rewritten by the dynamic linker meanwhile.
 /// Returns their number.
 ///
 /// # Errors
@@ -233,7 +234,8 @@ pub fn release_library_calls() -> io::Result<()> {
     fill_slots(|slot| (slot.stub, slot.function)).map(drop)
 }
 
-/// Writes the second address that `of` tells of a slot into those that hold the first one. Returns how many hold the second then.
+/// Writes the second address from `of` into slots with the first one. Returns the number of slots with the second one
+/// then.
 fn fill_slots(of: impl Fn(&LibraryCall) -> (usize, usize)) -> io::Result<usize> {
     let mut calls = library_calls().peekable();
     if calls.peek().is_none() {

@@ -1,4 +1,4 @@
-//! Where a compiler has left room for a branch at the beginning of functions, on aarch64: NOPs, of which the first one in a function is used.
+//! Compilers' room for a branch at the beginning of functions, on aarch64: NOPs. The first one in a function is used.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,13 +11,13 @@ use crate::elf::patchable::patchable_lists;
 use crate::host::linux::modules::own_exe;
 
 const WORD: usize = size_of::<u32>();
-/// `bti c`, which stands before the room.
+/// `bti c` in front of the room.
 const LANDING_PAD: u32 = 0xd503_245f;
-/// The most words that may lie before a function: compilers take no larger number.
+/// The maximum number of words before a function: compilers take no larger number.
 const MOST_BEFORE: usize = 255;
 
-/// The entries of a module that calls the hook at these addresses, ascending. A function that does is recorded by that. `start_of` tells where the
-/// function around an address begins.
+/// Returns the entries of a module with calls of the hook at these ascending addresses. A function with a call is
+/// recorded by that. `start_of` returns the beginning of the function around an address.
 pub(super) fn find(
     image: &Image<'_>,
     calls: impl Iterator<Item = usize>,
@@ -40,10 +40,11 @@ pub(super) fn find(
     found.into_iter().map(call).collect()
 }
 
-/// A NOP of the function whose room begins at an address; a part of that may lie before the function. None if there is something else.
+/// Returns a NOP of the function with its room at an address; a part of the room may lie before the function. `None`
+/// for other contents.
 ///
-/// By the unwind information a function begins with its room (LLVM), or behind it (GCC). Where there is none the last NOP is in the function, if
-/// any is.
+/// By the unwind information a function begins with its room (LLVM), or behind it (GCC). Without any, the last NOP is
+/// in the function, if any is.
 fn entry(image: &Image<'_>, room: usize) -> Option<usize> {
     let is_nop = |address: usize| instruction(image, address) == Some(NOP);
     let is_pad = |address: usize| instruction(image, address) == Some(LANDING_PAD);

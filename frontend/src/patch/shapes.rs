@@ -10,7 +10,7 @@ use super::sites::Call;
 use super::stubs::{Area, distance};
 use super::unwind::{self, Reader};
 
-/// Makes the stubs of the calls of a module, which lies at `module`.
+/// Makes the stubs of the calls of a module at `module`.
 pub(super) fn shapes(module: &Range<usize>, calls: &[Call]) -> io::Result<Vec<Shape>> {
     let mapped: Vec<_> = Pages::all()?.into_iter().map(|pages| pages.range).collect();
     let area = Area::new(module, calls, &mapped)?;

@@ -8,7 +8,7 @@ use super::entry_stubs::Area;
 use super::poke::{Barrier, Pages};
 use super::sites::Call;
 
-/// Of sites of a module, all of them calls, or all entries.
+/// Makes the stubs of a module's sites, all of them calls, or all entries.
 pub(super) fn shapes(module: &Range<usize>, sites: &[Call]) -> io::Result<Vec<Shape>> {
     if !sites.iter().any(|site| site.form.is_entry()) {
         let shape = |site: &Call| Shape { form: site.form, original: site.original, on: site.original };

@@ -1,22 +1,22 @@
-//! Finding the calls of the hook in the modules' code, on aarch64: `bl` to it, or to an entry of the procedure linkage table that
-//! jumps there.
+//! Finding the calls of the hook in the modules' code, on aarch64: `bl` to it, or to an entry of the procedure linkage
+//! table with a jump there.
 //!
-//! Instructions are four bytes and begin at multiples of four, so each word is one. Data between functions may look like a call: words in no
-//! known function are left alone and counted.
+//! Instructions are four bytes and begin at multiples of four, so each word is one. Data between functions may look
+//! like a call: words outside of known functions are left alone and counted.
 
 use object::elf::{R_AARCH64_GLOB_DAT, R_AARCH64_JUMP_SLOT, RelocationType};
 
 use super::{Found, Targets};
 use crate::patch::code::{Bytes, Form};
 
-/// Target of a site: `_mcount`, or `mcount`, which is the same function.
+/// Target of a site: `_mcount`, or `mcount`, the same function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::patch) struct Hook;
 
 impl Hook {
     pub(in crate::patch) const ALL: [Self; 1] = [Self];
 
-    /// The address of the function that compilers call.
+    /// The address of the function called by compiled code.
     pub(in crate::patch) fn address(self) -> usize {
         _mcount as *const () as usize
     }
@@ -27,7 +27,7 @@ impl Hook {
     }
 }
 
-/// The relocations that fill a slot of the global offset table with a function's address.
+/// The relocations of a slot of the global offset table with a function's address.
 pub(in crate::patch) const SLOT_RELOCATIONS: [RelocationType; 2] = [R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT];
 
 const WORD: usize = size_of::<u32>();
@@ -46,14 +46,14 @@ pub(in crate::patch) struct Call {
 }
 
 impl Targets {
-    /// Adds the entries of the procedure linkage table that jump through one of the slots.
+    /// Adds the entries of the procedure linkage table with a jump through one of the slots.
     pub(in crate::patch) fn add_linkage(&mut self, address: usize, code: &[u8]) {
         let slots: Vec<usize> = self.slots.iter().map(|&(slot, _)| slot).collect();
         self.functions.extend(linkage(address, words(code), &slots).into_iter().map(|entry| (entry, Hook)));
     }
 }
 
-/// Finds the calls in `code`, which lies at `address`. `function_start` tells where the function around an address begins.
+/// Finds the calls in `code` at `address`. `function_start` returns the beginning of the function around an address.
 pub(in crate::patch) fn find(
     address: usize,
     code: &[u8],
@@ -74,7 +74,7 @@ fn words(code: &[u8]) -> &[[u8; WORD]] {
     code.as_chunks().0
 }
 
-/// Where calls of one of the targets are in code, and what they are.
+/// Returns the places and targets of calls of one of the targets in code.
 fn calls(start: usize, code: &[[u8; WORD]], targets: &[(usize, Hook)]) -> impl Iterator<Item = (usize, Bytes)> {
     code.iter().enumerate().filter_map(move |(number, &bytes)| {
         let word = u32::from_le_bytes(bytes);
@@ -85,8 +85,8 @@ fn calls(start: usize, code: &[[u8; WORD]], targets: &[(usize, Hook)]) -> impl I
     })
 }
 
-/// The entries of the procedure linkage table that jump through one of the slots: `adrp x16`, `ldr x17, [x16, #n]`, `add`,
-/// `br x17`, and maybe `bti c` before.
+/// Returns the entries of the procedure linkage table with a jump through one of the slots: `adrp x16`,
+/// `ldr x17, [x16, #n]`, `add`, `br x17`, and maybe `bti c` before.
 fn linkage(start: usize, code: &[[u8; WORD]], slots: &[usize]) -> Vec<usize> {
     const BTI_C: u32 = 0xd503_245f;
     let mut found = Vec::new();

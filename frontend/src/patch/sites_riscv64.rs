@@ -1,20 +1,20 @@
-//! Finding the calls of the hook in the modules' code, on riscv64: `auipc ra` and `jalr ra`, or `jal ra` where the linker has found the
-//! hook near, to it or to an entry of the procedure linkage table that jumps there.
+//! Finding the calls of the hook in the modules' code, on riscv64: `auipc ra` and `jalr ra`, or `jal ra` for a near
+//! hook, to it or to an entry of the procedure linkage table with a jump there.
 //!
-//! Instructions begin at multiples of two, so each of these places is looked at. What looks like a call, but lies in no function that is
-//! known, is left alone and counted.
+//! Instructions begin at multiples of two, so each of these places is examined. Apparent calls outside of known
+//! functions are left alone and counted.
 
 use object::elf::{R_RISCV_64, R_RISCV_JUMP_SLOT, RelocationType};
 
 use super::{Found, Site, Targets};
-/// Target of a site: `_mcount`, or `mcount`, which is the same function.
+/// Target of a site: `_mcount`, or `mcount`, the same function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::patch) struct Hook;
 
 impl Hook {
     pub(in crate::patch) const ALL: [Self; 1] = [Self];
 
-    /// The address of the function that compilers call.
+    /// The address of the function called by compiled code.
     pub(in crate::patch) fn address(self) -> usize {
         _mcount as *const () as usize
     }
@@ -25,7 +25,7 @@ impl Hook {
     }
 }
 
-/// The relocations that fill a slot of the global offset table with a function's address.
+/// The relocations of a slot of the global offset table with a function's address.
 pub(in crate::patch) const SLOT_RELOCATIONS: [RelocationType; 2] = [R_RISCV_JUMP_SLOT, R_RISCV_64];
 
 /// Bytes of half an instruction.
@@ -50,7 +50,8 @@ impl Call {
 }
 
 impl Targets {
-    /// Adds the entries of the procedure linkage table that jump through one of the slots: `auipc t3`, `ld t3, n(t3)`, `jalr t1, t3`.
+    /// Adds the entries of the procedure linkage table with a jump through one of the slots: `auipc t3`,
+    /// `ld t3, n(t3)`, `jalr t1, t3`.
     pub(in crate::patch) fn add_linkage(&mut self, address: usize, code: &[u8]) {
         for (place, first, second) in instructions(address, code) {
             let is_entry = first & 0xfff == 0xe17 && second & 0xf_ffff == 0xe_3e03;
@@ -62,7 +63,7 @@ impl Targets {
     }
 }
 
-/// Finds the calls in `code`, which lies at `address`. `function_start` tells where the function around an address begins.
+/// Finds the calls in `code` at `address`. `function_start` returns the beginning of the function around an address.
 pub(in crate::patch) fn find(
     address: usize,
     code: &[u8],
@@ -87,19 +88,19 @@ pub(in crate::patch) fn find(
     found
 }
 
-/// All places of code where an instruction may begin, with its word and the next one; 0 where the code ends.
+/// Returns all possible places of instructions in code, with the word there and the next one; 0 at the end of the code.
 fn instructions(start: usize, code: &[u8]) -> impl Iterator<Item = (usize, u32, u32)> {
     let word = |at: usize| code.get(at..).and_then(<[u8]>::first_chunk).copied().map_or(0, u32::from_le_bytes);
     (0..code.len()).step_by(HALF).map(move |at| (start + at, word(at), word(at + size_of::<u32>())))
 }
 
-/// The address that `auipc` and an instruction with an immediate of twelve bits make together.
+/// Returns the common address of `auipc` and an instruction with an immediate of twelve bits.
 fn from_pair(place: usize, first: u32, second: u32) -> usize {
     let upper = (first & 0xffff_f000).cast_signed() as isize;
     place.wrapping_add_signed(upper + (second.cast_signed() >> 20) as isize)
 }
 
-/// Where `jal` goes.
+/// Returns the target of `jal`.
 fn jump_target(place: usize, word: u32) -> usize {
     let sign = (word.cast_signed() >> 31 << 20) as isize;
     let rest = (word >> 12 & 0xff) << 12 | (word >> 20 & 1) << 11 | (word >> 21 & 0x3ff) << 1;

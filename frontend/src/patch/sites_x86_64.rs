@@ -1,7 +1,7 @@
 //! Finding the calls of the hooks in a module's code.
 //!
-//! A quick search for bytes gives candidates; then the code is decoded from the beginning of the function, to see whether
-//! a candidate is an instruction and which one. What cannot be confirmed is left alone and counted.
+//! A quick search for bytes gives candidates; then the code is decoded from the beginning of the function, to see
+//! whether a candidate is an instruction and of which form. Unconfirmed candidates are left alone and counted.
 
 use iced_x86::{Decoder, DecoderOptions};
 use object::elf::{R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT, RelocationType};
@@ -30,7 +30,7 @@ impl Hook {
     }
 }
 
-/// The relocations that fill a slot of the global offset table with a function's address.
+/// The relocations of a slot of the global offset table with a function's address.
 pub(in crate::patch) const SLOT_RELOCATIONS: [RelocationType; 2] = [R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT];
 
 /// A call of a hook.
@@ -42,7 +42,7 @@ pub(in crate::patch) struct Call {
     pub(in crate::patch) original: Bytes,
 }
 
-/// Instructions before a jump through a slot that an entry of the procedure linkage table may begin with: nothing, a prefix
+/// The possible instructions of an entry of the procedure linkage table before its jump through a slot: none, a prefix
 /// (`bnd`), `endbr64`, both.
 const PLT_BEGINNINGS: [&[u8]; 4] = [&[], &[0xf2], &[0xf3, 0x0f, 0x1e, 0xfa], &[0xf3, 0x0f, 0x1e, 0xfa, 0xf2]];
 const CALL: u8 = 0xe8;
@@ -51,7 +51,7 @@ const CALL_SLOT: [u8; 2] = [0xff, 0x15];
 const JUMP_SLOT: [u8; 2] = [0xff, 0x25];
 
 impl Targets {
-    /// Adds the entries of the procedure linkage table that jump through one of the slots.
+    /// Adds the entries of the procedure linkage table with a jump through one of the slots.
     pub(in crate::patch) fn add_linkage(&mut self, address: usize, code: &[u8]) {
         for (at, target) in operands(address, code, JUMP_SLOT[1]) {
             let Some(start) = at.checked_sub(1).filter(|&start| code[start] == JUMP_SLOT[0]) else { continue };
@@ -65,7 +65,7 @@ impl Targets {
     }
 }
 
-/// Finds the calls in `code`, which lies at `address`. `function_start` tells where the function around an address begins.
+/// Finds the calls in `code` at `address`. `function_start` returns the beginning of the function around an address.
 pub(in crate::patch) fn find(
     address: usize,
     code: &[u8],
@@ -107,7 +107,7 @@ fn hook_at(list: &[(usize, Hook)], target: usize) -> Option<Hook> {
     list.iter().find(|&&(address, _)| address == target).map(|&(_, hook)| hook)
 }
 
-/// Where `byte` stands in the code with four bytes behind it, and the address that these name, relative to their end.
+/// Returns the places of `byte` in the code with four bytes behind it, and their target, relative to their end.
 fn operands(address: usize, code: &[u8], byte: u8) -> impl Iterator<Item = (usize, usize)> {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -126,8 +126,8 @@ fn find_byte(bytes: &[u8], byte: u8) -> Option<usize> {
     (!place.is_null()).then(|| place as usize - bytes.as_ptr() as usize)
 }
 
-/// Decodes from `start` on. Returns where the instruction begins whose opcode stands at `opcode_at`, and its form; `None` if
-/// that is no instruction of a known form.
+/// Decodes from `start` on. Returns the beginning of the instruction with its opcode at `opcode_at`, and its form;
+/// `None` for an unknown form.
 fn confirm(code: &[u8], start: usize, opcode_at: usize, opcode_bytes: usize) -> Option<(usize, Form)> {
     /// So far a function's call of a hook lies behind its beginning; usually it is among the first ten instructions.
     const LONGEST: usize = 64 * 1024;
@@ -183,7 +183,7 @@ mod tests {
             self
         }
 
-        /// An instruction that ends with the distance to `target`.
+        /// Appends an instruction with the distance to `target` at its end.
         fn to(&mut self, opcode: &[u8], target: usize) -> &mut Self {
             self.bytes(opcode);
             let end = TEXT + self.code.len() + 4;

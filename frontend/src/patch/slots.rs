@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use super::poke::Pages;
 
-/// A slot of a module that is loaded.
+/// A slot of a loaded module.
 pub(super) fn value<'a>(place: usize) -> &'a AtomicUsize {
     // SAFETY: relocations of that kind name eight aligned bytes that can be read; the module stays loaded while they are used.
     unsafe { AtomicUsize::from_ptr(place as *mut usize) }
 }
 
-/// Stores a word in pages that may be read-only after relocation, and stay so.
+/// Stores a word in pages that may be read-only after relocation, and keeps them so.
 pub(super) fn store(all: &[Pages], place: usize, word: usize) -> io::Result<()> {
     let gone = || io::Error::other("a module's data are not mapped");
     let pages = all.iter().find(|pages| pages.range.contains(&place)).ok_or_else(gone)?;

@@ -5,12 +5,13 @@
 pub(super) enum State {
     /// As compiled.
     Plain,
-    /// A jump to its stub; on aarch64, where it is a call, the call as compiled.
+    /// A jump to its stub; for a call on aarch64, the call as compiled.
     On,
     /// A NOP.
     Off,
-    /// `67 E8`: a call of the hook by way of the stub area. For an indirect call on x86-64 that cannot become as compiled.
+    /// `67 E8`: a call of the hook by way of the stub area. For an indirect call on x86-64 with its compiled form out
+    /// of reach.
     Thunk,
-    /// In between: a change that could not be finished. The operand is that of another state. On x86-64 only.
+    /// In between: an unfinished change. The operand is that of another state. On x86-64 only.
     Between,
 }

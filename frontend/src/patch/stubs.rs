@@ -30,7 +30,7 @@ impl Hook {
     /// Both, in the order of their slots.
     pub(super) const ALL: [Self; 2] = [Self::Mcount, Self::Fentry];
 
-    /// The address of the function that compilers call.
+    /// The address of the function called by compiled code.
     pub(super) fn address(self) -> usize {
         match self {
             Self::Mcount => mcount as *const () as usize,
@@ -49,7 +49,7 @@ impl Hook {
 
 /// Bytes of a stub, and of a thunk.
 pub(super) const STUB_BYTES: usize = 16;
-/// Where a stub has its parts: the distance to `child_ip`, from [`JUMP_AT`] on; the jump; the length of the site.
+/// The places of a stub's parts: the distance to `child_ip`, from [`JUMP_AT`] on; the jump; the length of the site.
 pub(super) const TO_CHILD_AT: usize = LOAD.len();
 pub(super) const JUMP_AT: usize = TO_CHILD_AT + size_of::<i32>();
 pub(super) const SITE_BYTES_AT: usize = STUB_BYTES - 1;
@@ -67,7 +67,7 @@ const SLOT_BYTES: usize = size_of::<usize>();
 const THUNKS_AT: usize = 2 * Hook::ALL.len() * SLOT_BYTES;
 const STUBS_AT: usize = THUNKS_AT + Hook::ALL.len() * STUB_BYTES;
 
-/// How far a `rel32` reaches, less an instruction's length.
+/// The reach of a `rel32`, less an instruction's length.
 pub(super) const REACH: usize = (1 << 31) - 64;
 
 /// The stubs of a module's sites.
@@ -78,7 +78,7 @@ pub(super) struct Area {
 }
 
 impl Area {
-    /// Makes the stubs for `calls`, which lie in `module`. `mapped` are the mapped ranges of this process, ascending.
+    /// Makes the stubs for `calls` in `module`. `mapped` are the mapped ranges of this process, ascending.
     pub(super) fn new(module: &Range<usize>, calls: &[Call], mapped: &[Range<usize>]) -> io::Result<Self> {
         let page = usize::try_from(page_size()).unwrap_or(4096);
         let bytes = (STUBS_AT + calls.len() * STUB_BYTES).next_multiple_of(page);
@@ -140,7 +140,7 @@ impl Area {
         contents
     }
 
-    /// Appends an instruction that ends with the distance to `target`, which is within reach.
+    /// Appends an instruction with the distance to `target` at its end; `target` is within reach.
     fn append_jump(&self, contents: &mut Vec<u8>, opcode: &[u8], target: usize) {
         contents.extend_from_slice(opcode);
         let end = self.start + contents.len() + size_of::<i32>();
@@ -148,7 +148,7 @@ impl Area {
     }
 }
 
-/// The distance from `from` to `to`, which is within reach.
+/// Returns the distance from `from` to `to`, within reach.
 pub(super) fn distance(from: usize, to: usize) -> i32 {
     // The difference of two addresses within reach has 32 bits.
     to.wrapping_sub(from) as u32 as i32

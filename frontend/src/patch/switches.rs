@@ -1,11 +1,14 @@
-//! Switches of stubs: a byte for each, which the stub looks at. 0: it leads straight on to the function. 1: it leads to the hook. Behind those of
-//! stubs for functions of other modules is a word for each: where the function is. Switches of sleds: a word for each, where it leads.
+//! Switches of stubs: a byte for each. With 0, the stub leads straight on to the function, with 1 to the hook. Stubs
+//! for functions of other modules have a word each behind the bytes: the function's address. Switches of sleds: a word
+//! for each, its target.
 //!
-//! So switching changes memory beside the code, and never the code: one byte or word is stored, and a thread in a stub has seen it before or
-//! after. No system call is needed, so a program that has given its rights away can be switched too; and each process has bytes of its own, as
-//! the pages are private.
+//! So switching changes memory beside the code, and never the code: one byte or word is stored, and a thread in a stub
+//! has seen it before or after.
 //!
-//! Not here: the readers of the switches (`entry::stubs`, `entry::sleds`), and when they are switched (`control`).
+//! No system call is needed, so a program without its rights can be switched too; and each process has bytes of its
+//! own, as the pages are private.
+//!
+//! Not here: the readers of the switches (`entry::stubs`, `entry::sleds`), and the times of switching (`control`).
 
 use std::io;
 use std::iter;
@@ -21,9 +24,9 @@ use crate::elf::file::page_size;
 /// The switch of a stub, or of a sled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Switch {
-    /// Site that selects it.
+    /// The site of its choice.
     pub(super) site: Site,
-    /// Once on, it stays on: its target ends calls that were begun while it was.
+    /// Once on, it stays on: its target ends calls begun meanwhile.
     pub(super) is_for_ends: bool,
     what: Switched,
 }
@@ -32,7 +35,7 @@ pub(super) struct Switch {
 #[derive(Clone, Copy, Debug)]
 enum Switched {
     Byte(&'static AtomicU8),
-    /// A target of jumps that do not look at a switch.
+    /// A target of jumps without a look at a switch.
     Way {
         word: &'static AtomicUsize,
         off: usize,
@@ -45,12 +48,13 @@ enum Switched {
 pub(super) struct Bytes(&'static [AtomicU8]);
 
 impl Bytes {
-    /// The pages that so many take.
+    /// Returns the bytes of the pages for this number.
     pub(super) fn pages_bytes(n_bytes: usize) -> usize {
         n_bytes.next_multiple_of(usize::try_from(page_size()).unwrap_or(4096))
     }
 
-    /// Maps so many at `start`, a page's beginning, and in the pages behind them `code`, which looks at them. Both stay for ever.
+    /// Maps so many at `start`, a page's beginning, and in the pages behind them `code`, their reader. Both stay for
+    /// ever.
     pub(super) fn map_before(code: &[u8], start: usize, n_bytes: usize) -> io::Result<Self> {
         let pages_bytes = Self::pages_bytes(n_bytes);
         let memory = map_data(start, pages_bytes)?;
@@ -63,17 +67,17 @@ impl Bytes {
         Ok(Self(unsafe { slice::from_raw_parts(memory.cast::<AtomicU8>(), n_bytes) }))
     }
 
-    /// The switch of what is known by `site` and looks at byte number `idx`.
+    /// Returns the switch of `site`, byte number `idx`.
     pub(super) fn switch(self, idx: usize, site: Site, is_for_ends: bool) -> Option<Switch> {
         Some(Switch { site, is_for_ends, what: Switched::Byte(self.0.get(idx)?) })
     }
 
-    /// The bytes that so many stubs look at, of functions of other modules or not.
+    /// Returns the number of bytes for so many stubs, with words for functions of other modules or without.
     pub(super) fn number(n_switches: usize, have_ways: bool) -> usize {
         if have_ways { way_at(n_switches, n_switches) } else { n_switches }
     }
 
-    /// The word of the stub number `idx` of `n_switches` that says where the function goes on, if they have such.
+    /// Returns the target word of the stub number `idx` of `n_switches`, if they have any.
     pub(super) fn way(self, n_switches: usize, idx: usize) -> Option<&'static AtomicUsize> {
         let at = way_at(n_switches, idx);
         let bytes = self.0.get(at..at.checked_add(size_of::<usize>())?)?;
@@ -84,7 +88,7 @@ impl Bytes {
 }
 
 impl Switch {
-    /// The switch of what is known by `site` and goes where a word says: one of two ways.
+    /// Returns the switch of `site` by a word with one of two targets.
     pub(super) fn of_way(word: &'static AtomicUsize, (off, on): (usize, usize), site: Site, is_for_ends: bool) -> Self {
         Self { site, is_for_ends, what: Switched::Way { word, off, on } }
     }
@@ -109,12 +113,12 @@ impl Switch {
     }
 }
 
-/// Where that word is, behind the first switch.
+/// Returns the place of that word, behind the first switch.
 pub(super) fn way_at(n_switches: usize, idx: usize) -> usize {
     n_switches.next_multiple_of(size_of::<usize>()) + idx * size_of::<usize>()
 }
 
-/// Some switches, and those that were added before.
+/// Some switches, and those added before.
 #[derive(Debug)]
 struct Part {
     switches: Vec<Switch>,
@@ -129,13 +133,14 @@ fn parts() -> impl Iterator<Item = &'static Part> {
     iter::successors(last, |part| part.next)
 }
 
-/// Adds switches, which stay for ever. Only one thread does at a time.
+/// Adds permanent switches. Only one thread does at a time.
 pub(super) fn add(switches: Vec<Switch>) {
     let part = Box::leak(Box::new(Part { switches, next: parts().next() }));
     LAST.store(part, Release);
 }
 
-/// Switches all stubs, in the order in which they were added: on, if `is_on` says so of their sites. Only one thread does at a time.
+/// Switches all stubs, in the order of their addition: on, if `is_on` returns true for their sites. Only one thread
+/// does at a time.
 pub(super) fn set(is_on: impl Fn(&Site) -> bool) {
     for switch in parts().flat_map(|part| &part.switches) {
         let wanted = is_on(&switch.site);

@@ -1,13 +1,17 @@
-//! Telling unwinders of the stubs.
+//! Announces the stubs to unwinders.
 //!
-//! A signal may strike in a stub. Its frame is that of the patched site: nothing was pushed, and all registers but r11 are
-//! as they are there. (Its CFA must be none of the frames around it, which unwinders would take it for: it is odd.) So the
-//! unwind information of a stub gives the site as return address; as that of a signal frame, so that unwinders look up the
-//! site itself and not the address before it. gdb would show such a frame as a signal handler's; it gets the address behind
-//! the site's first byte and looks up the one before. The site's address is computed from the stub's own bytes, see
-//! [`stubs`](super::stubs). A thunk was called; its frame is its return address.
+//! A signal may strike in a stub. Its frame is that of the patched site: nothing was pushed, and all registers except
+//! r11 are as they are there. (Its CFA must be none of the frames around it, as unwinders would take it for that: it is
+//! odd.)
 //!
-//! Not here: how entries are written, and registered (`unwinder`).
+//! So the unwind information of a stub gives the site as return address; as that of a signal frame, so unwinders look
+//! up the site itself and not the address before it.
+//!
+//! gdb would show such a frame as a signal handler's; it gets the address behind the site's first byte and looks up the
+//! one before. The site's address is computed from the stub's own bytes, see [`stubs`](super::stubs). A thunk was
+//! called; its frame is its return address.
+//!
+//! Not here: the format and registration of entries (`unwinder`).
 //!
 //! Source: DWARF 5 sections 2.5 and 6.4.
 
@@ -21,7 +25,7 @@ const RSP: u8 = 7;
 /// DWARF's number of the return address; while a frame is unwound, of its program counter.
 const RETURN_ADDRESS: u8 = 16;
 
-/// The rules of what was called: def_cfa rsp 8, offset of the return address -8.
+/// The rules of a called function: def_cfa rsp 8, offset of the return address -8.
 const CALLED: [u8; 5] = [0x0c, RSP, 0x08, 0x80 | RETURN_ADDRESS, 0x01];
 
 /// Computes the address of a stub's site.
@@ -41,7 +45,7 @@ const SITE: [u8; 32] = [
     0x1c,                                    // minus                       site
 ];
 
-/// A section `.eh_frame`, and where its descriptions (FDEs) begin.
+/// A section `.eh_frame`, and the beginning of its descriptions (FDEs).
 #[derive(Debug)]
 pub(super) struct Section {
     pub(super) bytes: Vec<u8>,
@@ -78,7 +82,8 @@ pub(super) fn section(area: &Area, reader: Reader) -> Section {
     Section { bytes, descriptions: [stubs, thunks] }
 }
 
-/// The section `.eh_frame` of thunks, which are called and go on elsewhere at once, and where their description begins in it.
+/// Returns the section `.eh_frame` of thunks, which are called and go on elsewhere at once, and the place of their
+/// description in it.
 pub(super) fn called(thunks: &Range<usize>) -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
     let description = append_pair(&mut bytes, b"zR\0", &CALLED, thunks);
@@ -92,14 +97,14 @@ pub(super) fn append_common(bytes: &mut Vec<u8>, reader: Reader, rules: &[u8]) {
     append_cie(bytes, RETURN_ADDRESS, if reader == Reader::Unwinder { b"zRS\0" } else { b"zR\0" }, rules);
 }
 
-/// Appends a CIE and an FDE that has no rules of its own. Returns where the FDE begins.
+/// Appends a CIE and an FDE without rules of its own. Returns the FDE's place.
 fn append_pair(bytes: &mut Vec<u8>, augmentation: &[u8], rules: &[u8], range: &Range<usize>) -> usize {
     let common = bytes.len();
     append_cie(bytes, RETURN_ADDRESS, augmentation, rules);
     append_fde(bytes, common, range)
 }
 
-/// Registers the unwind information of an area, which stays for ever.
+/// Registers the unwind information of a permanent area.
 pub(super) fn register(area: &Area, section: Section) {
     register_section(area.stub(0), section.bytes, &section.descriptions);
 }

@@ -1,7 +1,8 @@
-//! Unwind information that is made while the program runs: how its entries are written, and how unwinders are told of it.
+//! Unwind information made at run time: the format of its entries, and their announcement to unwinders.
 //!
-//! **Limit**: libgcc before 13 takes a mutex for each frame it looks up once something is registered. A signal handler that
-//! unwinds and strikes while its thread does so too may then wait for ever, as in all programs with a just-in-time compiler.
+//! **Limit**: libgcc before 13 takes a mutex for each frame it looks up once something is registered. A signal handler
+//! may then wait for ever if it unwinds amid an unwinding of its thread, as in all programs with a just-in-time
+//! compiler.
 //!
 //! Sources: DWARF 5 section 6.4, LSB 5.0 10.6 (`.eh_frame`).
 
@@ -25,7 +26,7 @@ pub(super) fn append_cie(bytes: &mut Vec<u8>, return_address: u8, augmentation: 
     });
 }
 
-/// Appends an FDE that has no rules of its own, behind the CIE at `common`. Returns where it begins.
+/// Appends an FDE without rules of its own, behind the CIE at `common`. Returns its place.
 pub(super) fn append_fde(bytes: &mut Vec<u8>, common: usize, range: &Range<usize>) -> usize {
     let description = bytes.len();
     append(bytes, |bytes| {
@@ -38,7 +39,7 @@ pub(super) fn append_fde(bytes: &mut Vec<u8>, common: usize, range: &Range<usize
     description
 }
 
-/// Appends an entry: its length, what `write` appends, and NOPs up to a multiple of 8.
+/// Appends an entry: its length, the output of `write`, and NOPs up to a multiple of 8.
 pub(super) fn append(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = bytes.len();
     bytes.extend_from_slice(&[0; 4]);
@@ -48,7 +49,7 @@ pub(super) fn append(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-/// The address of a symbol that need not be there. A program without unwinder has none of these.
+/// The address of an optional symbol. A program without unwinder has none of these.
 macro_rules! weak {
     ($name:literal) => {{
         let address: *const c_void;
@@ -77,7 +78,7 @@ macro_rules! weak {
     }};
 }
 
-/// Registers a section `.eh_frame`, whose descriptions begin at these places, one of them with the code at `first`.
+/// Registers a section `.eh_frame` with its descriptions at these places, one of them with the code at `first`.
 pub(super) fn register_section(first: usize, section: Vec<u8>, descriptions: &[usize]) {
     /// Result of `_Unwind_Find_FDE` for a function.
     #[repr(C)]

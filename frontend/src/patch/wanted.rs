@@ -1,18 +1,18 @@
-//! Which functions are to have a branch: patterns of functions, and of modules behind an `@`. Which functions can have no hook, by
-//! their names.
+//! The choice of functions for a branch: patterns of functions, and of modules behind an `@`. Also the functions
+//! without a hook in any case, by their names.
 
 use rftrace_pattern::Pattern;
 
 use super::entry_outcome::Ends;
 use crate::Error;
 
-/// The patterns, and what they do not mean.
+/// The patterns, and their exceptions.
 #[derive(Debug, Default)]
 pub(crate) struct Choice {
     wanted: Vec<Wanted>,
     /// Symbols as they stand in files, ascending.
     except: Vec<String>,
-    /// True if the functions are wanted that compilers have left room in.
+    /// True if functions with a compiler's room are chosen.
     pub(super) has_patchable: bool,
     /// True if the program's calls of other modules' functions are recorded.
     pub(super) has_library_calls: bool,
@@ -39,11 +39,11 @@ impl Choice {
         }
     }
 
-    /// Reads patterns: `GLOB`, `/REGEX/`, either with `@MODULE`. No function whose symbol is among `except` is meant.
+    /// Reads patterns: `GLOB`, `/REGEX/`, either with `@MODULE`. Functions with a symbol among `except` are left out.
     ///
     /// # Errors
     ///
-    /// [`Error::BadFilter`] for one that is none.
+    /// [`Error::BadFilter`] for a malformed one.
     pub(crate) fn parse<'p>(patterns: impl Iterator<Item = &'p str>, mut except: Vec<String>) -> Result<Self, Error> {
         let wanted = patterns.map(|text| {
             let is_regex = text.starts_with('/') && text.ends_with('/');
@@ -61,7 +61,7 @@ impl Choice {
         Ok(Self { wanted: wanted.collect::<Result<_, _>>()?, except, ..Self::nothing() })
     }
 
-    /// The same, and whether the functions are wanted that compilers have left room in.
+    /// The same, with or without the functions with a compiler's room.
     pub(crate) fn patchable(self, has_patchable: bool) -> Self {
         Self { has_patchable, ..self }
     }
@@ -87,7 +87,8 @@ impl Choice {
         !self.wanted.is_empty()
     }
 
-    /// True if the function with this symbol is left out. Ignores LLVM's suffix of symbols that it has made visible to other parts of a program.
+    /// Returns true if the function with this symbol is left out. Ignores LLVM's suffix of symbols made visible to
+    /// other parts of a program.
     pub(crate) fn excepts(&self, symbol: &[u8]) -> bool {
         let end = symbol.windows(6).position(|part| part == b".llvm.").unwrap_or(symbol.len());
         self.except.binary_search_by(|except| except.as_bytes().cmp(&symbol[..end])).is_ok()
@@ -98,7 +99,7 @@ impl Choice {
         self.wanted.iter().any(|wanted| wanted.has_module(module, is_program))
     }
 
-    /// True if a function of the module is chosen. Its name is asked for if that matters.
+    /// Returns true if a function of the module is chosen. Its name is requested only if it matters.
     pub(crate) fn has(&self, module: &str, is_program: bool, name: impl FnOnce() -> String) -> bool {
         let mut wanted = self.wanted.iter().filter(|wanted| wanted.has_module(module, is_program)).peekable();
         if wanted.peek().is_none() {
@@ -160,15 +161,16 @@ pub(super) fn is_special(name: &[u8]) -> bool {
     NAMES.iter().any(|special| special.as_bytes() == name)
 }
 
-/// True for the name of a part of an unwinder, libgcc's or LLVM's: it asks for its caller, for the registers that are kept there, or goes on
-/// elsewhere and does not return.
+/// True for the name of a part of an unwinder, libgcc's or LLVM's: it asks for its caller, for the registers kept
+/// there, or goes on elsewhere and does not return.
 pub(super) fn is_of_unwinder(name: &[u8]) -> bool {
     const BEGINNINGS: [&str; 7] =
         ["_Unwind_", "uw_", "__unw_", "unw_", "unwind_phase", "__libunwind_", "_ZN9libunwind"];
     BEGINNINGS.iter().any(|beginning| name.starts_with(beginning.as_bytes()))
 }
 
-/// True for the name of a function that no source calls: functions that run the program, and those that compilers call, hooks and sanitizers.
+/// True for the name of a function without calls in any source: functions that run the program, and compilers' own,
+/// hooks and sanitizers.
 pub(super) fn is_of_runtime(name: &[u8]) -> bool {
     const NAMES: [&str; 14] = [
         "mcount",
@@ -191,7 +193,8 @@ pub(super) fn is_of_runtime(name: &[u8]) -> bool {
         || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning.as_bytes()))
 }
 
-/// True for the name of a function that cannot be hooked where it is called from another module: a special one, or one that asks for its caller.
+/// True for the name of a function unfit for a hook at calls from another module: a special one, or one that asks for
+/// its caller.
 pub(super) fn looks_at_its_caller(name: &[u8]) -> bool {
     const NAMES: [&str; 8] = ["dlopen", "dlmopen", "dlsym", "dlvsym", "dlinfo", "siglongjmp", "savectx", "syscall"];
     is_special(name) || NAMES.iter().any(|special| special.as_bytes() == name)

@@ -1,16 +1,16 @@
-//! Follows a value through the code from an instruction on, by all ways that it can go, but for those of exceptions.
+//! Follows a value through the code from an instruction on, by all ways of the code except those of exceptions.
 
 use std::collections::BTreeSet;
 
-/// So many instructions are followed.
+/// The maximum number of followed instructions.
 const MOST: usize = 4096;
 
 /// Effect of an instruction on the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Does {
-    /// The value is there behind it, here and where it jumps to.
+    /// The value is there behind it, here and at its jump target.
     Keeps { next: Option<usize>, target: Option<usize> },
-    /// Any use that is not harmless.
+    /// Any use with an effect.
     Uses,
 }
 
@@ -19,8 +19,8 @@ impl Does {
     pub(super) const ENDS: Self = Self::Keeps { next: None, target: None };
 }
 
-/// True if no instruction from `first` on uses the value, up to where it is there no more. `does` tells the effect of the instruction at an
-/// address; `None` if there is none.
+/// Returns true if no instruction from `first` on uses the value, until it is gone. `does` returns the effect of the
+/// instruction at an address; `None` without one.
 pub(super) fn never_uses(first: usize, mut does: impl FnMut(usize) -> Option<Does>) -> bool {
     let mut seen = BTreeSet::new();
     let mut ahead = vec![first];

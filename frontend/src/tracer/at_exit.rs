@@ -1,8 +1,10 @@
-//! The end of a program that has not saved: what it has recorded is saved then, and one line on stderr says so.
+//! The save at exit of a program without a save of its own, with one line on stderr.
 //!
-//! The C library calls `.fini_array` after all functions that the program has given to `atexit`, so their order is the program's own, and one
-//! that saves comes first. A thread of this module does the work: it has signals blocked, so a full disk or a closed stderr ends nothing, and
-//! it has a stack of its own. The program's output and exit status stay.
+//! The C library calls `.fini_array` after all `atexit` functions of the program, so their order is the program's own,
+//! and a save in them comes first.
+//!
+//! A thread of this module does the work. It blocks signals, so a full disk or a closed stderr ends nothing, and it has
+//! a stack of its own. The program's output and exit status stay.
 //!
 //! Not here: programs that end by a signal, `abort` or `_exit`, and those of 0.3, whose functions have no directory.
 
@@ -20,10 +22,12 @@ use crate::backend;
 use crate::bank::writer::without_signals;
 use crate::host::linux::is_at_work;
 
-/// The work at exit; null before a buffer that is saved then. Nothing else here refers to the tracer: the tools link this crate without it.
+/// The work at exit; null before the first buffer with a save at exit. Nothing else here refers to the tracer: the
+/// tools link this crate without it.
 static AT_EXIT: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
-/// The C library runs this array backwards, and the linker sorts it by number: this is after the destructors of the program.
+/// The C library runs this array backwards, and the linker sorts it by number: this is after the destructors of the
+/// program.
 #[used]
 #[unsafe(link_section = ".fini_array.00100")]
 static END: extern "C" fn() = end;
@@ -38,7 +42,7 @@ extern "C" fn end() {
 }
 
 impl AtExit {
-    /// Has what is unsaved at exit go to `directory`.
+    /// Creates the save of unsaved events to `directory` at exit.
     #[inline(never)]
     pub(super) fn new(directory: &Path) -> Self {
         AT_EXIT.store((run as fn()) as *mut (), Relaxed);
@@ -47,7 +51,7 @@ impl AtExit {
     }
 }
 
-/// Returns true without a filter of system calls. One that the program has made for itself may kill it for opening a file.
+/// Returns true without a filter of system calls. A filter of the program's own may kill it for opening a file.
 fn is_free() -> bool {
     // SAFETY: the call takes no pointer.
     unsafe { libc::prctl(libc::PR_GET_SECCOMP) == 0 }
@@ -79,7 +83,7 @@ fn amid() -> String {
     "the program ended within a call of rftrace; its events are lost".to_owned()
 }
 
-/// Saves what is unsaved. Returns what to tell of it.
+/// Saves the unsaved events. Returns the line for stderr.
 fn save(tracer: &Tracer, at_exit: &AtExit) -> Option<String> {
     // A save on another thread goes first.
     let alone = alone();

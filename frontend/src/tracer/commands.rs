@@ -1,4 +1,5 @@
-//! Commands of `rftrace ctl` for a tracer. The listener is a recorder, by the library that it preloads, or the program itself.
+//! Commands of `rftrace ctl` for a tracer. The listener is the program itself, or a recorder with its preloaded
+//! library.
 
 use super::{Statistics, Tracer};
 use crate::filter::{AskValues, Filter};
@@ -6,7 +7,7 @@ use crate::filter::{AskValues, Filter};
 use crate::host::linux::chosen::Threads;
 
 impl Tracer {
-    /// Executes a recorder's command; `None` for an unknown one. For the library that a recorder preloads.
+    /// Executes a recorder's command; `None` for an unknown one. For the preloaded library of a recorder.
     ///
     /// # Errors
     ///
@@ -38,7 +39,7 @@ impl Tracer {
     }
 
     /// Replaces the filter. Returns the numbers of recorded and of all functions, then the rules without effect, a line
-    /// each. For the library that a recorder preloads.
+    /// each. For the preloaded library of a recorder.
     ///
     /// # Errors
     ///
@@ -59,13 +60,13 @@ impl Tracer {
     }
 }
 
-/// How far the buffer of this process is filled: pieces, those in use, calls and returns, whether it is full.
+/// Returns the state of the buffer: all chunks, chunks in use, calls and returns, and whether it is full.
 fn state(tracer: &Tracer) -> String {
     let Statistics { chunks, chunks_used, events, full, .. } = tracer.statistics();
     format!("{chunks} {chunks_used} {events} {}", u8::from(full))
 }
 
-/// Which threads are recorded, `ONLY/NOT`, each list with commas; with such lists they are chosen.
+/// Returns the choice of threads, `ONLY/NOT`, each list with commas. With `lists`, sets it first.
 #[cfg(target_os = "linux")]
 fn threads(tracer: &Tracer, lists: &str) -> Result<String, String> {
     let read = |list: &str| -> Result<Vec<u32>, String> {

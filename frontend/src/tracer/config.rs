@@ -1,4 +1,4 @@
-//! How to record, and how the tracer gets its buffer.
+//! The options of a recording, and the hand-over of the buffer to the tracer.
 
 use std::path::PathBuf;
 use std::ptr;
@@ -82,13 +82,13 @@ enum Capacity {
     Bytes(usize),
 }
 
-/// The variable with the filter for programs that cannot be changed.
+/// The variable with the filter for unchanged programs.
 const FILTER_VARIABLE: &str = "RFTRACE_FILTER";
 
-/// Events that the default buffer holds.
+/// The number of events in the default buffer.
 const DEFAULT_EVENTS: usize = 1_000_000;
 
-/// Bytes of the buffer of a stream that the environment asks for.
+/// The default size of a stream's buffer in bytes, for `RFTRACE_STREAM`.
 #[cfg(target_os = "linux")]
 const DEFAULT_STREAM_BYTES: usize = 64 << 20;
 
@@ -158,26 +158,28 @@ impl Config {
     /// Sets the directory for [`Tracer::save`].
     ///
     /// The save creates it if it is absent, and replaces an older trace in it. It refuses a directory with other
-    /// contents, and one that another process writes to.
+    /// contents, and a directory in use by another process.
     #[must_use]
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = directory.into();
         self
     }
 
-    /// Sets whether a program that ends without a save saves then, to the [directory](Self::directory), with one line on stderr. On by default, on
-    /// Linux.
+    /// Sets whether a program without a save saves at its exit, to the [directory](Self::directory), with one line on
+    /// stderr. On by default, on Linux.
     ///
-    /// This is for programs that return from `main`, also by a panic, or call `exit`. It comes after their `atexit` functions. A program that ends by
-    /// a signal, by `abort` or by `_exit` loses what it has not saved. A directory to which the program has saved itself stays as it is; so does
-    /// everything in a forked child, and in a program with a filter of system calls (seccomp) of its own.
+    /// The save comes after a return from `main`, also by a panic, or after `exit`, behind the `atexit` functions. A
+    /// program that ends by a signal, by `abort` or by `_exit` loses its unsaved events.
+    ///
+    /// A directory with a save of the program's own stays as it is. Nothing is saved in a forked child, or in a program
+    /// with a filter of system calls (seccomp) of its own.
     #[must_use]
     pub fn save_at_exit(mut self, save_at_exit: bool) -> Self {
         self.save_at_exit = save_at_exit;
         self
     }
 
-    /// Sets whether [`install`](Self::install) may give up events of the buffer before that are in no trace. Otherwise it fails with
+    /// Sets whether [`install`](Self::install) may discard unsaved events of the old buffer. Otherwise it fails with
     /// [`Error::Unsaved`].
     #[must_use]
     pub fn discard_unsaved(mut self, discard_unsaved: bool) -> Self {
@@ -216,15 +218,16 @@ impl Config {
         self
     }
 
-    /// Records functions that call no hook: each gets a branch at its beginning.
+    /// Records functions without a hook: each gets a branch at its beginning.
     ///
     /// `pattern` matches names of functions of the program: `parse*`, `*`, `/^app_/`. With `@` and a name or glob of a
     /// library it matches functions of that library: `*@libz`. Further calls add patterns.
     ///
     /// The branches are written before `main`, while the program has one thread, so this is for preloaded libraries.
+    ///
     /// The first choice in a program's life is the only one. [`Tracer::entry_branches`] returns the result. On
-    /// processors other than x86-64 and aarch64, [`EntryBranches::refusal`](crate::EntryBranches::refusal) says that
-    /// there are no branches.
+    /// processors other than x86-64 and aarch64 there are no branches: see
+    /// [`EntryBranches::refusal`](crate::EntryBranches::refusal).
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn entry_branches(mut self, pattern: impl Into<String>) -> Self {
@@ -252,10 +255,13 @@ impl Config {
     /// Sets whether functions with room for a branch at their beginning are recorded, in the program and its libraries.
     ///
     /// Compilers leave the room on x86-64 with `-fpatchable-function-entry` (GCC, clang), `-Z patchable-function-entry`
-    /// (rustc) and `-mfentry -mrecord-mcount -mnop-mcount` (GCC). Functions with XRay's sleds (`-fxray-instrument` of
-    /// clang, `-Z instrument-xray` of rustc) get a branch at their beginning and at each end. On aarch64 only
-    /// `-fpatchable-function-entry` and `-Z patchable-function-entry` count; one NOP is enough. The environment
-    /// variable `RFTRACE_PATCHABLE`, 1 or 0, overrides this.
+    /// (rustc) and `-mfentry -mrecord-mcount -mnop-mcount` (GCC).
+    ///
+    /// Functions with XRay's sleds (`-fxray-instrument` of clang, `-Z instrument-xray` of rustc) get a branch at their
+    /// beginning and at each end. On aarch64 only `-fpatchable-function-entry` and `-Z patchable-function-entry` count;
+    /// one NOP is enough.
+    ///
+    /// The environment variable `RFTRACE_PATCHABLE`, 1 or 0, overrides this.
     ///
     /// As for [`entry_branches`](Self::entry_branches), the first choice in a program's life is the only one. On
     /// aarch64 the choice may come at any time.
@@ -266,7 +272,7 @@ impl Config {
         self
     }
 
-    /// Leaves the writing of branches to an outside process that stops all threads of this running program.
+    /// Leaves the writing of branches to an outside process, during a stop of all threads of this running program.
     /// `prepared_branches` returns the branches. Each choice replaces the one before.
     #[doc(hidden)]
     #[cfg(target_os = "linux")]
@@ -276,13 +282,15 @@ impl Config {
         self
     }
 
-    /// Sets whether calls of library functions (`malloc`, `write`) are recorded that go through the program's global
-    /// offset table.
+    /// Sets whether calls of library functions (`malloc`, `write`) through the program's global offset table are
+    /// recorded.
     ///
     /// A function is left out if the program uses its address for more than calls, if it returns twice, or if it asks
-    /// for its caller. As for [`entry_branches`](Self::entry_branches), the first choice in a program's life is the
-    /// only one. On processors other than x86-64 and aarch64, [`EntryBranches::refusal`](crate::EntryBranches::refusal)
-    /// says that there are no recorded calls.
+    /// for its caller.
+    ///
+    /// As for [`entry_branches`](Self::entry_branches), the first choice in a program's life is the only one. On
+    /// processors other than x86-64 and aarch64 no calls are recorded: see
+    /// [`EntryBranches::refusal`](crate::EntryBranches::refusal).
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn library_calls(mut self, library_calls: bool) -> Self {
@@ -311,9 +319,8 @@ impl Config {
     ///   suit any program. [`mode`](Self::mode) has no effect.
     /// - A save ends the stream. Install another buffer to record again. A [snapshot](crate::SaveOptions::keep) does
     ///   not end it.
-    /// - If the program is killed, `rftrace report` shows the records on the disk, and
-    ///   `rftrace recover` makes a trace of them. Records of the last fifth of a second may be missing, and records in
-    ///   chunks that are not full.
+    /// - If the program is killed, `rftrace report` shows the records on the disk, and `rftrace recover` makes a trace
+    ///   of them. Records of the last fifth of a second may be missing, and records in partly filled chunks.
     /// - A forked child records nothing.
     /// - When the disk is full the program goes on; [`Saved::left_out`](crate::Saved::left_out) describes the missing
     ///   part.
@@ -362,8 +369,9 @@ impl Config {
         self
     }
 
-    /// Records into the bank of a recorder, which empties it and sets its size. Capacity and mode have no effect, and
-    /// this program saves nothing. Once in the life of a program. For libraries that are preloaded into other programs.
+    /// Records into the bank of a recorder. The recorder empties the bank and sets its size. Capacity and mode have no
+    /// effect, and this program saves nothing. Once in the life of a program. For libraries preloaded into other
+    /// programs.
     #[cfg(target_os = "linux")]
     #[doc(hidden)]
     #[must_use]
@@ -372,11 +380,13 @@ impl Config {
         self
     }
 
-    /// Gives the buffer to the tracer that is linked into this program. Recording is off at first.
+    /// Gives the buffer to the tracer in this program. Recording is off at first.
     ///
     /// On Linux a program may install another buffer while recording is off and all events are saved, with another size
-    /// and mode. The [`Tracer`] of the old buffer answers with [`Error::Replaced`]. The old buffer's memory goes back to
-    /// the system. Its addresses stay reserved, as a thread may still be in a hook that writes there.
+    /// and mode. The [`Tracer`] of the old buffer answers with [`Error::Replaced`].
+    ///
+    /// The old buffer's memory goes back to the system. Its addresses stay reserved, as a thread may still be in a hook
+    /// that writes there.
     ///
     /// # Errors
     ///
@@ -533,7 +543,7 @@ impl Config {
         Ok(tracer)
     }
 
-    /// Reads the environment's setting of streams, but for a recorder's bank.
+    /// Reads the environment's setting of streams, except with a recorder's bank.
     #[cfg(target_os = "linux")]
     fn read_variable(&mut self) -> Result<(), Error> {
         if self.bank.is_some() {
@@ -546,7 +556,7 @@ impl Config {
         Ok(())
     }
 
-    /// The filter to begin with.
+    /// Returns the filter at the beginning.
     fn chosen_filter(&self) -> Result<Option<Filter>, Error> {
         let filter = match from_variable() {
             Some(text) => Some(Filter::parse(&text).map_err(in_variable)?),
@@ -571,7 +581,7 @@ fn accepted(status: u32, bytes: usize) -> Result<(), Error> {
     }
 }
 
-/// Hands memory to the tracer, as soon as no thread is taking a chunk. Returns an [`init`] status.
+/// Hands memory to the tracer as soon as no thread is taking a chunk. Returns an [`init`] status.
 fn hand_over(args: &InitArgs) -> u32 {
     arch::tell_tracer();
     loop {
@@ -584,7 +594,7 @@ fn hand_over(args: &InitArgs) -> u32 {
     }
 }
 
-/// Reads a variable of the environment that is 1 or 0.
+/// Reads an environment variable with the value 1 or 0.
 fn switch_of_variable(name: &'static str) -> Result<Option<bool>, Error> {
     let Some(value) = host::variable(name) else { return Ok(None) };
     match value.to_str() {
@@ -594,13 +604,13 @@ fn switch_of_variable(name: &'static str) -> Result<Option<bool>, Error> {
     }
 }
 
-/// The text of [`FILTER_VARIABLE`].
+/// Returns the text of [`FILTER_VARIABLE`].
 fn from_variable() -> Option<String> {
     let text = host::variable(FILTER_VARIABLE)?;
     Some(text.to_string_lossy().into_owned()).filter(|text| !text.trim().is_empty())
 }
 
-/// The error of a rule, with the variable that it is from.
+/// Returns the error of a rule, with the name of its variable.
 fn in_variable(error: Error) -> Error {
     let named = |text| format!("{FILTER_VARIABLE}: {text}");
     match error {

@@ -1,9 +1,10 @@
-//! Listens to `rftrace ctl`: a program that records itself is told what to record.
+//! The listener for `rftrace ctl` in a program that records itself.
 //!
-//! One socket for the program, whichever buffer is in use. Not here: what the words mean and who may talk (`rftrace-control`), and what a recorder
-//! does for programs that it runs (`rftrace-record`).
+//! One socket for the program, for each buffer in turn. Not here: the commands and their clients (`rftrace-control`),
+//! and the recorder's listener (`rftrace-record`).
 //!
-//! **Invariant**: the threads of this are not recorded from their first instruction on, but for the function that begins them, which is the library's own.
+//! **Invariant**: these threads are unrecorded from their first instruction on, except for the library function that
+//! begins them.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -27,10 +28,10 @@ use crate::host;
 /// The listener and its process: the child of a fork has no such thread.
 static LISTENING: Mutex<Option<(u32, Server)>> = Mutex::new(None);
 
-/// `rftrace ctl` has ended the recording for good.
+/// True once `rftrace ctl` has ended the recording for good.
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// This program's listener as long as a buffer is being installed.
+/// The program's listener during an install.
 #[derive(Debug)]
 #[must_use = "who has begun to listen ends when this is dropped"]
 pub(super) struct Begun {
@@ -39,7 +40,7 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    /// The buffer is in use.
+    /// Keeps the listener: the buffer is in use.
     pub(super) fn keep(mut self) {
         self.is_new = false;
         IS_STOPPED.store(false, Relaxed);
@@ -57,7 +58,7 @@ impl Drop for Begun {
     }
 }
 
-/// Listens, if that is wanted and nobody does yet.
+/// Starts to listen, if configured and not running yet.
 pub(super) fn begin(is_wanted: bool) -> Result<Begun, Error> {
     let mut listening = listening();
     let is_new = is_wanted && listening.is_none();
@@ -70,13 +71,13 @@ pub(super) fn begin(is_wanted: bool) -> Result<Begun, Error> {
     Ok(Begun { is_wanted, is_new })
 }
 
-/// Nobody listens any more.
+/// Ends the listener.
 pub(super) fn end() {
     let listener = listening().take();
     drop(listener);
 }
 
-/// That of this process: a parent's is not touched.
+/// Returns the listener of this process, not that of a parent.
 fn listening() -> MutexGuard<'static, Option<(u32, Server)>> {
     let mut listening = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
     if listening.as_ref().is_some_and(|(pid, _)| *pid != process::id()) {
@@ -85,7 +86,8 @@ fn listening() -> MutexGuard<'static, Option<(u32, Server)>> {
     listening
 }
 
-/// Has the socket go when the program exits, and all be closed in children: clients would wait for an answer by nobody, and not see this process's end.
+/// Removes the socket at exit, and closes all of them in children. Otherwise clients wait for an answer from nobody,
+/// and do not see this process's end.
 fn clean_up() {
     static REGISTERED: Once = Once::new();
 
@@ -124,7 +126,7 @@ extern "C" fn start(work: *mut c_void) -> *mut c_void {
 
 /// The program, which records itself.
 struct Own {
-    /// Dumps that were made by `snapshot`.
+    /// Dumps made by `snapshot`.
     snapshots: Mutex<Vec<PathBuf>>,
 }
 

@@ -1,6 +1,6 @@
 //! Overhead of the hooks, measured with functions that do nothing.
 //!
-//! Not here: these functions, of which each kind of hook has its own (`rftrace-preload`).
+//! Not here: these functions, one for each kind of hook (`rftrace-preload`).
 
 use core::sync::atomic::Ordering::Acquire;
 
@@ -12,7 +12,7 @@ use crate::backend;
 use crate::clock::ClockPair;
 use crate::clock::tsc::ticks;
 
-/// How often the functions are run. A round with a preemption is not the median.
+/// The number of runs of the functions. A round with a preemption is not the median.
 const ROUNDS: usize = 41;
 /// Rounds before those: caches, and how fast the processor runs.
 const WARM_UP: usize = 8;

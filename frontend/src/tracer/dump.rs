@@ -1,8 +1,8 @@
-//! Dumps: traces of what is there at a moment, while recording goes on in all threads but the one that makes it.
+//! Dumps: traces of the present records, while recording goes on in all threads except the calling one.
 //!
-//! A buffer is copied as a recorder copies a ring (`ring`), then written as a save is; a stream is copied by its writer.
+//! A buffer is copied like a recorder's ring (`ring`), then written like a save. The writer of a stream copies that.
 //!
-//! Not here: dumps that a recorder makes (`bank/dump.rs`, and `rftrace-record` for when).
+//! Not here: dumps by a recorder (`bank/dump.rs`, and `rftrace-record` for their times).
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -33,9 +33,9 @@ use crate::decode;
 use crate::ring::{self, Look, Taken};
 use crate::uftrace::directory::{self, Mark, Recording};
 
-/// Dumps of panics, at the most.
+/// The maximum number of dumps for panics.
 const MOST_OF_PANICS: usize = 10;
-/// Between two of them.
+/// The minimum time between two of them.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
 
 impl Tracer {
@@ -47,8 +47,8 @@ impl Tracer {
     /// calls are recorded. `reason` is an event in the trace, `rftrace:dump:REASON`, at the time of the call;
     /// `rftrace info` shows it.
     ///
-    /// Calls that threads overwrite during the copy are missing, so the trace then begins later. The copy takes as much
-    /// memory as the buffer.
+    /// Calls overwritten during the copy are missing, so the trace then begins later. The copy takes as much memory as
+    /// the buffer.
     ///
     /// ```no_run
     /// # fn handle() {}
@@ -72,7 +72,7 @@ impl Tracer {
     ///
     /// # Errors
     ///
-    /// Those of [`save_with`](Self::save_with). An incomplete dump is removed.
+    /// The errors of [`save_with`](Self::save_with). An incomplete dump is removed.
     #[inline(always)]
     pub fn dump(&self, reason: &str) -> Result<Saved, Error> {
         self.dump_to(&self.directory, reason)
@@ -82,7 +82,7 @@ impl Tracer {
     ///
     /// # Errors
     ///
-    /// Those of [`dump`](Self::dump).
+    /// The errors of [`dump`](Self::dump).
     #[inline(always)]
     pub fn dump_to(&self, directory: &Path, reason: &str) -> Result<Saved, Error> {
         backend::unrecorded_as(|thread| self.make_dump(directory, reason, thread))
@@ -92,8 +92,10 @@ impl Tracer {
     /// ten, and at most one in a second.
     ///
     /// The dump comes before the previous panic hook (`std::panic::set_hook`) runs, whether the panic is caught or
-    /// aborts. This holds for the rest of the program, and for the buffer in use at the time of the panic. A dump that
-    /// fails is not reported.
+    /// aborts.
+    ///
+    /// This holds for the rest of the program, and for the buffer in use at the time of the panic. A failed dump is not
+    /// reported.
     ///
     /// ```no_run
     /// use rftrace_frontend::{Config, Mode};
@@ -133,7 +135,7 @@ impl Tracer {
         made
     }
 
-    /// Writes what was recorded until a moment, which a thread had.
+    /// Writes the records until a moment. `thread` is the thread of that moment.
     fn write_dump(
         &self,
         alone: &Alone,
@@ -201,7 +203,8 @@ impl ChunkCopy {
     }
 }
 
-/// Copies of all that the buffer holds, while threads write to it, and the functions that are open, as far as these tell nothing of them.
+/// Copies the contents of the buffer while threads write to it, and the open functions, where the copies do not hold
+/// them.
 fn copies() -> (Vec<ChunkCopy>, std::collections::HashMap<u32, Vec<u64>>) {
     let chunks: Vec<Chunk<'_>> = backend::chunks().collect();
     let looks = chunks.iter().enumerate().filter_map(|(place, chunk)| Look::at(place, chunk)).collect();
@@ -222,12 +225,12 @@ fn copies() -> (Vec<ChunkCopy>, std::collections::HashMap<u32, Vec<u64>>) {
     (copies, open)
 }
 
-/// Says in a trace what it was made for.
+/// Writes the reason of the dump into its trace.
 fn tell_reason(trace: &Path, reason: &str) -> io::Result<()> {
     File::options().append(true).open(trace.join(GAPS))?.write_all(dump_line(reason).as_bytes())
 }
 
-/// Removes the pieces of dumps whose makers were killed meanwhile.
+/// Removes the pieces of unfinished dumps from killed programs.
 #[cfg(target_os = "linux")]
 fn remove_left(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -242,7 +245,7 @@ fn remove_left(directory: &Path) {
     }
 }
 
-/// Moves a dump to its place, under the next number. Returns where that is.
+/// Moves a dump to its place, under the next number. Returns its path.
 fn publish(hidden: &Path, directory: &Path, reason: &str) -> io::Result<PathBuf> {
     let numbers = fs::read_dir(directory)?.flatten().filter_map(|entry| snapshot_number(entry.file_name().to_str()?));
     let mut next = numbers.max().unwrap_or(0) + 1;
@@ -257,7 +260,7 @@ fn publish(hidden: &Path, directory: &Path, reason: &str) -> io::Result<PathBuf>
     }
 }
 
-/// Has panics dumped from now on.
+/// Installs the panic hook for dumps.
 fn chain_hook() {
     static IS_CHAINED: AtomicBool = AtomicBool::new(false);
 
@@ -272,9 +275,9 @@ fn chain_hook() {
     }));
 }
 
-/// Makes a dump of a panic, if one is to be made.
+/// Makes a dump of a panic, within the limits.
 fn dump_panic(info: &PanicHookInfo<'_>, thread: Option<u32>) {
-    /// How many there are, and when the last was made.
+    /// The number of dumps, and the time of the last one.
     static MADE: Mutex<(usize, Option<Instant>)> = Mutex::new((0, None));
 
     // A panic of what this crate does: it would wait for itself.

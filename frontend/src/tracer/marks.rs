@@ -10,16 +10,16 @@ use crate::clock::ClockPair;
 use crate::host;
 use crate::uftrace::directory::Mark;
 
-/// Those of a buffer, the oldest first.
+/// The marks of a buffer, the oldest first.
 static MARKS: Mutex<VecDeque<Mark>> = Mutex::new(VecDeque::new());
 
-/// Marks in memory. The oldest go when there are more.
+/// The maximum number of marks in memory. Newer ones replace the oldest.
 const MOST: usize = 1 << 16;
 
 /// Marks the present moment on the calling thread. The trace shows the text among the thread's calls, as an event
 /// `mark:TEXT`. It does nothing while recording is off.
 ///
-/// A text takes at most 1 KiB, of which the trace shows 200 characters, with `_` for blanks. The program keeps the last
+/// A text takes at most 1 KiB. The trace shows 200 characters of it, with `_` for blanks. The program keeps the last
 /// 65,536 marks.
 ///
 /// Marks resemble Linux's [`trace_marker`](https://docs.kernel.org/trace/ftrace.html). A call takes about a
@@ -35,7 +35,7 @@ pub fn mark(text: &str) {
     }
 }
 
-/// Marks the present moment, of no thread in particular.
+/// Marks the present moment, on no thread in particular.
 #[cfg(all(feature = "control", target_os = "linux"))]
 pub(super) fn of_nobody(text: &str) {
     keep(None, text);
@@ -54,12 +54,12 @@ fn keep(thread: Option<u32>, text: &str) {
     marks.push_back(Mark::of_text(ClockPair::now().tsc, thread, text));
 }
 
-/// Those that there are.
+/// Returns the marks.
 pub(super) fn all(_alone: &Alone) -> Vec<Mark> {
     MARKS.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
 }
 
-/// Forgets them: a new recording begins.
+/// Removes the marks at the beginning of a new recording.
 pub(super) fn forget(_alone: &Alone) {
     MARKS.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }

@@ -2,9 +2,10 @@
 //!
 //! - `config`: the buffer; `switch`: recording on and off, and the guard; `stream`: a recorder in the program.
 //! - `save`: writing a trace; `dump`: the same during the recording; `at_exit`: at the end of programs without a save.
-//! - `control`: the listener of `rftrace ctl`; `commands`: its commands; `marks`: events of the program; `cost`: the time of a hook.
+//! - `control`: the listener of `rftrace ctl`; `commands`: its commands; `marks`: events of the program; `cost`: the
+//!   time of a hook.
 //!
-//! Not here: the functions of 0.3 (`compat`), and how things are written (`decode`, `uftrace`).
+//! Not here: the functions of 0.3 (`compat`), and the files (`decode`, `uftrace`).
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -51,13 +52,13 @@ pub use save::{SaveOptions, Saved};
 pub use stream::StreamOptions;
 pub use switch::Recorder;
 
-/// The one of the buffer in use; null for none.
+/// The tracer of the buffer in use; null for none.
 static CURRENT: AtomicPtr<Tracer> = AtomicPtr::new(ptr::null_mut());
 
-/// State that all buffers of this program share.
+/// The state shared by all buffers of this program.
 static PROGRAM: OnceLock<Traced> = OnceLock::new();
 
-/// Nobody else reads the buffer or gives the tracer another one, or forks, as long as this lives.
+/// Exclusive use of the buffer: nobody else reads or replaces it, or forks, while this lives.
 #[derive(Debug)]
 #[must_use = "others may go on when this is dropped"]
 struct Alone {
@@ -67,7 +68,7 @@ struct Alone {
 }
 
 thread_local! {
-    /// True in the thread that holds [`Alone`].
+    /// True in the thread with [`Alone`].
     static IS_ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -77,7 +78,7 @@ impl Drop for Alone {
     }
 }
 
-/// Waits until nobody else does.
+/// Waits for exclusive use.
 fn alone() -> Alone {
     static USING: Mutex<()> = Mutex::new(());
     let _at_work = host::at_work();
@@ -98,7 +99,7 @@ impl Traced {
         self.choice.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything about the program, whose name this is where the system does not tell it.
+    /// Returns the facts about the program, with this name on systems that do not report one.
     fn described(&self, binary_name: &str) -> Program {
         let program = host::program(&self.known, binary_name);
         #[cfg(target_os = "linux")]
@@ -107,7 +108,7 @@ impl Traced {
     }
 }
 
-/// The tracer of this program with the buffer that [`Config::install`] gave it.
+/// The tracer of this program with the buffer from [`Config::install`].
 ///
 /// After another `install` on Linux, the old `Tracer` is inert: [`enable`](Self::enable) and [`disable`](Self::disable)
 /// do nothing, [`statistics`](Self::statistics) returns zeros, and functions that return a `Result` fail with
@@ -119,12 +120,12 @@ pub struct Tracer {
     /// Unix time minus the clock of the pairs.
     utc_offset_nanos: Option<i64>,
     program: &'static Traced,
-    /// Where what is recorded goes to.
+    /// The writer of the stream, if records go to the disk.
     #[cfg(target_os = "linux")]
     stream: Option<crate::bank::writer::Stream>,
     #[cfg(target_os = "linux")]
     at_exit: Option<AtExit>,
-    /// Records before this moment are in a trace, also if the buffer still has them.
+    /// Records before this moment are in a trace, even if the buffer still has them.
     saved_until: AtomicU64,
 }
 
@@ -132,7 +133,7 @@ pub struct Tracer {
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
 struct AtExit {
-    /// The process that has installed it: a fork has no directory of its own.
+    /// The installing process: a fork has no directory of its own.
     pid: u32,
     /// Absolute: the program may change its working directory.
     directory: PathBuf,
@@ -149,18 +150,18 @@ pub struct Statistics {
     /// The number of entries and exits in the buffer since the last save; in a [stream](Config::stream), the number
     /// written to the disk.
     pub events: u64,
-    /// The number of threads with events in the buffer; in a stream, the number of all threads that were traced.
+    /// The number of threads with events in the buffer; in a stream, the number of all traced threads.
     pub threads: usize,
     /// The number of chunks in the buffer.
     pub chunks: usize,
     /// The number of chunks with events; 0 in a stream.
     pub chunks_used: usize,
-    /// True in stop mode if the buffer is used up, so that recording stopped.
+    /// True in stop mode if recording stopped because the buffer is used up.
     pub full: bool,
-    /// In ring mode, the number of chunks whose events were overwritten since the last save.
+    /// In ring mode, the number of chunks overwritten since the last save.
     pub chunks_overwritten: u64,
     /// The number of unrecorded calls since the last save: nested too deeply, or, in ring mode, made while threads were
-    /// using every chunk. In a stream, the number of calls and returns that found no room in the buffer.
+    /// using every chunk. In a stream, the number of calls and returns without room in the buffer.
     pub lost: u64,
     /// The number of untraced threads since the program began, such as those beyond 8192 at the same time.
     pub untraced_threads: u32,
@@ -188,7 +189,7 @@ impl Tracer {
         }
     }
 
-    /// Stops recording, on all threads. In the trace, functions that are still open end at this moment.
+    /// Stops recording, on all threads. In the trace, open functions end at this moment.
     #[inline(always)]
     pub fn disable(&self) {
         if self.is_current() {
@@ -217,9 +218,10 @@ impl Tracer {
 
     /// Replaces the filter, also while recording is on. From now on only calls that pass `filter` are recorded.
     ///
-    /// The filter applies to a call at its beginning, so a function that is open stays in the trace. Functions of
-    /// libraries loaded later are recorded unless the filter includes only some functions; set the filter again to
-    /// choose among them. [Patched](Config::patched) call sites of excluded functions stay NOPs.
+    /// The filter applies to a call at its beginning, so an open function stays in the trace.
+    ///
+    /// Functions of libraries loaded later are recorded unless the filter includes only some functions; set the filter
+    /// again to choose among them. [Patched](Config::patched) call sites of excluded functions stay NOPs.
     ///
     /// ```no_run
     /// use rftrace_frontend::{Config, Filter};
@@ -246,13 +248,13 @@ impl Tracer {
     }
 
     /// Returns, for each of the [optional rules](Filter::optional_rules) of the filter in force, whether it matches
-    /// anything. For the library that a recorder preloads.
+    /// anything. For the preloaded library of a recorder.
     #[doc(hidden)]
     pub fn rules_in_effect(&self) -> Vec<bool> {
         backend::unrecorded(|| self.program.choice().in_effect())
     }
 
-    /// Applies the filter in force to the modules that are loaded now. For the library that a recorder preloads.
+    /// Applies the filter in force to the modules loaded now. For the preloaded library of a recorder.
     #[doc(hidden)]
     pub fn refresh_filter(&self) {
         backend::unrecorded(|| {
@@ -264,7 +266,7 @@ impl Tracer {
         });
     }
 
-    /// Returns true if a filter is in force. For the library that a recorder preloads.
+    /// Returns true if a filter is in force. For the preloaded library of a recorder.
     #[doc(hidden)]
     pub fn is_filtered(&self) -> bool {
         backend::unrecorded(|| self.program.choice().is_filtered())
@@ -285,7 +287,7 @@ impl Tracer {
     }
 
     /// Returns the functions that can be recorded, by address: those of the program and its libraries that call a hook.
-    /// The list is empty on systems that do not report them (Hermit).
+    /// The list is empty on systems without this information (Hermit).
     #[inline(always)]
     #[must_use]
     pub fn functions(&self) -> Vec<Function> {
@@ -327,8 +329,7 @@ impl Tracer {
     }
 
     /// Gives up the calling thread's work in this tracer, because the thread has left the stack of that work for ever.
-    /// Forks no longer wait for it; a further save would wait for ever. For libraries that are preloaded into other
-    /// programs.
+    /// Forks no longer wait for it; a further save would wait for ever. For libraries preloaded into other programs.
     #[cfg(target_os = "linux")]
     #[doc(hidden)]
     pub fn abandon() {
@@ -382,9 +383,9 @@ impl Tracer {
     }
 }
 
-/// Waits until no thread is taking a chunk. Recording must be off. Returns whether none is.
+/// Waits until no thread is taking a chunk. Recording must be off. Returns true on success.
 fn quiesce() -> bool {
-    /// They need microseconds, unless they are stopped.
+    /// Threads need microseconds for it, unless they are stopped.
     const LIMIT: Duration = Duration::from_secs(1);
 
     let deadline = Instant::now() + LIMIT;
@@ -401,7 +402,7 @@ fn tasks() -> Vec<Task<'static>> {
     decode::tasks(backend::chunks(), open)
 }
 
-/// Counts the records of a stream: the buffer itself is being emptied.
+/// Counts the records of a stream, not those of the buffer, as its writer empties it.
 #[cfg(target_os = "linux")]
 fn stream_statistics(stream: &crate::bank::writer::Stream) -> Statistics {
     let control = backend::control();
@@ -418,7 +419,7 @@ fn stream_statistics(stream: &crate::bank::writer::Stream) -> Statistics {
     }
 }
 
-/// Counts what the buffer holds.
+/// Counts the records in the buffer.
 fn statistics() -> Statistics {
     let control = backend::control();
     let start_tsc = control.cycle_start_tsc.load(Relaxed);

@@ -1,4 +1,4 @@
-//! Saving: what the buffer holds becomes a directory, or a file of records.
+//! Saving: the contents of the buffer become a directory, or a file of records.
 
 use std::path::{Path, PathBuf};
 #[cfg(target_os = "linux")]
@@ -78,7 +78,7 @@ impl<'a> SaveOptions<'a> {
     }
 
     /// Sets the program's name in the trace, for systems that do not report its path (Hermit). The default is the name
-    /// by which the program was called.
+    /// in the program's arguments.
     #[inline(always)]
     pub fn binary_name(self, binary_name: &'a str) -> Self {
         Self { binary_name: Some(binary_name), ..self }
@@ -86,13 +86,13 @@ impl<'a> SaveOptions<'a> {
 
     /// Takes a snapshot: recording pauses during the save, then goes on, and the buffer keeps its records.
     ///
-    /// A function that returns during the pause ends, in later traces, at the beginning of the pause.
+    /// In later traces, a function that returns during the pause ends at the beginning of the pause.
     #[inline(always)]
     pub fn keep(self, keep: bool) -> Self {
         Self { keep, ..self }
     }
 
-    /// Saves on the calling thread alone: for a process that is about to be killed, or may not start threads.
+    /// Saves on the calling thread alone: for a process shortly before a kill, or one that may not start threads.
     /// [Patched call sites](crate::Config::patched) stay switched on.
     ///
     /// A save allocates memory. A signal handler may save only if the interrupted code does not hold the allocator's
@@ -102,12 +102,12 @@ impl<'a> SaveOptions<'a> {
         Self { single_threaded, ..self }
     }
 
-    /// Leaves out the parts of the trace that cannot be written; [`Saved::left_out`] gives the reason. This is for the
-    /// last save of a program, before it ends or calls `exec`.
+    /// Leaves out unwritable parts of the trace; [`Saved::left_out`] gives the reason. This is for the last save of a
+    /// program, before it ends or calls `exec`.
     ///
-    /// A thread whose file does not fit ends early. A module may lack its names, which `rftrace symbols` adds.
-    /// [Patched call sites](crate::Config::patched) stay switched on. [Records](Self::records_only) are written
-    /// completely or not at all.
+    /// A thread whose file does not fit ends early. A module may lack its names; `rftrace symbols` adds them. [Patched
+    /// call sites](crate::Config::patched) stay switched on. [Records](Self::records_only) are written completely or
+    /// not at all.
     #[inline(always)]
     pub fn what_fits(self, what_fits: bool) -> Self {
         Self { what_fits, ..self }
@@ -135,7 +135,7 @@ pub struct Saved {
     pub chunks_overwritten: u64,
     /// The number of untraced threads since the program began, such as those beyond 8192 at the same time.
     pub untraced_threads: u32,
-    /// In a [stream](crate::Config::stream), the number of calls and returns that found no room in the buffer.
+    /// In a [stream](crate::Config::stream), the number of calls and returns without room in the buffer.
     pub dropped: u64,
     /// The reason why a part is missing, and the remedy; for [`SaveOptions::what_fits`] and for streams. `None` for a
     /// complete trace.
@@ -181,7 +181,7 @@ impl Tracer {
         self.write(&alone(), options)
     }
 
-    /// Writes what the buffer holds. Recording must be off.
+    /// Writes the contents of the buffer. Recording must be off.
     pub(super) fn write(&self, alone: &Alone, options: &SaveOptions<'_>) -> Result<Saved, Error> {
         #[cfg(target_os = "linux")]
         if let Some(stream) = &self.stream {
@@ -239,7 +239,7 @@ impl Tracer {
         let _ = path;
     }
 
-    /// Why there is nothing to save: the most certain cause first.
+    /// Returns the reason for an empty buffer: the most certain cause first.
     pub(super) fn nothing(&self) -> Error {
         let control = backend::control();
         let is_filtered = self.program.choice().is_filtered();
@@ -256,7 +256,7 @@ impl Tracer {
         Error::NoEvents { cause }
     }
 
-    /// Returns the records from a moment until now, as one thread writes them.
+    /// Returns the records from a moment until now, for one thread to write.
     pub(super) fn recording<'a>(&self, tasks: &'a [Task<'a>], start_tsc: u64, minima: &'a Minima) -> Recording<'a> {
         let last = ClockPair::now();
         let rate = clock::exact_rate();
@@ -279,7 +279,7 @@ impl Tracer {
     }
 }
 
-/// What is in no trace yet.
+/// The unsaved events.
 #[cfg(target_os = "linux")]
 impl Tracer {
     /// Returns true if recording was on since the last save.
@@ -287,7 +287,7 @@ impl Tracer {
         self.is_current() && backend::control().cycle_start_tsc.load(Relaxed) != 0
     }
 
-    /// Counts the events that are in no trace yet, if the program has any. Recording must be off.
+    /// Counts the events in no trace yet, if the program has any. Recording must be off.
     pub(super) fn unsaved(&self, alone: &Alone) -> u64 {
         let n_unsaved = self.n_unsaved(alone);
         let is_shown = || {
@@ -298,12 +298,12 @@ impl Tracer {
         if n_unsaved > 0 && (self.stream.is_some() || is_shown()) { n_unsaved } else { 0 }
     }
 
-    /// The beginning of what is in no trace yet.
+    /// Returns the beginning of the unsaved events.
     fn unsaved_since(&self) -> u64 {
         backend::control().cycle_start_tsc.load(Relaxed).max(self.saved_until.load(Relaxed))
     }
 
-    /// Counts the events that are in no trace yet, with this crate's own. Recording must be off.
+    /// Counts the events in no trace yet, with this crate's own. Recording must be off.
     pub(super) fn n_unsaved(&self, _alone: &Alone) -> u64 {
         if !self.was_enabled() {
             return 0;
@@ -319,7 +319,7 @@ impl Tracer {
     }
 }
 
-/// Of what went to the disk already.
+/// Saves of a stream, with its records on the disk.
 #[cfg(target_os = "linux")]
 impl Tracer {
     fn write_stream(&self, stream: &Stream, options: &SaveOptions<'_>) -> Result<Saved, Error> {
@@ -382,7 +382,7 @@ pub(super) fn saved(path: &Path, totals: Totals, gaps: Gaps) -> Saved {
     }
 }
 
-/// Directories to which the program has saved itself, as configured: a save at exit leaves these alone.
+/// The configured directories with saves of the program's own: a save at exit leaves these alone.
 #[cfg(target_os = "linux")]
 static SAVED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -396,7 +396,7 @@ fn note_saved(directory: &Path) {
     }
 }
 
-/// Returns true if it has.
+/// Returns true if the program has saved to `directory` itself.
 #[cfg(target_os = "linux")]
 pub(super) fn has_saved_to(directory: &PathBuf) -> bool {
     SAVED.lock().unwrap_or_else(PoisonError::into_inner).contains(directory)
@@ -418,7 +418,7 @@ fn gaps() -> Gaps {
     }
 }
 
-/// The program's name, for systems that cannot tell its path.
+/// Returns the program's name, for systems that do not report its path.
 pub(super) fn program_name() -> String {
     std::env::args_os()
         .next()

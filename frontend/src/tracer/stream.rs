@@ -1,6 +1,6 @@
-//! Streams: what is recorded goes to the disk while the program runs.
+//! Streams: records go to the disk while the program runs.
 //!
-//! Not here: who empties the buffer (`bank/writer.rs`).
+//! Not here: the writer of the stream (`bank/writer.rs`).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl Default for StreamOptions {
 }
 
 impl StreamOptions {
-    /// Sets no limit but the room on the disk. A thread that finds the buffer full waits for room.
+    /// Sets no limit except the room on the disk. A thread with a full buffer waits for room.
     pub fn new() -> Self {
         Self { most_bytes: u64::MAX, waits: true }
     }
@@ -34,14 +34,14 @@ impl StreamOptions {
         Self { most_bytes: bytes, ..self }
     }
 
-    /// Sets whether a thread that finds the buffer full waits for room, for one second at most while nothing is
-    /// written. Otherwise the thread goes on, and the trace lacks its calls. On by default.
+    /// Sets whether a thread with a full buffer waits for room, for one second at most while nothing is written.
+    /// Otherwise the thread goes on, and the trace lacks its calls. On by default.
     pub fn waits(self, waits: bool) -> Self {
         Self { waits, ..self }
     }
 
     pub(super) fn wanted(&self, buffer_bytes: usize) -> Wanted {
-        /// For a writer that does nothing.
+        /// The maximum wait for an inactive writer.
         const PATIENCE: Duration = Duration::from_secs(1);
 
         let patience = if self.waits { PATIENCE } else { Duration::ZERO };
@@ -51,7 +51,7 @@ impl StreamOptions {
 
 const VARIABLE: &str = "RFTRACE_STREAM";
 
-/// Reads the variable: a directory, and bytes of the buffer if it names them.
+/// Reads the variable: a directory, and the size of the buffer in bytes if it has one.
 pub(super) fn from_variable() -> Result<Option<(PathBuf, Option<usize>)>, Error> {
     let Some(value) = host::variable(VARIABLE).filter(|value| !value.is_empty()) else { return Ok(None) };
     let bad = || {

@@ -1,8 +1,9 @@
-//! The switch of recording: on after `enable`, and while a [`Recorder`] lives, whichever thread it is on.
+//! The switch of recording: on after `enable`, and while a [`Recorder`] lives on any thread.
 //!
-//! The wanted state is one word. A thread that changes it then brings the tracer in line, and looks again whether it is still wanted. So of
-//! threads that switch at the same time the last one to act finds all changes, and nobody waits: a signal handler may switch too.
-//! A late thread cannot switch off a recording that another one has wanted, and switched on, since.
+//! The wanted state is one word. After a change, a thread brings the tracer in line and checks the word again. So with
+//! several switching threads, the last one finds all changes, and nobody waits: a signal handler may switch too.
+//!
+//! A late thread cannot switch off a recording wanted and switched on by another thread since.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
@@ -10,7 +11,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use crate::backend;
 use crate::patch;
 
-/// The number of guards in the low half, the flags, and above them a number that each change raises.
+/// The number of guards in the low half, the flags, and above them the number of changes.
 static WANTED: AtomicU64 = AtomicU64::new(0);
 
 const GUARD: u64 = 1;
@@ -23,7 +24,7 @@ const DISABLED: u64 = 1 << 31;
 const BY_GUARD: u64 = 1 << 32;
 const CHANGE: u64 = 1 << 33;
 
-/// A guard that keeps recording on while it lives. [`Tracer::record`](crate::Tracer::record) returns it.
+/// A guard: recording stays on while it lives. [`Tracer::record`](crate::Tracer::record) returns it.
 #[derive(Debug)]
 #[must_use = "recording ends when the guard is dropped: keep it, `let _recording = tracer.record();`"]
 pub struct Recorder {
@@ -31,7 +32,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A guard; one that `is_counted` has recording on.
+    /// Creates a guard. With `is_counted` it keeps recording on.
     #[inline(always)]
     pub(crate) fn new(is_counted: bool) -> Self {
         if is_counted {
@@ -58,7 +59,7 @@ pub(crate) fn enable() {
     apply();
 }
 
-/// Stops recording, guards or not.
+/// Stops recording, in spite of guards.
 #[inline(always)]
 pub(crate) fn disable() {
     change(disabled);
@@ -97,7 +98,7 @@ pub(crate) fn paused<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Brings the tracer in line with what is wanted.
+/// Brings the tracer in line with the wanted state.
 #[inline(always)]
 fn apply() {
     loop {
@@ -117,7 +118,7 @@ fn apply() {
     }
 }
 
-/// Changes what is wanted. Returns whether that is to record. Nothing of this is recorded itself.
+/// Changes the wanted state. Returns true if recording is wanted. Nothing of this is recorded itself.
 #[inline(always)]
 fn change(new: impl Fn(u64) -> u64) -> bool {
     backend::unrecorded(|| {

@@ -1,4 +1,4 @@
-//! Puts a trace into a directory: which files, in which order, from which tasks.
+//! Puts a trace into a directory: its files, their order, and its tasks.
 //!
 //! Records go straight from the buffer to the files, a chunk's worth at a time; tasks are written in parallel. The file
 //! `info` comes last: without it a directory is no trace.
@@ -38,14 +38,14 @@ use crate::error::{Error, NoEventsCause};
 use crate::filter::own;
 use crate::host::program::{Identify, Identity, Program};
 
-/// A recording that is to be written: its tasks, its begin and its end.
+/// A recording to write: its tasks, its begin and its end.
 pub(crate) struct Recording<'a> {
     pub(crate) tasks: &'a [Task<'a>],
     pub(crate) start_tsc: u64,
     pub(crate) stop_tsc: u64,
     /// True to leave out later records.
     pub(crate) is_cut: bool,
-    /// Moments that are shown, in any order.
+    /// Moments to show, in any order.
     pub(crate) marks: Vec<Mark>,
     /// Conversion of ticks to nanoseconds.
     pub(crate) clock: TscClock,
@@ -56,9 +56,9 @@ pub(crate) struct Recording<'a> {
     /// Source of the clock's rate.
     pub(crate) tsc_hz_source: Cow<'static, str>,
     pub(crate) gaps: Gaps,
-    /// Threads that may write it, the calling one included.
+    /// The number of writing threads, the calling one included.
     pub(crate) n_writers: usize,
-    /// True to leave out all that cannot be written. Otherwise nothing counts as written then.
+    /// True to leave out all unwritable parts. Otherwise a failure is an error for the whole.
     pub(crate) what_fits: bool,
     pub(crate) done: Option<decode::Done<'a>>,
 }
@@ -70,30 +70,30 @@ impl<'a> Recording<'a> {
     }
 }
 
-/// A moment of a recording, which is an event of a thread.
+/// A moment of a recording, an event of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     tsc: u64,
-    /// By the tracer's numbers; `None`: the main thread.
+    /// By the tracer's numbers; `None` for the main thread.
     thread: Option<u32>,
     name: String,
 }
 
 impl Mark {
-    /// That for which a dump was made.
+    /// The mark with the reason of a dump.
     #[cfg(feature = "std")]
     pub(crate) fn of_dump(tsc: u64, thread: Option<u32>, reason: &str) -> Self {
         Self { tsc, thread, name: event_name(&format!("rftrace:dump:{reason}")) }
     }
 
-    /// One that has a text.
+    /// A mark with a text.
     #[cfg(feature = "std")]
     pub(crate) fn of_text(tsc: u64, thread: Option<u32>, text: &str) -> Self {
         Self { tsc, thread, name: mark_name(text) }
     }
 }
 
-/// The name of the event of a mark that has a text.
+/// The name of the event of a mark with a text.
 #[cfg(feature = "std")]
 pub(crate) fn mark_name(text: &str) -> String {
     event_name(&format!("mark:{}", text.trim()))
@@ -109,7 +109,7 @@ pub(crate) struct Totals {
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "for banks"))]
     pub(crate) last_nanos: u64,
     pub(crate) invariant_tsc: Option<bool>,
-    /// Why something was left out, the first time.
+    /// The reason for the first left-out part.
     pub(crate) left_out: Option<Error>,
 }
 
@@ -200,7 +200,7 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     })
 }
 
-/// Writes what is known of a program before there are records: `info` and symbols.
+/// Writes the facts about a program before its records: `info` and symbols.
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub(crate) fn write_facts(program: &Program, elapsed: Duration, directory: &Path) -> Result<(), Error> {
     let directory = &prepare(directory)?;
@@ -210,7 +210,8 @@ pub(crate) fn write_facts(program: &Program, elapsed: Duration, directory: &Path
     write_file(directory, files::INFO, |out| out.write_all(&info))
 }
 
-/// Takes the directory, and makes it if it is not there. Files of an older trace in it are removed, so that no task of that one is mixed with the new.
+/// Takes the directory, and makes it if it is absent. Removes files of an older trace in it, so tasks of the two are
+/// not mixed.
 pub(crate) fn prepare(directory: &Path) -> Result<Owned, Error> {
     let taken = if is_within(directory) { Owned::within(directory) } else { Owned::take(directory) };
     taken
@@ -218,7 +219,7 @@ pub(crate) fn prepare(directory: &Path) -> Result<Owned, Error> {
         .map_err(|source| Error::Write { path: directory.to_owned(), source })
 }
 
-/// Returns true for a part, a dump or the facts of a process: somebody owns the directory that the folder lies in.
+/// Returns true for a part, a dump or the facts of a process: the folder lies in a directory with an owner.
 fn is_within(folder: &Path) -> bool {
     let name_of = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let above = folder.parent().map(name_of).unwrap_or_default();
@@ -241,8 +242,8 @@ fn identities(tasks: &[Task<'_>], identify: &Identify) -> Vec<Identity> {
     tasks.iter().map(unique).collect()
 }
 
-/// As many writers as there are processors. On Hermit one: its driver of the file system writes one block at a time, and up to kernel 0.11 two
-/// threads that open files at once may sleep for ever.
+/// Returns the number of writers: that of processors. On Hermit one: its driver of the file system writes one block at
+/// a time, and up to kernel 0.11 two threads opening files at once may sleep for ever.
 pub(crate) fn most_writers() -> usize {
     if cfg!(target_os = "hermit") { 1 } else { thread::available_parallelism().map_or(1, usize::from) }
 }
@@ -296,8 +297,8 @@ pub(super) fn filled(file: File, fill: impl FnOnce(&mut BufWriter<File>) -> io::
     out.flush()
 }
 
-/// The names of threads that are called otherwise than the program, if there are such: uftrace takes the program's name where
-/// nothing else is said. Returns whether there are any.
+/// Writes the names of threads with other names than the program, if there are any: uftrace uses the program's name by
+/// default. Returns true if there are any.
 fn write_names(directory: &Owned, program: &Program, written: &[Written]) -> Result<bool, Error> {
     let own = base_name(&program.exe_name);
     let is_named = |task: &&Written| {
@@ -320,13 +321,13 @@ fn write_names(directory: &Owned, program: &Program, written: &[Written]) -> Res
     Ok(true)
 }
 
-/// Sixteen digits that tell this recording from others.
+/// Sixteen digits for this recording alone.
 fn session_id([first, last]: &[ClockPair; 2], pid: u32) -> String {
     let mixed = (first.tsc ^ last.nanos.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(pid);
     format!("{mixed:016x}")
 }
 
-/// Returns the conversion of ticks, and the wall clock at the first pair, so that traces of guest and host can be aligned later.
+/// Returns the conversion of ticks, and the wall clock at the first pair, for an alignment of traces of guest and host.
 fn clock_file(recording: &Recording<'_>, program: &Program) -> ClockFile {
     let last = recording.pairs[1];
     ClockFile {
@@ -338,7 +339,7 @@ fn clock_file(recording: &Recording<'_>, program: &Program) -> ClockFile {
     }
 }
 
-/// Lines of libraries that others have taken the place of, in order of time.
+/// Writes lines for replaced libraries, in order of time.
 #[cfg(target_os = "linux")]
 fn write_opened(
     out: &mut impl Write,
@@ -364,7 +365,7 @@ fn write_map(out: &mut impl Write, program: &Program) -> io::Result<()> {
     write!(out, "{}", stack.unwrap_or(NO_STACK))
 }
 
-/// A `.dbg` file for each module with functions that have values.
+/// Writes a `.dbg` file for each module with values of functions.
 #[cfg(target_os = "linux")]
 fn write_specs(directory: &Owned, program: &Program, specs: &KnownSpecs) -> Result<(), Error> {
     if specs.is_empty() {
@@ -389,7 +390,7 @@ fn write_specs(_: &Owned, _: &Program, _: &KnownSpecs) -> Result<(), Error> {
     Ok(())
 }
 
-/// A `.sym` file for each module that has symbols.
+/// Writes a `.sym` file for each module with symbols.
 #[cfg(target_os = "linux")]
 fn write_symbols(directory: &Owned, program: &Program, left_out: &LeftOut<'_>) -> Result<(), Error> {
     let mut done = BTreeSet::new();

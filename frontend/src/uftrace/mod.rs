@@ -1,5 +1,5 @@
-//! Writing a trace directory: `directory` puts the files in place, `task` writes the records of one, `modules` knows which modules there
-//! are; `raw` writes the records alone. The format of their bytes is in `rftrace-format`.
+//! Writing a trace directory: `directory` puts the files in place, `task` writes the records of one, `modules` lists
+//! the modules; `raw` writes the records alone. The format of their bytes is in `rftrace-format`.
 //!
 //! Not here: symbol files (`elf::symfile`).
 

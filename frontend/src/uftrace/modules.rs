@@ -1,4 +1,4 @@
-//! The modules of a program in a trace: their lines in the map, and which of them have symbol files.
+//! The modules of a program in a trace: their lines in the map, and their symbol files.
 
 use std::io::{self, Write};
 
@@ -24,7 +24,7 @@ pub(super) fn write_modules(out: &mut impl Write, modules: &[LoadedModule]) -> i
     })
 }
 
-/// The modules that have symbols, with the names of their symbol files and their paths in the map.
+/// The modules with symbols, with the names of their symbol files and their paths in the map.
 #[cfg(target_os = "linux")]
 pub(super) fn symbol_files(program: &Program) -> Vec<(String, String, &LoadedModule)> {
     use rftrace_format::symbols::{ModuleId, SymbolFileNames};

@@ -13,8 +13,8 @@ use super::task::{EventIds, encode_event};
 use crate::Error;
 use crate::decode::{self, Event, EventKind};
 
-/// Writes only the records, the tasks one after the other in one file. Where there are several, each begins with an
-/// EVENT record whose id is [`USER_EVENTS`]`.start` plus the thread's id.
+/// Writes only the records, the tasks one after the other in one file. With several tasks, each begins with an EVENT
+/// record with the id [`USER_EVENTS`]`.start` plus the thread's id.
 pub(crate) fn write(recording: &Recording<'_>, path: &Path) -> Result<Totals, Error> {
     let window = recording.window(&|_| false);
     let mut totals = Totals::default();

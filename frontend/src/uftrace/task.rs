@@ -19,7 +19,7 @@ use crate::Error;
 use crate::decode::{self, Emit, Event, EventKind, Task, Window};
 use crate::host::program::{Identity, Program};
 
-/// Bytes of records that are collected before they are written.
+/// The number of collected bytes of records for a write.
 pub(super) const BLOCK_BYTES: usize = 256 * 1024;
 
 /// Totals of one written task.
@@ -31,7 +31,7 @@ pub(super) struct Written {
     pub(super) first_nanos: u64,
     pub(super) last_nanos: u64,
     pub(super) n_lost: u64,
-    /// Calls that did not return, each of which has an event.
+    /// Calls without a return, each with an event.
     pub(super) n_open: u64,
 }
 
@@ -49,7 +49,7 @@ impl Written {
     }
 }
 
-/// The first error of a left-out file, and reserved room for the files that must be written.
+/// The first error of a left-out file, and reserved room for the required files.
 pub(super) struct LeftOut<'a> {
     is_allowed: bool,
     first: Mutex<Option<Error>>,
@@ -57,7 +57,7 @@ pub(super) struct LeftOut<'a> {
 }
 
 impl<'a> LeftOut<'a> {
-    /// Where something may be left out, room on the disk is kept for the small files without which a directory is no trace.
+    /// If parts may be left out, reserves room on the disk for the small files required in each trace.
     pub(super) fn new(is_allowed: bool, n_tasks: usize, room: &'a Path) -> Self {
         if is_allowed {
             // A line or two for each task. Without it the files may still fit.
@@ -66,7 +66,7 @@ impl<'a> LeftOut<'a> {
         Self { is_allowed, first: Mutex::new(None), room }
     }
 
-    /// Leaves something out, if that is allowed.
+    /// Leaves a part out, if that is allowed.
     pub(super) fn note(&self, error: Error) -> Result<(), Error> {
         if !self.is_allowed {
             return Err(error);
@@ -92,7 +92,7 @@ impl<'a> LeftOut<'a> {
 pub(super) struct EventIds(pub(super) Mutex<BTreeMap<String, u64>>);
 
 impl EventIds {
-    /// That of an event of this name.
+    /// Returns the number of an event with this name.
     pub(super) fn id(&self, name: String) -> u64 {
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let next = user_event(&name, ids.len());
@@ -115,7 +115,7 @@ struct TaskWriter<'a> {
     directory: &'a Owned,
     name: &'a str,
     clock: TscClock,
-    /// When events are to be shown that were not recorded, and their ids, until they are; the next one last.
+    /// The times of unrecorded events, and their ids, until they are shown; the next one last.
     marks: Vec<(u64, u64)>,
     ids: &'a EventIds,
     specs: &'a Specs<'a>,
@@ -125,7 +125,7 @@ struct TaskWriter<'a> {
     written: Written,
 }
 
-/// The values that functions have in this trace, by the address in their records: of calls, and of returns. The first record
+/// The values of functions in this trace, by the address in their records: of calls, and of returns. The first record
 /// counts: readers know one list of values for a function.
 #[derive(Debug)]
 pub(super) struct Specs<'a> {
@@ -133,7 +133,7 @@ pub(super) struct Specs<'a> {
     known: Mutex<KnownSpecs>,
 }
 
-/// Specs by an address, and whether they are of returns. None where no file could tell of them.
+/// Specs by an address, and whether they are of returns. None if no file could hold them.
 pub(super) type KnownSpecs = BTreeMap<(u64, bool), Vec<ValueSpec>>;
 
 impl<'a> Specs<'a> {
@@ -141,7 +141,7 @@ impl<'a> Specs<'a> {
         Self { program, known: Mutex::default() }
     }
 
-    /// Returns the bytes behind the record of an event that has these values; none where they could not be read.
+    /// Returns the bytes behind the record of an event with these values; none if they could not be read.
     fn payload(&self, event: Event, items: &[u8]) -> Vec<u8> {
         let values = items::items(items);
         let specs = values.iter().map(|value| value.spec);
@@ -152,7 +152,7 @@ impl<'a> Specs<'a> {
         if specs.eq(known.iter().copied()) { items::payload(&values) } else { Vec::new() }
     }
 
-    /// Returns the specs that were found.
+    /// Returns the specs.
     pub(super) fn into_known(self) -> KnownSpecs {
         let mut known = self.known.into_inner().unwrap_or_default();
         known.retain(|_, specs| !specs.is_empty());
@@ -206,7 +206,7 @@ impl TaskWriter<'_> {
         Ok(())
     }
 
-    /// Writes the marks whose moments are before an event; where all functions end that are still open it is that too.
+    /// Writes the marks before an event, and all marks before the common end of the open functions.
     #[cold]
     fn write_marks_before(&mut self, event: Event) -> io::Result<()> {
         let is_exit = event.kind == EventKind::Exit;
@@ -250,8 +250,7 @@ impl TaskWriter<'_> {
         Ok(())
     }
 
-    /// Writes the task once more over what of it could be written: the beginning, in which all calls that are open at the cut end
-    /// there.
+    /// Writes the task once more over its written part: the beginning, with all calls open at the cut ended there.
     fn write_what_fits(mut self, task: &Task<'_>, window: &Window<'_>) -> Written {
         let identity = self.written.identity.clone();
         let Some(mut file) = self.file.take() else { return self.written };

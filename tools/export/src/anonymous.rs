@@ -38,11 +38,11 @@ pub fn make_anonymous(owned: &Owned) -> Result<()> {
     Ok(())
 }
 
-/// Changes the snapshots below a trace, whose names have reasons. Returns where they are.
+/// Makes the snapshots below a trace anonymous, as their names have reasons. Returns their paths.
 ///
 /// # Errors
 ///
-/// As of [`make_anonymous`].
+/// The errors of [`make_anonymous`].
 pub fn make_snapshots_anonymous(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut changed = Vec::new();
     for name in names_in(dir)? {
@@ -59,7 +59,7 @@ pub fn make_snapshots_anonymous(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(changed)
 }
 
-/// Makes an anonymous trace of the one in `from`, in an empty directory. What stays as it is becomes a link.
+/// Makes an anonymous trace of the one in `from`, in an empty directory. Unchanged files become links.
 ///
 /// # Errors
 ///
@@ -102,18 +102,18 @@ fn names_in(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What a file becomes.
+/// The treatment of a file.
 enum Fate {
     Changed,
     Same,
-    /// It is made anew where it is needed.
+    /// It is left out, and made anew by a reader.
     LeftOut,
 }
 
 /// The trace with personal facts.
 struct Source<'a> {
     dir: &'a Path,
-    /// What is written in place of its `info`.
+    /// The text in place of its `info`.
     info: Vec<u8>,
     names: Anonymous,
     /// If it has values.
@@ -136,7 +136,7 @@ impl<'a> Source<'a> {
         Some((trace, trace.tasks().iter().find(|task| task.tid() == tid)?))
     }
 
-    /// `None` for what is no file of a trace.
+    /// `None` for a file outside the format.
     fn fate(&self, name: &str) -> Option<Fate> {
         if name == BRANCHES {
             return Some(Fate::Changed);
@@ -158,7 +158,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// Writes what a file becomes.
+    /// Writes the anonymous form of a file.
     fn write(&mut self, name: &str, out: &mut impl Write) -> Result<()> {
         let kind = TraceFile::of(name);
         match kind {
@@ -186,7 +186,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Writes a task's records, whose values have no texts.
+/// Writes a task's records, without texts in values.
 fn write_records(trace: &Trace, task: &Task, out: &mut impl Write) -> Result<()> {
     let mut records = trace.records(task);
     records.take_file_alone();
@@ -199,7 +199,7 @@ fn write_records(trace: &Trace, task: &Task, out: &mut impl Write) -> Result<()>
     Ok(())
 }
 
-/// What is behind a record; nothing if it is not known which values these are.
+/// Returns the values behind a record, without texts; nothing for unknown specs.
 fn values_without_text(trace: &Trace, task: &Task, record: &Record) -> Result<Vec<u8>> {
     let specs = trace.value_specs(task, record.time_ns, record.addr, record.kind == Kind::Exit);
     let bytes = trace.payload(task, record)?;

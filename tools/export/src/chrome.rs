@@ -19,12 +19,12 @@ pub struct Chrome<W> {
     /// Memory for a line.
     line: Vec<u8>,
     n_events: u64,
-    /// Where functions are in the source.
+    /// The source lines of functions.
     sources: HashMap<String, Arc<str>>,
 }
 
 impl<W: Write> Chrome<W> {
-    /// Creates a writer to `out`, which should be buffered.
+    /// Creates a writer to `out`. `out` should be buffered.
     pub fn new(out: W) -> Self {
         Self { out, line: Vec::new(), n_events: 0, sources: HashMap::new() }
     }
@@ -43,7 +43,7 @@ impl<W: Write> Chrome<W> {
         self.out.write_all(start).and_then(|()| write(&mut self.out)).map_err(Error::Write)
     }
 
-    /// An entry or exit. There are millions of them, and formatting is what takes the time: so without `write!`.
+    /// An entry or exit. There are millions of them, and formatting dominates: so without `write!`.
     fn call(
         &mut self,
         start: &[u8],

@@ -14,9 +14,10 @@ use rftrace_read::{Error, Kind, Record, Result, SCHED_IN, Summary, Trace, files,
 
 use super::walk::{ExportOptions, Item, walk};
 
-/// Writes the chosen part of `trace` as a trace directory, which must be absent or empty.
+/// Writes the chosen part of `trace` as a trace directory. The directory must be absent or empty.
 ///
-/// Its records are balanced: missing exits are added, and functions that are open at the beginning are entered there.
+/// Its records are balanced: missing exits are added, and functions open at the beginning are entered there.
+///
 /// Context switches and functions in the kernel move into the tasks' own files; uftrace shows no names for functions of
 /// the kernel there. Symbols, maps and other files are copied; `task.txt` names only tasks with records. `info` comes
 /// last: a directory without it is no trace.
@@ -93,12 +94,12 @@ fn prepare(directory: &Path) -> Result<Owned> {
 /// The kernel's numbers of events are below this one.
 const MAX_KERNEL_EVENT: u64 = 0xffff;
 
-/// A number that a trace may name, for one of the kernel's.
+/// Returns a valid number of a program's event for one of the kernel's.
 fn user_event(id: u64) -> u64 {
     USER_EVENTS.end - 1 - id
 }
 
-/// Copies all files but `info`, and those that hold what happened.
+/// Copies all files except `info` and the records.
 fn copy_metadata(from: &Path, to: &Path, tids: &BTreeSet<u32>) -> Result<()> {
     let unreadable = |path: &Path, source| Error::Io { path: path.to_owned(), source };
     for entry in fs::read_dir(from).map_err(|source| unreadable(from, source))? {
@@ -119,7 +120,7 @@ fn copy_metadata(from: &Path, to: &Path, tids: &BTreeSet<u32>) -> Result<()> {
     Ok(())
 }
 
-/// Copies the lines of `task.txt` but for those of other tasks, whose files would be missing.
+/// Copies the lines of `task.txt`, except those of tasks without a file here.
 fn copy_tasks(from: &File, to: &Path, tids: &BTreeSet<u32>) -> io::Result<()> {
     let mut out = BufWriter::new(File::create(to)?);
     for line in BufReader::new(from).split(b'\n') {
@@ -132,14 +133,14 @@ fn copy_tasks(from: &File, to: &Path, tids: &BTreeSet<u32>) -> io::Result<()> {
     out.flush()
 }
 
-/// A task's file, which is made when its first record comes.
+/// A task's file, created with its first record.
 struct Records<'a> {
     owned: &'a Owned,
     path: PathBuf,
     out: Option<BufWriter<File>>,
     depth: u16,
     has_events: bool,
-    /// Events of the kernel that are in it, by the kernel's numbers.
+    /// The events of the kernel in it, by the kernel's numbers.
     kernel_events: BTreeSet<u64>,
 }
 

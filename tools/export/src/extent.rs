@@ -18,8 +18,8 @@ impl ExportOptions {
     ///
     /// # Errors
     ///
-    /// [`Error::Export`], with the extent of the trace, if it does not, and for tasks that do not exist; also if a
-    /// `.dat` file cannot be read.
+    /// [`Error::Export`], with the extent of the trace, if it does not, and for absent tasks; also if a `.dat` file
+    /// cannot be read.
     pub fn check(&self, trace: &Trace) -> Result<()> {
         let tasks = self.tasks(trace)?;
         let start_ns = match (self.from_ns, self.to_ns) {
@@ -57,7 +57,7 @@ impl ExportOptions {
         Err(Error::Export(reason.into()))
     }
 
-    /// How many records are in the range; `None` if that cannot be told without reading them.
+    /// Returns the number of records in the range; `None` if that needs reading them.
     pub(super) fn count_records(&self, trace: &Trace) -> Result<Option<u64>> {
         if trace.info().features() & (feature::ARGUMENT | feature::RETURN_VALUE) != 0 {
             return Ok(None);
@@ -82,12 +82,12 @@ fn first_ns(trace: &Trace, task: &Task) -> Result<Option<u64>> {
     Ok(trace.records(task).next().transpose()?.map(|record| record.time_ns))
 }
 
-/// A time as `--from` takes it.
+/// A time in the form of `--from`.
 fn seconds(ns: u64) -> String {
     format!("{}.{:09} s", ns / NANOS_PER_SECOND, ns % NANOS_PER_SECOND)
 }
 
-/// The file of a task that has nothing but records, in order of time.
+/// The file of a task with nothing but records, in order of time.
 struct RecordFile {
     file: File,
     n_records: u64,
@@ -112,7 +112,7 @@ impl RecordFile {
         self.time_ns(self.n_records.checked_sub(1)?).ok().flatten()
     }
 
-    /// The first record that is not before `time_ns`.
+    /// Returns the first record at or after `time_ns`.
     fn place(&mut self, time_ns: u64) -> io::Result<u64> {
         let (mut low, mut high) = (0, self.n_records);
         while low < high {

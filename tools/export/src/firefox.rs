@@ -15,7 +15,7 @@ use rftrace_views::Values;
 
 use super::{ExportOptions, Sink, Track, WallClock};
 
-/// The most samples and markers that are taken: what browsers can still open, and 400 MB of memory here.
+/// The maximum number of samples and markers: the limit of browsers, and 400 MB of memory here.
 const MAX_SAMPLES: u64 = 10_000_000;
 
 /// The weight of a sample is an `i32`; longer times become several.
@@ -34,7 +34,7 @@ pub struct Firefox<W> {
     threads: HashMap<Track, Thread>,
     counters: HashMap<(u32, String), (CounterHandle, f64)>,
     n_samples: u64,
-    /// Functions' names with where they are in the source.
+    /// Functions' names with their source lines.
     sources: HashMap<String, String>,
 }
 
@@ -64,7 +64,7 @@ impl<W> fmt::Debug for Firefox<W> {
 }
 
 impl<W: Write> Firefox<W> {
-    /// Creates a writer to `out`, which should be buffered. Times count from `start_ns`.
+    /// Creates a writer to `out`. `out` should be buffered. Times count from `start_ns`.
     pub fn new(out: W, product: &str, start_ns: u64, wall_clock: Option<WallClock>) -> Self {
         let unix_ns = wall_clock.map_or(0, |clock| clock.unix_ns(start_ns));
         let start = SystemTime::UNIX_EPOCH + Duration::from_nanos(unix_ns);
@@ -82,11 +82,11 @@ impl<W: Write> Firefox<W> {
         }
     }
 
-    /// Checks by the sizes of its files that a part of a trace is not too long.
+    /// Checks the length of a part of a trace by the sizes of its files.
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] if it is; or a `.dat` file cannot be read.
+    /// [`Error::Export`] if it is too long; or a `.dat` file cannot be read.
     pub fn check(trace: &Trace, options: &ExportOptions) -> Result<()> {
         match options.count_records(trace)? {
             Some(count) if count > MAX_SAMPLES => Err(too_long(count)),
@@ -191,19 +191,19 @@ fn too_long(n_samples: u64) -> Error {
     Error::Export(reason.into())
 }
 
-/// Processor time in the unit that [`InNanos`] makes of the library's.
+/// Processor time in the unit for [`InNanos`].
 fn cpu_delta(ns: u64) -> CpuDelta {
     CpuDelta::from_micros(ns)
 }
 
-/// The unit of processor times in the library, and another one that the format has as well.
+/// The unit of processor times in the library, and the format's other one.
 const UNITS: [&[u8]; 2] = ["\"threadCPUDelta\":\"µs\"".as_bytes(), b"\"threadCPUDelta\":\"ns\""];
 
-/// Passes a profile on, in which processor times are nanoseconds: the library has whole microseconds only, in which a
-/// thread of short calls is either idle or busy several times over.
+/// Passes a profile on with processor times in nanoseconds. The library has whole microseconds only: a thread of short
+/// calls is then either idle or busy several times over.
 struct InNanos<'o, W> {
     out: &'o mut W,
-    /// The profile up to its units, which are near its beginning.
+    /// The beginning of the profile, up to its units.
     head: Vec<u8>,
     is_done: bool,
 }
@@ -343,7 +343,7 @@ impl StaticSchemaMarker for ValuesMarker {
     const UNIQUE_MARKER_TYPE_NAME: &'static str = "rftrace values";
     const CHART_LABEL: Option<&'static str> = Some("{marker.data.call}");
     const TABLE_LABEL: Option<&'static str> = Some("{marker.data.call}");
-    /// Values may be private: the viewer leaves them out of what is uploaded without such strings.
+    /// Values may be private: the viewer can leave such strings out of uploads.
     const FIELDS: &'static [StaticSchemaMarkerField] = &[StaticSchemaMarkerField {
         key: "call",
         label: "Call",

@@ -10,24 +10,24 @@ use rftrace_read::{Error, Result, Shown};
 
 use super::{Sink, Track};
 
-/// The most stacks that are told apart: what is in memory of each is some hundred bytes.
+/// The maximum number of different stacks: each takes some hundred bytes of memory.
 const MAX_STACKS: usize = 1 << 23;
 
-/// The most bytes of text, which repeats the outer functions of each stack. A picture is drawn of less, as all of it is in
-/// memory then.
+/// The maximum number of bytes of text, with the outer functions of each stack repeated. A picture is drawn of less, as
+/// all of it is in memory then.
 const MAX_TEXT_BYTES: u64 = 1 << 30;
 const MAX_PICTURE_BYTES: u64 = 128 << 20;
 
-/// The name of what a function is in from its last recorded moment to the end of the trace, if it did not return.
+/// The name of the time from the last recorded moment of a function without a return to the end of the trace.
 const DID_NOT_RETURN: &str = "(did not return)";
 
 /// The remedy for a limit.
 const REMEDY: &str = "choose a part with --from, --to or --tid, or another format (--perfetto)";
 
-/// Sums up how long each stack was the innermost one, over all threads or for each.
+/// Sums up the time of each stack as the innermost one, over all threads or for each.
 ///
-/// It takes as much memory as there are different stacks, however long the trace is. The tree's first node stands for the
-/// empty stack.
+/// The memory depends on the number of different stacks, not on the length of the trace. The tree's first node stands
+/// for the empty stack.
 #[derive(Debug)]
 struct Stacks {
     nodes: Vec<Node>,
@@ -44,7 +44,7 @@ struct Node {
     self_ns: u64,
 }
 
-/// Where a track is.
+/// The state of a track.
 #[derive(Debug, Clone, Copy)]
 struct State {
     /// The node of an empty stack.
@@ -73,8 +73,8 @@ impl Names {
 
 /// Makes a name fit for a line of `outer;inner count`.
 ///
-/// Semicolons become colons, as the collapsers of other profilers have it. Spaces before a number at the end, at the start
-/// and after a leading `#` become ones that do not separate.
+/// Semicolons become colons, as in the collapsers of other profilers. Spaces before a number at the end, at the start
+/// and after a leading `#` become non-separating ones.
 fn escape(name: &str) -> String {
     let mut text = Shown::new(name).text().replace(';', ":");
     let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
@@ -118,7 +118,7 @@ impl Stacks {
         Ok(())
     }
 
-    /// Refuses a text of [`Stacks::each`] that is longer than this.
+    /// Refuses a text of [`Stacks::each`] beyond this length.
     fn check_size(&self, most: u64) -> Result<()> {
         let mut total = 0_u64;
         // Nodes come behind their parents.
@@ -140,7 +140,7 @@ impl Stacks {
         Ok(())
     }
 
-    /// Counts the time since a track's last change, and returns where the track is.
+    /// Counts the time since a track's last change, and returns the track's state.
     fn advance(&mut self, track: Track, time_ns: u64) -> &mut State {
         let state = self.tracks.entry(track).or_insert(State { root: 0, node: 0, since_ns: time_ns });
         if state.node != state.root {
@@ -168,7 +168,7 @@ impl Stacks {
         }
     }
 
-    /// The innermost function did not return: what follows its last recorded moment is the time until the end.
+    /// Ends the innermost function without a return: the time after its last recorded moment goes until the end.
     fn leave_open(&mut self, track: Track, time_ns: u64) -> Result<()> {
         let Some(node) = self.tracks.get(&track).filter(|state| state.node != state.root).map(|state| state.node)
         else {
@@ -180,7 +180,7 @@ impl Stacks {
         Ok(())
     }
 
-    /// Calls `write` with each stack that took time and with that time, in the order of the names from the outermost on.
+    /// Calls `write` with each stack of some time and that time, in the order of the names from the outermost on.
     fn each(&self, mut write: impl FnMut(&str, u64) -> io::Result<()>) -> io::Result<()> {
         let mut children: Vec<Vec<usize>> = vec![Vec::new(); self.nodes.len()];
         for (idx, node) in self.nodes.iter().enumerate().skip(1) {
@@ -221,13 +221,13 @@ pub struct Folded<W> {
 impl<W: Write> Folded<W> {
     /// Creates a writer of lines `outer;inner nanoseconds`: the time spent in the innermost function of that stack.
     ///
-    /// Stacks without time are left out, and so are instants and counters. A function that did not return is in
+    /// Stacks without time are left out, and so are instants and counters. A function without a return is in
     /// `(did not return)` after its last recorded moment. With `by_thread` threads are the outermost functions.
     pub fn new(out: W, by_thread: bool) -> Self {
         Self { out, stacks: Stacks::new(by_thread), title: None }
     }
 
-    /// Creates a writer of an SVG with the same stacks, whose widths are their times.
+    /// Creates a writer of an SVG with the same stacks. Their widths are their times.
     pub fn flame_graph(out: W, by_thread: bool, title: &str) -> Self {
         let title = Shown::new(title).to_string();
         Self { out, stacks: Stacks::new(by_thread), title: Some(title) }

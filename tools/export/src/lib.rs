@@ -57,7 +57,7 @@ pub struct Track {
     pub tid: u32,
 }
 
-/// The receiver of a timeline, which writes it in some format.
+/// The receiver of a timeline, a writer of some format.
 ///
 /// Times are nanoseconds of one clock, and do not decrease within a track. Entries and exits are balanced: an exit ends
 /// the innermost open function of its track, and none is open when [`Sink::finish`] is called.

@@ -27,13 +27,13 @@ const STATE_CLEARED: u32 = 1;
 /// This packet refers to names and defaults of earlier ones.
 const NEEDS_STATE: u32 = 2;
 
-/// The field of a trace that holds a packet, as a tag on the wire.
+/// The field of a trace for a packet, as a tag on the wire.
 const PACKET_TAG: u8 = 1 << 3 | 2;
 
 /// A writer of Perfetto's protobuf format.
 ///
-/// Each track is a sequence of packets of its own, so its number is a default that packets need not repeat, and each
-/// name is written once for a track. Times are those of `CLOCK_MONOTONIC`.
+/// Each track is a sequence of packets of its own with its number as a default, and each name is written once for a
+/// track. Times are those of `CLOCK_MONOTONIC`.
 #[derive(Debug)]
 pub struct Perfetto<W> {
     out: W,
@@ -45,12 +45,12 @@ pub struct Perfetto<W> {
     counters: HashMap<(u32, String), u64>,
     /// The names of all sequences.
     names: HashSet<Arc<str>>,
-    /// Where functions are in the source, by their names.
+    /// The source lines of functions, by their names.
     sources: HashMap<String, Source>,
     n_uuids: u64,
 }
 
-/// Where a function is in the source, and what was inlined into it.
+/// The source line of a function, and the functions inlined into it.
 #[derive(Debug)]
 struct Source {
     path: String,
@@ -66,7 +66,7 @@ struct Sequence {
 }
 
 impl<W: Write> Perfetto<W> {
-    /// Creates a writer to `out`, which should be buffered. With `wall_clock` viewers can show the time of day.
+    /// Creates a writer to `out`. `out` should be buffered. With `wall_clock` viewers can show the time of day.
     pub fn new(out: W, wall_clock: Option<WallClock>) -> Self {
         Self {
             out,
@@ -97,7 +97,7 @@ impl<W: Write> Perfetto<W> {
         self.out.write_all(&self.packet).map_err(Error::Write)
     }
 
-    /// Says what clock the times are of, before anything else.
+    /// Writes the clock of the times, before anything else.
     fn write_clock(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.has_clock, true) {
             return Ok(());
@@ -111,7 +111,7 @@ impl<W: Write> Perfetto<W> {
         self.write(&TracePacket { clock_snapshot, trusted_packet_sequence_id: Some(1), ..TracePacket::default() })
     }
 
-    /// A number that no other track has, of this trace or of others that are shown with it.
+    /// Returns a number of no other track, in this trace or in others shown with it.
     fn uuid(&mut self) -> u64 {
         self.n_uuids += 1;
         let mixed = (self.n_uuids ^ 0x7266_7472_6163_6521).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -273,7 +273,7 @@ impl<W: Write> Sink for Perfetto<W> {
         self.event(track, time_ns, (SLICE_BEGIN, Some(name)), annotations.collect())
     }
 
-    /// Readers put what the end of a slice has to what its beginning has.
+    /// Readers add the annotations of a slice's end to those of its beginning.
     fn exit_with(&mut self, track: Track, time_ns: u64, result: &str) -> Result<()> {
         self.event(track, time_ns, (SLICE_END, None), vec![DebugAnnotation::new("retval".to_owned(), result)])
     }
@@ -317,8 +317,8 @@ impl DebugAnnotation {
 }
 
 impl Annotated {
-    /// By what a value looks like as text: nothing but a number begins like one. Strings keep their quotes, which tell them from names and
-    /// from `NULL` and `?`.
+    /// Determines the kind of a value by its text: only a number begins like one. Strings keep their quotes, as a
+    /// distinction from names and from `NULL` and `?`.
     fn new(text: &str) -> Self {
         let is_number = text.trim_start_matches('-').starts_with(|first: char| first.is_ascii_digit());
         let hex = text.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());

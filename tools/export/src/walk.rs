@@ -12,16 +12,16 @@ use super::{Sink, Track};
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ExportOptions {
-    /// The beginning in nanoseconds of the trace's clock. Functions that are open then are entered then.
+    /// The beginning in nanoseconds of the trace's clock. Functions open then are entered then.
     pub from_ns: Option<u64>,
-    /// The end, exclusive, in nanoseconds of the trace's clock. Functions that are open then are left then.
+    /// The end, exclusive, in nanoseconds of the trace's clock. Functions open then are left then.
     pub to_ns: Option<u64>,
     /// The ids of the only tasks to export; empty for all tasks.
     pub tids: Vec<u32>,
 }
 
 impl ExportOptions {
-    /// The tasks that are chosen.
+    /// The chosen tasks.
     pub(crate) fn tasks<'t>(&self, trace: &'t Trace) -> Result<Vec<&'t Task>> {
         let is_known = |tid| trace.tasks().iter().any(|task| task.tid() == tid);
         if let Some(unknown) = self.tids.iter().find(|&&tid| !is_known(tid)) {
@@ -37,7 +37,7 @@ impl ExportOptions {
 /// Passes the records of `trace` to `sink`, one task after another.
 ///
 /// Tasks without events in the chosen range are left out. Time without a processor is a function with the name of its
-/// [kind](OffCpu). Other events and lost records are instants. Functions that no record identifies are left out, as in
+/// [kind](OffCpu). Other events and lost records are instants. Functions identified by no record are left out, as in
 /// [`CallTree`](rftrace_views::CallTree).
 ///
 /// The sink is finished even if reading fails, so the records read so far make a valid file.
@@ -53,7 +53,7 @@ pub fn export(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> Re
 ///
 /// # Errors
 ///
-/// Those of [`export`] and of `more`.
+/// The errors of [`export`] and of `more`.
 pub fn export_with(
     trace: &Trace,
     options: &ExportOptions,
@@ -123,7 +123,7 @@ fn export_tasks(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> 
 pub(crate) struct Function {
     pub(crate) addr: u64,
     seen_ns: u64,
-    /// Where its values are in the task's file; 0 for none.
+    /// The offset of its values in the task's file; 0 for none.
     payload_at: u64,
 }
 
@@ -167,7 +167,7 @@ pub(crate) enum Item {
 }
 
 impl Item {
-    /// The record of an entry or of an exit that has values.
+    /// Returns the record of an entry or exit with values.
     pub(crate) fn recorded(self) -> Option<Record> {
         let (kind, Function { addr, seen_ns, payload_at }) = match self {
             Self::Enter { function, .. } => (Kind::Entry, function),
@@ -179,10 +179,10 @@ impl Item {
     }
 }
 
-/// Takes what happens to a task.
+/// Takes an item of a task's timeline.
 pub(crate) type Emit<'e> = &'e mut dyn FnMut(Item) -> Result<()>;
 
-/// Passes what happens to a task within the chosen range to `emit`.
+/// Passes the items of a task within the chosen range to `emit`.
 pub(crate) fn walk(
     trace: &Trace,
     task: &Task,
@@ -212,9 +212,9 @@ struct Walk<'t, 'e> {
     emit: Emit<'e>,
     /// True if the range has begun.
     is_within: bool,
-    /// The open functions; `None` for those that no record names.
+    /// The open functions; `None` for those identified by no record.
     open: Vec<Option<Function>>,
-    /// Why the task has no processor, if it has none.
+    /// The reason for the task's present time without a processor, if any.
     off_cpu: Option<OffCpu>,
     assumed: AssumedFunctions<'t>,
 }

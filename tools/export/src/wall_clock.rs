@@ -13,8 +13,8 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// Reads the moment from `clock.txt`, which rftrace writes, or with a precision of a second from `utc_offset` in
-    /// `info`. `None` if the trace has neither.
+    /// Reads the moment from rftrace's `clock.txt`, or with a precision of a second from `utc_offset` in `info`. `None`
+    /// if the trace has neither.
     pub fn of(trace: &Trace) -> Option<Self> {
         let in_seconds = || {
             let offset = u64::try_from(trace.info().utc_offset()?).ok()?;

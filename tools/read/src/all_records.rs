@@ -16,7 +16,7 @@ use crate::warning::Warnings;
 #[derive(Debug)]
 pub struct AllRecords<'t> {
     sources: Vec<Records<'t>>,
-    /// Time and index of each source that has a record left; the record is in `heads`.
+    /// Time and index of each source with a record left; the record is in `heads`.
     queue: BinaryHeap<Reverse<(u64, usize)>>,
     heads: Vec<Option<Record>>,
     failure: Option<Error>,

@@ -17,14 +17,14 @@ use rftrace_pattern::Pattern;
 pub struct Choice {
     /// The only shown functions, with their calls; empty for all functions.
     pub below: Vec<Pattern>,
-    /// The functions that are left out with their calls.
+    /// The functions to leave out with their calls.
     pub not_below: Vec<Pattern>,
     /// The maximum number of levels, from the outermost function on, or from those in `below`.
     pub depth: usize,
     /// The minimum duration of calls in nanoseconds.
     pub min_ns: u64,
-    /// The shown time, in nanoseconds of the trace's clock. Functions that are open at its beginning are entered then;
-    /// those open at its end return then.
+    /// The shown time, in nanoseconds of the trace's clock. Functions open at its beginning are entered then; those
+    /// open at its end return then.
     pub times: Range<u64>,
 }
 
@@ -59,36 +59,36 @@ pub(crate) trait Names {
     fn function(&self, time_ns: u64, addr: u64) -> Cow<'_, str>;
     /// True if two addresses lie in one function.
     fn same_function(&self, time_ns: u64, a: u64, b: u64) -> bool;
-    /// True if an event tells of a loss: such are always shown.
+    /// Returns true for the event of a loss. Losses are always shown.
     fn is_loss(&self, event: u64) -> bool;
 }
 
-/// A function that is open.
+/// An open function.
 #[derive(Debug, Clone, Copy)]
 struct Frame {
     /// `None`: its entry is not among the records.
     addr: Option<u64>,
-    /// As it came, or when it was found to be open.
+    /// The time of its entry, or of its discovery as an open function.
     entered_ns: u64,
     /// Functions in it may be shown.
     is_in: bool,
     /// It, or one around it, is among `not_below`.
     is_out: bool,
-    /// How many levels it is down, from where they count.
+    /// The level below the beginning of the count.
     level: usize,
     is_shown: bool,
-    /// Where among the records that wait its entry is, if that does: the call may turn out to be too short.
+    /// The place of its entry among the waiting records, if it waits: the call may turn out to be too short.
     waits_at: Option<usize>,
 }
 
-/// Which lists of a choice have a function.
+/// The lists of a choice with a function.
 #[derive(Debug, Clone, Copy, Default)]
 struct Listed {
     below: bool,
     not_below: bool,
 }
 
-/// The choice's verdict on functions, by where their names are. A copy begins without any: it finds them anew.
+/// The choice's verdict on functions, by the places of their names. A copy begins empty and finds them anew.
 #[derive(Debug, Default)]
 struct KnownNames(HashMap<(usize, usize), Listed>);
 
@@ -98,30 +98,30 @@ impl Clone for KnownNames {
     }
 }
 
-/// Takes a task's records, in order of time, and returns those that are shown.
+/// Takes a task's records, in order of time, and returns the shown ones.
 #[derive(Debug, Clone)]
 pub(crate) struct Chooser {
     choice: Arc<Choice>,
     open: Vec<Frame>,
-    /// Of the open functions, those that are shown.
+    /// The number of shown functions among the open ones.
     n_shown: usize,
-    /// Of those, the ones whose entries wait, by their places in `open`. They are the innermost.
+    /// The shown functions with waiting entries, by their places in `open`. They are the innermost.
     waiting_calls: VecDeque<usize>,
-    /// The choice's verdict on functions, by where their names are.
+    /// The choice's verdict on functions, by the places of their names.
     listed: KnownNames,
-    /// Records that are shown unless a call that they are in turns out to be too short.
+    /// Records to show, unless the call around them turns out to be too short.
     waiting: Vec<Record>,
     chosen: VecDeque<Record>,
-    /// The number of open functions is what the next record says.
+    /// The next record's depth is the number of open functions.
     trusts_depth: bool,
-    /// The time that is shown has begun.
+    /// The shown time has begun.
     has_begun: bool,
     has_ended: bool,
     last_ns: u64,
 }
 
 impl Chooser {
-    /// The most functions that are kept in mind, and how far down that of an exit is searched for.
+    /// The maximum depth of open functions, and of the search for the function of an exit.
     const MAX_DEPTH: usize = 1 << 19;
     const MAX_SEARCH: usize = 1024;
 
@@ -146,7 +146,7 @@ impl Chooser {
         !self.choice.below.is_empty() && !self.waits() && self.open.last().is_none_or(|frame| !frame.is_in)
     }
 
-    /// Drops the records that are shown, for callers that need the open functions alone.
+    /// Drops the shown records, for callers that need the open functions alone.
     pub(crate) fn forget_chosen(&mut self) {
         self.chosen.clear();
     }
@@ -156,12 +156,13 @@ impl Chooser {
         self.open.iter().map(|frame| (frame.addr, frame.entered_ns))
     }
 
-    /// True if the depth of the next record tells how many functions are open.
+    /// Returns true if the next record's depth is the number of open functions.
     pub(crate) fn trusts_depth(&self) -> bool {
         self.trusts_depth
     }
 
-    /// Goes on elsewhere, where these functions are open. Nothing that is shown may be open here, or the time must not have begun.
+    /// Goes on elsewhere, with these functions open. Requires that no shown function is open here, or that the shown
+    /// time has not begun.
     pub(crate) fn restart(&mut self, open: &[(Option<u64>, u64)], trusts_depth: bool, names: &impl Names) {
         self.open.clear();
         self.n_shown = 0;
@@ -174,22 +175,22 @@ impl Chooser {
         }
     }
 
-    /// If the time that is shown has begun before this record, what is open is shown already.
+    /// If the shown time has begun before this record, open functions count as shown.
     pub(crate) fn begin_before(&mut self, last_ns: u64) {
         self.has_begun |= last_ns >= self.choice.times.start;
     }
 
-    /// True if a record that has come is yet to be shown.
+    /// Returns true if a record waits for the decision.
     pub(crate) fn waits(&self) -> bool {
         !self.waiting.is_empty() || !self.chosen.is_empty()
     }
 
-    /// How many functions and records it holds.
+    /// Returns the number of functions and records in memory.
     pub(crate) fn n_held(&self) -> usize {
         self.open.len() + self.waiting.len() + self.chosen.len()
     }
 
-    /// The next record that is shown, if it is known yet.
+    /// Returns the next shown record, if it is decided yet.
     pub(crate) fn next(&mut self) -> Option<Record> {
         self.chosen.pop_front()
     }
@@ -235,7 +236,7 @@ impl Chooser {
         }
     }
 
-    /// There are no more records: what is open and took long enough until now is shown.
+    /// Ends the records: shows open calls with a sufficient duration until now.
     pub(crate) fn finish(&mut self) {
         self.release_long(self.last_ns);
         self.has_ended = true;
@@ -246,7 +247,7 @@ impl Chooser {
         self.open.last().map_or(self.choice.below.is_empty(), |frame| frame.is_shown)
     }
 
-    /// The frame of a function that is entered now.
+    /// Creates the frame of a function at its entry.
     fn frame(&self, addr: Option<u64>, time_ns: u64, listed: Listed) -> Frame {
         let around = self.open.last();
         let was_in = around.map_or(self.choice.below.is_empty(), |frame| frame.is_in);
@@ -334,7 +335,7 @@ impl Chooser {
         Some(frame)
     }
 
-    /// So many functions are open, whatever was known.
+    /// Sets the number of open functions, in spite of earlier knowledge.
     fn assume(&mut self, n_open: usize, time_ns: u64) {
         while self.open.len() > n_open {
             self.pop(time_ns);
@@ -346,7 +347,7 @@ impl Chooser {
         }
     }
 
-    /// Shows the entries of functions that have been open for long enough, and what came between.
+    /// Shows the entries of open functions with a sufficient duration, and the records between them.
     fn release_long(&mut self, now_ns: u64) {
         let is_long = |frame: &Frame| now_ns.saturating_sub(frame.entered_ns) >= self.choice.min_ns;
         let n_long = self.waiting_calls.iter().take_while(|&&place| is_long(&self.open[place])).count();
@@ -355,7 +356,7 @@ impl Chooser {
         }
     }
 
-    /// Shows the entries of so many functions that wait, and what comes before that of the next one.
+    /// Shows the entries of the next `n_calls` waiting functions, and the records before the following one.
     fn release(&mut self, n_calls: usize) {
         for place in self.waiting_calls.drain(..n_calls) {
             self.open[place].waits_at = None;
@@ -369,7 +370,7 @@ impl Chooser {
         }
     }
 
-    /// Shows what is no entry, unless a call around it turns out to be too short.
+    /// Shows a record other than an entry, unless a call around it turns out to be too short.
     fn show(&mut self, record: Record) {
         let record = Record { depth: depth(self.n_shown), ..record };
         if !self.has_begun {
@@ -378,7 +379,7 @@ impl Chooser {
         if self.waiting_calls.is_empty() { self.chosen.push_back(record) } else { self.waiting.push(record) }
     }
 
-    /// The time that is shown begins: functions that are open are entered.
+    /// Begins the shown time: enters the open functions.
     fn begin(&mut self) {
         self.has_begun = true;
         let time_ns = self.choice.times.start;
@@ -396,7 +397,7 @@ impl Chooser {
         }
     }
 
-    /// The time that is shown ends, and so do the functions that are open.
+    /// Ends the shown time, and the open functions.
     fn end(&mut self) {
         let time_ns = self.choice.times.end;
         self.release_long(time_ns);

@@ -8,7 +8,7 @@ use rftrace_format::text::is_unseen;
 /// The longest name, in bytes: a short mangled name can stand for a very long one.
 const MAX_BYTES: usize = 4096;
 
-/// How many dots a name may have at which a suffix, as compilers give to clones of functions, can begin.
+/// The maximum number of dots in a name at which a compiler's suffix for a clone can begin.
 const MAX_DOTS: usize = 16;
 
 /// The form of function names. Symbol files written by rftrace have mangled names for all forms but the first.
@@ -18,14 +18,14 @@ pub enum Demangle {
     /// The names in the symbol files: C++ functions without parameters, Rust functions without hashes.
     #[default]
     Simple,
-    /// Names with parameters and hashes, which tell overloads and instances of generic functions apart.
+    /// Names with parameters and hashes; they tell overloads and instances of generic functions apart.
     Full,
     /// Mangled names, as in the linker's symbols.
     No,
 }
 
 impl Demangle {
-    /// The name of a function that a symbol file names `readable`, and perhaps by a mangled name.
+    /// Returns the name of a function from a symbol file, with its readable and perhaps a mangled name.
     pub(crate) fn name(self, readable: &str, mangled: Option<&str>) -> String {
         let other = match self {
             Self::Simple => None,
@@ -36,7 +36,7 @@ impl Demangle {
     }
 }
 
-/// The full name; `None` for what is none, or too long a one.
+/// Returns the full name; `None` for text that is no mangled name, or too long.
 fn full(mangled: &str) -> Option<String> {
     let mut out = Limited(String::new());
     if let Ok(rust) = rustc_demangle::try_demangle(mangled) {

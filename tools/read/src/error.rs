@@ -97,7 +97,7 @@ impl Error {
         Self::Malformed { path: path.to_owned(), offset, reason: reason.into() }
     }
 
-    /// Creates the error for a fault that a parser of the format has found in the file `path`.
+    /// Creates the error for a fault in the file `path`, found by a parser of the format.
     pub fn of_format(path: &Path, malformed: Malformed) -> Self {
         Self::malformed(path, malformed.offset, malformed.reason)
     }

@@ -16,13 +16,13 @@ const MAX_NAME_BYTES: usize = 4096;
 #[derive(Debug, Default)]
 pub struct EventNames {
     user: HashMap<u64, Box<str>>,
-    /// Those of the kernel, whose numbers are below all others.
+    /// The kernel's events, with numbers below all others.
     kernel: HashMap<u64, Box<str>>,
 }
 
 impl EventNames {
-    /// Reads `events.txt`: lines of `EVENT: <number> <provider>:<name>`. Others are counted and ignored; numbers that no
-    /// event of a program has are not looked up.
+    /// Reads `events.txt`: lines of `EVENT: <number> <provider>:<name>`. Other lines are counted and ignored; numbers
+    /// beyond those of events are not looked up.
     pub(crate) fn read(mut lines: Lines, warnings: &mut Warnings) -> Result<Self> {
         let mut user: HashMap<u64, Box<str>> = HashMap::new();
         while let Some(line) = lines.next()? {

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::trace::Trace;
 
-/// The most bytes of `clock.txt`, and of `record.txt`.
+/// The maximum size of `clock.txt`, and of `record.txt`, in bytes.
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// Reads the `clock.txt` of the trace in `dir`; `None` if there is none.
@@ -28,7 +28,7 @@ pub fn read_clock(dir: &Path) -> Result<Option<ClockFile>> {
     ClockFile::parse(&bytes).map(Some).map_err(|malformed| Error::of_format(&path, malformed))
 }
 
-/// A file that was mapped into the traced program: the program itself or a library.
+/// A file mapped into the traced program: the program itself or a library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Module {
@@ -65,8 +65,8 @@ impl Trace {
         found
     }
 
-    /// Returns the lines `key=value` of `clock.txt`, which describes the conversion from ticks to nanoseconds. Only
-    /// rftrace writes that file.
+    /// Returns the lines `key=value` of `clock.txt`, the conversion from ticks to nanoseconds. Only rftrace writes that
+    /// file.
     ///
     /// # Errors
     ///
@@ -82,8 +82,8 @@ impl Trace {
         CallCost::parse(&files::read(&self.dir().join(CLOCK), MAX_BYTES).ok()?)
     }
 
-    /// Returns the losses of the recording from the file `record.txt`, which only rftrace writes. Losses with a place
-    /// in the trace are in `rftrace_views::TaskStats`.
+    /// Returns the losses of the recording from the file `record.txt`, written by rftrace only. Losses with a place in
+    /// the trace are in `rftrace_views::TaskStats`.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl Trace {
         Ok(gaps::dump_reason(&bytes.unwrap_or_default()))
     }
 
-    /// How processes ended, by PID: the status of `wait` of each whose end is known.
+    /// Returns the ends of processes, by PID: the status of `wait` of each known end.
     ///
     /// # Errors
     ///

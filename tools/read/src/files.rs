@@ -1,4 +1,4 @@
-//! Files of a trace, which are untrusted: only regular files are read, and text line by line.
+//! Files of a trace. They are untrusted: only regular files are read, and text line by line.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -22,7 +22,7 @@ pub fn open(path: &Path) -> Result<File> {
 ///
 /// # Errors
 ///
-/// Those of [`open`], and [`Error::Malformed`] for a longer file.
+/// The errors of [`open`], and [`Error::Malformed`] for a longer file.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes);
@@ -38,7 +38,7 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// Those of [`open`].
+/// The errors of [`open`].
 pub fn begins_with(path: &Path, bytes: &[u8]) -> Result<bool> {
     let mut start = Vec::new();
     let read = open(path)?.take(bytes.len() as u64).read_to_end(&mut start);
@@ -58,7 +58,7 @@ pub fn if_present<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// The files of one kind in a directory, of which each processor has one, in order of processors.
+/// Returns the files of one kind in a directory, one for each processor, in order of processors.
 pub(crate) fn of_processors(dir: &Path, processor: impl Fn(TraceFile) -> Option<u32>) -> Result<Vec<PathBuf>> {
     let failed = |source| Error::Io { path: dir.to_owned(), source };
     let mut found = Vec::new();

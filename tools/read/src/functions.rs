@@ -8,10 +8,10 @@ use crate::symbols::Symbol;
 use crate::task::Task;
 use crate::trace::Trace;
 
-/// How many are remembered: what a program calls again and again. And at the least, of each of very many tasks.
+/// The number of remembered functions: those in frequent use. The minimum is for one of very many tasks.
 const COUNTS: std::ops::RangeInclusive<usize> = 1 << 5..=1 << 10;
 
-/// How many of all tasks that are read at once.
+/// The number of remembered functions of all tasks read at once.
 const ALL_COUNTS: usize = 1 << 16;
 
 /// A cache for looking up the functions of one task. A clone starts empty.
@@ -19,7 +19,7 @@ const ALL_COUNTS: usize = 1 << 16;
 pub struct Functions<'t> {
     trace: &'t Trace,
     task: &'t Task,
-    /// The time in which an address means one function.
+    /// The period with one function for each address.
     hold: RefCell<Range<u64>>,
     /// None, before the first one is asked for; then a power of two.
     known: RefCell<Vec<Known<'t>>>,

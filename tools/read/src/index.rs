@@ -1,7 +1,7 @@
-//! `index`: where to begin in a task's records, and which parts of them have which functions.
+//! `index`: places for a start in a task's records, and the functions in each part of them.
 //!
-//! A task's file is cut into blocks. Of each there is what a reader needs to begin with it: where it is, and which functions are open; and
-//! which functions are entered in it.
+//! A task's file is cut into blocks. For each block the index has its place, the open functions at its beginning, and
+//! the functions entered in it.
 //!
 //! ```text
 //! MAGIC, with the version
@@ -16,7 +16,7 @@
 //!   entered, of all places                 u32, an index of functions
 //! ```
 //!
-//! All numbers are little-endian. Of the open functions a place has only those that the place before has not.
+//! All numbers are little-endian. A place stores only the open functions that differ from the place before.
 //!
 //! Not here: making one (`indexing`), reading by it (`seeker`).
 
@@ -28,20 +28,21 @@ use rftrace_format::record::RECORD_BYTES;
 /// The first bytes; the last one of them is the version.
 const MAGIC: &[u8; 16] = b"rftrace-index\0\0\x01";
 
-/// The most blocks of a task: in 10^8 records one has 24 000, which are read in a millisecond.
+/// The maximum number of blocks of a task: 10^8 records make 24 000, read in a millisecond.
 pub(crate) const MAX_PLACES: usize = 4096;
 
-/// The most functions, open functions of all places, and functions entered in all blocks. What comes when there are as many is one block.
+/// The maximum number of functions, of open functions of all places, and of functions entered in all blocks. The rest
+/// of the records is one block.
 pub(crate) const MAX_FUNCTIONS: usize = 1 << 18;
 pub(crate) const MAX_FRAMES: usize = 1 << 21;
 pub(crate) const MAX_ENTERED: usize = 1 << 22;
 
 const PLACE_BYTES: usize = 8 + RECORD_BYTES + 8 + 8 * N_FLAWS + 4 * 4;
 
-/// How many kinds of flaws a task's records may have.
+/// The number of kinds of flaws in a task's records.
 pub(crate) const N_FLAWS: usize = 4;
 
-/// A function that is open: its address, if its entry is among the records, and when it was entered.
+/// An open function: its address, if its entry is among the records, and the time of its entry.
 pub(crate) type OpenFrame = (Option<u64>, u64);
 
 /// The indices of a trace's tasks, by their numbers.
@@ -52,9 +53,9 @@ pub(crate) struct Index {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TaskIndex {
-    /// Sizes and times of the files that it was made of.
+    /// Sizes and times of its source files.
     pub(crate) stamp: u64,
-    /// The address of each, and when that was seen. One may stand here several times.
+    /// The address of each, and the time of an entry there. An address may occur several times.
     pub(crate) functions: Vec<(u64, u64)>,
     /// In order.
     pub(crate) places: Vec<Place>,
@@ -62,31 +63,31 @@ pub(crate) struct TaskIndex {
     pub(crate) entered: Vec<u32>,
 }
 
-/// The beginning of a block, and what is in the block.
+/// The beginning of a block, and the block's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Where in the file.
+    /// The offset in the file.
     pub(crate) position: u64,
-    /// The record that is there.
+    /// The record at this place.
     pub(crate) first: [u8; RECORD_BYTES],
     /// The time of the record before.
     pub(crate) last_ns: u64,
     /// The flaws met before.
     pub(crate) flaws: [u64; N_FLAWS],
-    /// How many of the functions that are open at the place before are so still.
+    /// The number of functions open at the place before and still open here.
     pub(crate) n_shared: usize,
     /// The others, among the frames.
     pub(crate) frames: Range<usize>,
-    /// The functions that are entered in the block, among those entered.
+    /// The range of the functions entered in the block, within `entered`.
     pub(crate) entered: Range<usize>,
     /// True if all of the block is shown whatever is chosen, or its contents are not known.
     pub(crate) must_read: bool,
-    /// The number of open functions is what the next record says.
+    /// The next record's depth is the number of open functions.
     pub(crate) trusts_depth: bool,
 }
 
 impl TaskIndex {
-    /// The functions that are open at a place, outermost first.
+    /// The functions open at a place, outermost first.
     pub(crate) fn open_at(&self, place: usize) -> Vec<OpenFrame> {
         let mut open = Vec::new();
         for place in &self.places[..=place] {
@@ -161,7 +162,7 @@ impl Place {
     const MUST_READ: u32 = 1;
     const TRUSTS_DEPTH: u32 = 2;
 
-    /// Reads one whose frames and functions begin here.
+    /// Reads a place, with its frames and functions from here on.
     fn parse(input: &mut Input<'_>, (frames, entered): (usize, usize)) -> Option<Self> {
         let position = input.u64()?;
         let first = *input.bytes(RECORD_BYTES)?.first_chunk()?;
@@ -207,7 +208,7 @@ impl Index {
         input.0.is_empty().then_some(index)
     }
 
-    /// The bytes that [`Index::parse`] reads.
+    /// Returns the bytes for [`Index::parse`].
     pub(crate) fn write(&self) -> Vec<u8> {
         let mut rest = small(self.tasks.len()).to_vec();
         let mut tasks: Vec<_> = self.tasks.iter().collect();
@@ -222,7 +223,7 @@ fn small(count: usize) -> [u8; 4] {
     u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-/// FNV-1a of words and what is left: for bytes that were damaged, not for those that were forged.
+/// FNV-1a of words and the rest: detects damage, not forgery.
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let values = words.iter().map(|word| u64::from_le_bytes(*word)).chain(rest.iter().map(|&byte| byte.into()));
@@ -247,7 +248,7 @@ impl<'b> Input<'b> {
         Some(u64::from_le_bytes(*self.bytes(8)?.first_chunk()?))
     }
 
-    /// So many of this size, if they are there and no more than may be.
+    /// Returns `count` if so many items of this size are present, and no more than `most`.
     fn has(&self, count: usize, bytes: usize, most: usize) -> Option<usize> {
         (count <= most && count * bytes <= self.0.len()).then_some(count)
     }

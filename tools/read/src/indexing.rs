@@ -1,4 +1,4 @@
-//! Makes the index of a trace that is read in part, and stores it for later readers.
+//! Makes the index for reading parts of a trace, and stores it for later readers.
 //!
 //! Not here: the content of the index (`index`), and reading with it (`seeker`).
 
@@ -28,10 +28,12 @@ impl Trace {
     /// Lets readers skip records before the first [chosen](Trace::choose) time, and blocks of records without a chosen
     /// function.
     ///
-    /// This needs the file `index` in the directory. If it is missing or out of date, it is made from all records. If
-    /// the directory is read-only, the file goes to the user's cache (`$XDG_CACHE_HOME/rftrace`), or the index serves
-    /// this trace object only. From now on results of the whole trace, such as the sums of a graph, are kept in the
-    /// same way ([`Kept`](crate::Kept)).
+    /// This needs the file `index` in the directory. A missing or outdated one is made from all records. If the
+    /// directory is read-only, the file goes to the user's cache (`$XDG_CACHE_HOME/rftrace`), or the index serves this
+    /// trace object only.
+    ///
+    /// From now on results of the whole trace, such as the sums of a graph, are kept in the same way
+    /// ([`Kept`](crate::Kept)).
     ///
     /// Results do not change. Small tasks have no index, nor tasks with records of the kernel. A trace that
     /// [leaves out](Trace::fold_inlined) calls of inlined functions has none.
@@ -45,7 +47,7 @@ impl Trace {
         self.use_index_from(MIN_BYTES, MIN_BLOCK_BYTES, cached)
     }
 
-    /// The same, for tasks of so many bytes at least, in blocks of so many at least, with this file where the directory may not be written.
+    /// The same with minima of bytes for a task and for a block, and with this file for a read-only directory.
     fn use_index_from(&mut self, min_bytes: u64, min_block_bytes: u64, cached: Option<PathBuf>) -> Result<()> {
         let gains = |choice: &Arc<Choice>| !choice.below.is_empty() || choice.times.start > 0;
         if !self.choice().is_some_and(gains) || self.folds_inlined() {
@@ -100,7 +102,7 @@ impl Trace {
     }
 }
 
-/// A task that is to be in the index.
+/// A task for the index.
 struct Wanted<'t> {
     task: &'t Task,
     stamp: u64,
@@ -133,7 +135,7 @@ struct Maker {
     /// The open functions: now, and at the last place.
     chooser: Chooser,
     open: Vec<OpenFrame>,
-    /// The functions by address, while names hold, each with the last block that has it.
+    /// The functions by address, while names hold, each with its last block.
     known: HashMap<u64, (u32, usize)>,
     hold: std::ops::Range<u64>,
     /// There are as many of anything as there may be: no more places.
@@ -253,7 +255,7 @@ impl Maker {
         }
     }
 
-    /// The block that is read is the last one, and nobody knows what is in it.
+    /// Makes the current block the last one, with unknown content.
     fn fill_up(&mut self) {
         self.is_full = true;
         self.must_read();
@@ -274,7 +276,8 @@ mod tests {
 
     use super::*;
 
-    /// A trace of one task with functions of all frequencies, recursion, losses, missing exits and, if that is wanted, flaws.
+    /// A trace of one task with functions of all frequencies, recursion, losses, missing exits and, with `has_flaws`,
+    /// flaws.
     fn trace(has_flaws: bool) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();
@@ -339,7 +342,7 @@ mod tests {
         Choice { below, times, ..Choice::default() }
     }
 
-    /// The records of a trace, all flaws, and the number of records read for that.
+    /// Returns the records of a trace, all flaws, and the number of records read for them.
     fn read(trace: &Trace) -> (Vec<Record>, Vec<String>, u64) {
         let mut records = trace.records(&trace.tasks()[0]);
         let found = records.by_ref().map(Result::unwrap).collect();

@@ -1,4 +1,4 @@
-//! Calls of functions that the compiler has inlined into the recorded function.
+//! Calls of functions inlined into the recorded function.
 //!
 //! If the compiler inserts the call of the hook before it inlines a function, the outer function has several such
 //! calls: its own at its beginning, and behind it those of the inlined functions. Each makes an entry; their exits come
@@ -6,8 +6,8 @@
 
 use rftrace_format::record::{Kind, Record};
 
-/// Returns true if an entry at `addr`, in a function that was entered at `open`, is that of an inlined function. A
-/// recursive call enters the function at its beginning again, so not behind `open`.
+/// Returns true if an entry at `addr`, in a function entered at `open`, is that of an inlined function. A recursive
+/// call enters the function at its beginning again, so not behind `open`.
 #[inline]
 pub fn is_inlined(open: u64, addr: u64, same_function: impl FnOnce(u64, u64) -> bool) -> bool {
     addr > open && same_function(open, addr)
@@ -17,28 +17,28 @@ pub fn is_inlined(open: u64, addr: u64, same_function: impl FnOnce(u64, u64) -> 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Folding {
     open: Vec<Frame>,
-    /// Of all frames.
+    /// The number of folded calls of all frames.
     n_folded: u64,
 }
 
 #[derive(Debug, Clone)]
 struct Frame {
     addr: u64,
-    /// Entries in it that were left out and whose exits have not come.
+    /// Left-out entries in it, with their exits still to come.
     n_folded: u64,
 }
 
 impl Folding {
-    /// The most functions that are kept in mind, and how far down that of an exit is searched for.
+    /// The maximum depth of open functions, and of the search for the function of an exit.
     const MAX_DEPTH: usize = 1 << 19;
     const MAX_SEARCH: usize = 1024;
 
-    /// How many functions it holds.
+    /// Returns the number of functions in memory.
     pub(crate) fn n_held(&self) -> usize {
         self.open.len()
     }
 
-    /// The record as it is without what is left out; `None` if it is left out itself.
+    /// Returns the record with its depth without left-out calls; `None` if it is left out itself.
     pub(crate) fn apply(&mut self, mut record: Record, same_function: impl Fn(u64, u64) -> bool) -> Option<Record> {
         let addr = record.addr;
         let innermost = self.open.last_mut().filter(|frame| is_inlined(frame.addr, addr, &same_function));

@@ -1,4 +1,5 @@
-//! Results made of a whole trace, kept for the next time: in its directory or, where that may not be written, in the user's cache.
+//! Results made of a whole trace, kept for later readers: in its directory or, if that is read-only, in the user's
+//! cache.
 //!
 //! ```text
 //! MAGIC, with the version
@@ -7,9 +8,9 @@
 //! the result
 //! ```
 //!
-//! Numbers are little-endian. The checksum of a file too large to be read as a whole ([`KeptFile`]) is 0: it has its own for each part.
+//! Numbers are little-endian. The checksum of a very large file ([`KeptFile`]) is 0: it has its own for each part.
 //!
-//! Not here: making these results (`index` has places in records, the crates that show traces have sums).
+//! Not here: making these results (places in records in `index`, sums in the crates for views).
 
 use std::env;
 use std::fs::{self, File, Metadata};
@@ -32,10 +33,10 @@ const MAGIC: &[u8; 16] = b"rftrace-kept\0\0\0\x06";
 /// Fewer than a million records are read as quickly without.
 pub(crate) const MIN_BYTES: u64 = 16 << 20;
 
-/// The largest file that is read.
+/// The largest readable file.
 pub(crate) const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// The most that the user's cache holds.
+/// The maximum size of the user's cache.
 const MAX_CACHE_BYTES: u64 = 1 << 30;
 
 /// Returns a checksum that detects accidental damage, not forgery.
@@ -44,7 +45,7 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     hash(bytes)
 }
 
-/// The kinds of results that are kept for a whole trace.
+/// The kinds of kept results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kept {
@@ -56,7 +57,7 @@ pub enum Kept {
     Blocks,
     /// The sums of the graphs of the trace's parts, a [`KeptFile`]. They do not depend on choices or shown tasks.
     GraphBlocks,
-    /// All calls of a trace, merged where they are narrower than a pixel, a [`KeptFile`].
+    /// All calls of a trace, merged below the width of a pixel, a [`KeptFile`].
     Page,
 }
 
@@ -83,7 +84,7 @@ impl Trace {
         !self.is_chosen() && self.may_keep()
     }
 
-    /// True if the trace is long, and all that is shown of it can be kept.
+    /// Returns true if the trace is long, and a result of all its records can be kept.
     fn may_keep(&self) -> bool {
         self.keeps_indices() && !self.has_sources() && self.records_bytes() >= MIN_BYTES
     }
@@ -142,7 +143,7 @@ impl Trace {
         open(&self.dir().join(what.file())).or_else(|| open(&cache_file(self.dir(), what.file())?))
     }
 
-    /// Returns a file for a result that is too large for memory; `None` if it would not be kept.
+    /// Returns a file for a result too large for memory; `None` if the trace keeps none.
     pub fn keep_file(&self, what: Kept) -> Option<KeptFile> {
         if !self.keeps_this(what) {
             return None;
@@ -167,13 +168,13 @@ impl Trace {
     }
 }
 
-/// A file that is kept once it is finished. Dropping it before removes it.
+/// A file for a kept result, once it is finished. Dropping it before removes it.
 #[derive(Debug)]
 pub struct KeptFile {
     file: File,
-    /// Where it is, until it is whole.
+    /// Its path until it is complete.
     path: Option<PathBuf>,
-    /// The folder whose oldest files make room for it, if it is there.
+    /// The cache folder, if the file is there. Its oldest files make room.
     cache: Option<PathBuf>,
     stamp: u64,
 }
@@ -217,7 +218,7 @@ pub(crate) fn state(file: &Metadata) -> [u64; 2] {
     [file.len(), modified.map_or(0, |since| since.as_nanos() as u64)]
 }
 
-/// Of a trace's files of some kinds.
+/// Returns the states of a trace's files of some kinds.
 fn states(dir: &Path, is_one: impl Fn(TraceFile) -> bool) -> Vec<(String, [u64; 2])> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -232,14 +233,14 @@ fn states(dir: &Path, is_one: impl Fn(TraceFile) -> bool) -> Vec<(String, [u64; 
     found
 }
 
-/// Of the files by which records are understood.
+/// Returns the hash of the files with the meaning of records.
 pub(crate) fn metadata_hash(dir: &Path) -> u64 {
     let kinds = [TraceFile::Info, TraceFile::Tasks, TraceFile::OldTasks, TraceFile::Map, TraceFile::Symbols];
     let found = states(dir, |kind| kinds.contains(&kind) || kind == TraceFile::SourceLines);
     hash(format!("{found:?}").as_bytes())
 }
 
-/// Where a file is whose directory may not be written.
+/// Returns the place in the cache for a file of a read-only directory.
 pub(crate) fn cache_file(dir: &Path, name: &str) -> Option<PathBuf> {
     let of_user = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = of_user("XDG_CACHE_HOME").or_else(|| Some(of_user("HOME")?.join(".cache")))?;
@@ -247,7 +248,7 @@ pub(crate) fn cache_file(dir: &Path, name: &str) -> Option<PathBuf> {
     Some(cache.join("rftrace").join(format!("{name}-{:016x}", hash(dir.as_os_str().as_encoded_bytes()))))
 }
 
-/// Keeps a file in the directory or, if that cannot be, in the cache. If neither can be written, it is made again.
+/// Keeps a file in the directory or, if that fails, in the cache. If both fail, later readers make it again.
 pub(crate) fn keep(own: &Path, cached: Option<&Path>, bytes: &[u8]) {
     if write(own, bytes).is_ok() {
         return;
@@ -258,7 +259,7 @@ pub(crate) fn keep(own: &Path, cached: Option<&Path>, bytes: &[u8]) {
     prune(cache, MAX_CACHE_BYTES);
 }
 
-/// Begins a file anew. What is there may be a link to elsewhere: it goes.
+/// Creates a file. An existing one may be a link to elsewhere, so it is removed first.
 fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -277,7 +278,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Removes the oldest indices of a cache, as far as all have more bytes than that.
+/// Removes the oldest indices of a cache beyond `max_bytes` in all.
 fn prune(cache: &Path, max_bytes: u64) {
     let mut found: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for entry in fs::read_dir(cache).into_iter().flatten().flatten() {

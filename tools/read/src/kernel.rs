@@ -18,7 +18,7 @@ use crate::lines::Lines;
 use crate::symbols::{Symbol, SymbolTable};
 use crate::warning::{Warning, Warnings};
 
-/// The most records that are read: a GiB.
+/// The maximum number of records: a GiB.
 const MAX_RECORDS: usize = 1 << 26;
 
 /// The lowest address of the kernel, in the form of records.
@@ -55,7 +55,7 @@ impl KernelRecords {
         Ok((records, names))
     }
 
-    /// Those of a task.
+    /// The records of a task.
     pub(crate) fn of_task(&self, tid: u32) -> &[[u8; RECORD_BYTES]] {
         self.of_task.get(&tid).map(Vec::as_slice).unwrap_or_default()
     }
@@ -126,21 +126,21 @@ fn time_ns(record: &[u8; RECORD_BYTES]) -> u64 {
     Record::decode(record).map_or(0, |record| record.time_ns)
 }
 
-/// A task's records of the kernel, as they come among those of its program.
+/// A task's records of the kernel, in order among those of its program.
 ///
-/// The program does nothing while it is in the kernel: what is open there has ended when it does. So entries and exits are balanced
-/// between two records of the program, whatever the files hold.
+/// The program does nothing while it is in the kernel: functions open there have ended when it continues. So entries
+/// and exits are balanced between two records of the program, even from damaged files.
 #[derive(Debug, Clone)]
 pub(crate) struct InKernel<'t> {
     left: &'t [[u8; RECORD_BYTES]],
-    /// The functions of the kernel that are open.
+    /// The open functions of the kernel.
     open: Vec<u64>,
-    /// How many functions of the program are; `None` where records were lost.
+    /// The number of open functions of the program; `None` behind lost records.
     n_open: Option<u16>,
 }
 
 impl<'t> InKernel<'t> {
-    /// The most functions of the kernel that are open at a time.
+    /// The maximum number of open functions of the kernel.
     const MAX_OPEN: usize = 1024;
 
     pub(crate) fn new(left: &'t [[u8; RECORD_BYTES]]) -> Self {
@@ -153,24 +153,24 @@ impl<'t> InKernel<'t> {
         self.left.is_empty() && self.open.is_empty()
     }
 
-    /// Drops what was before the first record of the program.
+    /// Drops records before the first record of the program.
     pub(crate) fn skip_before(&mut self, first_ns: u64) {
         let n_before = self.left.partition_point(|record| time_ns(record) < first_ns);
         self.left = self.left.get(n_before..).unwrap_or_default();
     }
 
-    /// Drops all that is left.
+    /// Drops the rest.
     pub(crate) fn stop(&mut self) {
         self.left = &[];
     }
 
-    /// When the next record is.
+    /// The time of the next record.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         self.left.first().map(time_ns)
     }
 
-    /// The next record, if it is before `before_ns`, when the program did something. What ends in the kernel at that very time is
-    /// before, and what begins then is after.
+    /// Returns the next record before `before_ns`, the time of the program's next record. At that very time, an end in
+    /// the kernel is before, and a beginning is after.
     pub(crate) fn next(&mut self, before_ns: u64) -> Option<Record> {
         while let Some((first, rest)) = self.left.split_first() {
             let is_after = |ns: u64| ns > before_ns || (ns == before_ns && self.open.is_empty());
@@ -206,7 +206,7 @@ impl<'t> InKernel<'t> {
         None
     }
 
-    /// The end of the innermost function that is open, at this time.
+    /// Ends the innermost open function at this time.
     pub(crate) fn end_one(&mut self, time_ns: u64) -> Option<Record> {
         let addr = self.open.pop()?;
         Some(Record { time_ns, kind: Kind::Exit, has_payload: false, payload_at: 0, depth: self.depth(), addr })

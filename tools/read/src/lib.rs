@@ -1,4 +1,4 @@
-//! Reads trace directories in the format of [uftrace](https://github.com/namhyung/uftrace), which rftrace writes.
+//! Reads trace directories in the format of [uftrace](https://github.com/namhyung/uftrace), as rftrace writes them.
 //!
 //! Not here: call stacks and views of a trace (`rftrace-views`), and the formats of other tools (`rftrace-export`).
 //!
@@ -13,7 +13,7 @@
 //!
 //! # Example
 //!
-//! This program prints the functions that each task entered:
+//! This program prints the functions entered by each task:
 //!
 //! ```
 //! # fn main() -> rftrace_read::Result<()> {
@@ -36,8 +36,8 @@
 //!
 //! # Flaws in traces
 //!
-//! A trace may come from a program that crashed, a buffer that was too small, or another tool. Malformed metadata is an
-//! [`Error`] with its place. Readers skip malformed records, and count them in [`Warnings`].
+//! A trace may come from a crashed program, a small buffer, or another tool. Malformed metadata is an [`Error`] with
+//! its place. Readers skip malformed records, and count them in [`Warnings`].
 //!
 //! # Limits
 //!

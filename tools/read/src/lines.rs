@@ -10,14 +10,14 @@ use crate::files;
 /// The longest line in bytes: names of C++ functions are long, but not as long as this.
 const MAX_LINE_BYTES: u64 = 1024 * 1024;
 
-/// A reader of lines that knows their offsets.
+/// A reader of lines and their offsets.
 pub struct Lines {
     path: PathBuf,
     input: Box<dyn BufRead>,
     buffer: Vec<u8>,
     text: String,
     number: u64,
-    /// Where the current line begins, and where the next one does.
+    /// The beginnings of the current line and of the next one.
     offsets: (u64, u64),
 }
 
@@ -32,7 +32,7 @@ impl Lines {
     ///
     /// # Errors
     ///
-    /// Those of [`files::open`].
+    /// The errors of [`files::open`].
     pub fn open(path: &Path) -> Result<Self> {
         Ok(Self::new(path, Box::new(BufReader::with_capacity(64 * 1024, files::open(path)?))))
     }

@@ -3,7 +3,7 @@
 //! Not here: the names of symbol files (`symbols`).
 
 /// Modules from here on were moved: their addresses in the file count from their beginning. Those below, programs and
-/// kernels with fixed addresses, lie where their files say.
+/// kernels with fixed addresses, lie at the addresses of their files.
 const FIRST_MOVED: u64 = 1 << 32;
 
 /// The beginning of a made name, as in the recorder.

@@ -19,11 +19,11 @@ pub struct Mapping {
     pub build_id: Option<String>,
 }
 
-/// The most modules of all programs of a trace: ten thousand programs with hundreds of libraries each.
+/// The maximum number of modules of all programs of a trace: ten thousand programs with hundreds of libraries each.
 const MAX_MODULES: usize = 1 << 22;
 
-/// Reads a map file. Consecutive lines of one path are one module; what has no file (`[stack]`, …) is left out. The modules
-/// that others have already count for the limit.
+/// Reads a map file. Consecutive lines of one path are one module; mappings without a file (`[stack]`, …) are left out.
+/// Modules of other files count for the limit too.
 pub(crate) fn read(mut lines: Lines, n_others: usize) -> Result<Vec<Mapping>> {
     let mut found: Vec<Mapping> = Vec::new();
     while lines.next()?.is_some() {

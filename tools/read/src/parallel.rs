@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// The most threads.
+/// The maximum number of threads.
 const MAX_THREADS: usize = 16;
 
 /// Calls `work` for each number below `n`, several at a time. Returns the results in order.

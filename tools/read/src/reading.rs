@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The progress of all readers of a trace since it was [watched](crate::Trace::watch), and a switch that stops them.
+/// The progress of all readers of a trace since it was [watched](crate::Trace::watch), and a switch to stop them.
 #[derive(Debug, Default)]
 pub struct Reading {
     n_steps: AtomicU64,
@@ -10,7 +10,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// So many records are read before it is looked at again.
+    /// The number of records between two checks.
     pub(crate) const STEP: u64 = 1 << 14;
 
     /// Makes all readers end soon, with [`Error::Stopped`](crate::Error::Stopped).
@@ -24,7 +24,7 @@ impl Reading {
         self.n_steps.load(Ordering::Relaxed) * Self::STEP
     }
 
-    /// So many more were read; whether to go on.
+    /// Counts a step of records. Returns true if reading goes on.
     pub(crate) fn goes_on(&self) -> bool {
         self.n_steps.fetch_add(1, Ordering::Relaxed);
         !self.is_stopped.load(Ordering::Relaxed)

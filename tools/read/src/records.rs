@@ -28,10 +28,10 @@ use crate::window::Window;
 /// Records and payloads are multiples of this.
 const UNIT: usize = 8;
 
-/// The name of the event that stands for records that newer ones have overwritten.
+/// The name of the event for records overwritten by newer ones.
 pub const OVERWRITTEN: &str = "rftrace:overwritten_records";
 
-/// The largest number of lost records that is believed.
+/// The largest plausible number of lost records.
 const MAX_LOST: u64 = u32::MAX as u64;
 
 /// The possible flaws of a file of records.
@@ -47,10 +47,9 @@ const FLAWS: [Warning; N_FLAWS] =
 /// - Invalid bytes are skipped in the same way.
 /// - Context switches of `perf-cpu<N>.dat` come as events at their times, with depth 0. Those before the first record
 ///   and after the last one are left out.
-/// - Functions of the task in the kernel (`kernel-cpu<N>.dat`) come at their times, below the function that was open
-///   then.
-/// - Calls of inlined functions are left out if the trace [folds](Trace::fold_inlined) them, and so is everything that
-///   was not [chosen](Trace::choose).
+/// - Functions of the task in the kernel (`kernel-cpu<N>.dat`) come at their times, below the innermost open function.
+/// - Calls of inlined functions are left out if the trace [folds](Trace::fold_inlined) them, and so is everything
+///   outside the [choice](Trace::choose).
 ///
 /// A task whose file is missing has no records. No file stays open, so a trace can have more tasks than a process may
 /// have open files. A clone continues at the same record; it reads the buffered part again.
@@ -60,22 +59,22 @@ pub struct Records<'t> {
     task: &'t Task,
     file: Window,
     last_ns: u64,
-    /// The context switches that are left, and the next record of the file, which was read to know which of both is first.
+    /// The context switches left, and the next record of the file, read in advance to compare their times.
     switches: &'t [Switch],
     kernel: InKernel<'t>,
     head: Option<Record>,
-    /// The time of the record that was returned last.
+    /// The time of the record returned last.
     passed_ns: u64,
     folding: Option<Folding>,
     chooser: Option<Chooser>,
     functions: Functions<'t>,
-    /// Goes past what is not chosen.
+    /// Skips records outside the choice.
     seeker: Option<Seeker>,
     warnings: Warnings,
     n_read: u64,
 }
 
-/// A place in a task's records at which reading can restart.
+/// A place in a task's records for a restart of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// The number of bytes of the file before it.
@@ -90,8 +89,7 @@ impl Trace {
         self.records_among(task, 1)
     }
 
-    /// Returns the records of a task for a reader that reads `n_tasks` tasks at the same time. It takes less memory for
-    /// each.
+    /// Returns the records of a task for a reader of `n_tasks` tasks at the same time. It takes less memory for each.
     pub fn records_among<'t>(&'t self, task: &'t Task, n_tasks: usize) -> Records<'t> {
         Records::new(self, task, n_tasks)
     }
@@ -112,8 +110,8 @@ impl Trace {
         Ok(start_ns)
     }
 
-    /// Returns the exits of a task's functions that did not return, outermost first. It reads only the end of the
-    /// task's file.
+    /// Returns the exits of a task's functions without a return, outermost first. It reads only the end of the task's
+    /// file.
     ///
     /// # Errors
     ///
@@ -205,7 +203,7 @@ impl<'t> Records<'t> {
         }
     }
 
-    /// Returns the number of functions and records that a clone would hold in memory.
+    /// Returns the number of functions and records in the memory of a clone.
     pub fn n_held(&self) -> usize {
         self.chooser.as_ref().map_or(0, Chooser::n_held) + self.folding.as_ref().map_or(0, Folding::n_held)
     }
@@ -223,9 +221,9 @@ impl<'t> Records<'t> {
         (!is_ahead && !waits).then_some(Mark { position: self.file.position(), last_ns: self.last_ns })
     }
 
-    /// Moves forward to a mark. `open` gives the functions that are open there: addresses and times of entry, outermost
-    /// first. If the [chosen](Trace::choose) time has begun there, these functions count as shown. The mark must belong
-    /// to this task's records, all of them valid.
+    /// Moves forward to a mark. `open` gives the functions open there: addresses and times of entry, outermost first.
+    /// If the [chosen](Trace::choose) time has begun there, these functions count as shown. The mark must belong to
+    /// this task's records, all of them valid.
     pub fn go_to(&mut self, mark: Mark, open: impl IntoIterator<Item = (u64, u64)>) {
         self.file.seek(mark.position);
         self.last_ns = mark.last_ns;
@@ -247,7 +245,7 @@ impl<'t> Records<'t> {
         self.kernel = InKernel::new(&[]);
     }
 
-    /// The next one of those that were chosen.
+    /// Reads the next chosen record.
     fn read_chosen(&mut self) -> Result<Option<Record>> {
         loop {
             let Some(chooser) = &mut self.chooser else { return self.read_folded() };
@@ -267,7 +265,7 @@ impl<'t> Records<'t> {
         }
     }
 
-    /// Goes on where something is chosen, as far as an index tells.
+    /// Skips to the next block with a chosen record, by the index.
     fn skip(&mut self) -> Result<()> {
         let (Some(seeker), Some(chooser)) = (&mut self.seeker, &mut self.chooser) else { return Ok(()) };
         // A record that was read already stays.
@@ -297,7 +295,7 @@ impl<'t> Records<'t> {
         Ok(())
     }
 
-    /// Returns what is in the task's own file, whatever is chosen, and nothing else.
+    /// Returns the records of the task's own file alone, in spite of the choice.
     pub fn take_file_alone(&mut self) {
         self.take_all();
         self.switches = &[];
@@ -309,35 +307,36 @@ impl<'t> Records<'t> {
         (self.chooser, self.seeker) = (None, None);
     }
 
-    /// Where the reader is in the file.
+    /// The reader's offset in the file.
     pub(crate) fn position(&self) -> u64 {
         self.file.position()
     }
 
-    /// How many records of the file were read.
+    /// The number of records read from the file.
     #[cfg(test)]
     pub(crate) fn n_read(&self) -> u64 {
         self.n_read
     }
 
-    /// Reads what is in the file alone, whatever is chosen, for an index: where that begins and its first bytes, and the record.
+    /// Reads the file alone, in spite of the choice, for an index. Returns the record's offset, its first bytes, and
+    /// the record.
     pub(crate) fn read_raw(&mut self) -> Result<(u64, Option<[u8; RECORD_BYTES]>, Option<Record>)> {
         self.file.fill(RECORD_BYTES)?;
         let (position, first) = (self.file.position(), self.file.rest().first_chunk().copied());
         Ok((position, first, self.read_file()?))
     }
 
-    /// How often each flaw that a file may have was met.
+    /// Returns the number of each flaw of a file.
     pub(crate) fn flaws(&self) -> [u64; N_FLAWS] {
         FLAWS.map(|flaw| self.warnings.count(flaw))
     }
 
-    /// The time of the record that was read last.
+    /// Returns the time of the record read last.
     pub(crate) fn last_ns(&self) -> u64 {
         self.last_ns
     }
 
-    /// The next one that is not left out.
+    /// Reads the next record, without folded calls.
     fn read_folded(&mut self) -> Result<Option<Record>> {
         loop {
             let Some(record) = self.read()? else { return Ok(None) };
@@ -349,7 +348,7 @@ impl<'t> Records<'t> {
         }
     }
 
-    /// The next record, context switch or what was in the kernel; of the first two at one time the record.
+    /// Reads the next record, context switch or record of the kernel; at the same time the record precedes the switch.
     fn read(&mut self) -> Result<Option<Record>> {
         if self.switches.is_empty() && self.kernel.is_over() {
             return match self.head.take() {
@@ -367,7 +366,7 @@ impl<'t> Records<'t> {
         Ok(next)
     }
 
-    /// The first of what comes next in the file, of the switches and in the kernel.
+    /// Returns the earliest of the next record, switch and record of the kernel.
     fn next_of_all(&mut self) -> Option<Record> {
         let Some(head) = self.head else { return self.kernel.end_one(self.passed_ns) };
         let switch = self.switches.first().filter(|switch| switch.time_ns() < head.time_ns);
@@ -389,7 +388,8 @@ impl<'t> Records<'t> {
         self.head.take()
     }
 
-    /// Drops what the kernel tells of the time before the first record and behind the last one: nothing is known of what the task did then.
+    /// Drops switches and records of the kernel before the first record and after the last one: the task's state is
+    /// unknown then.
     fn skip_switches(&mut self, is_first: bool) {
         let Some(head) = self.head else {
             self.switches = &[];
@@ -467,7 +467,7 @@ impl<'t> Records<'t> {
         self.trace.value_specs(self.task, record.time_ns, record.addr, is_result)
     }
 
-    /// Skips to the next place that looks like a record, or to the end. Returns how many bytes that were.
+    /// Skips to the next plausible record, or to the end. Returns the number of skipped bytes.
     fn resync(&mut self) -> Result<u64> {
         let mut skipped = 0;
         loop {
@@ -488,7 +488,7 @@ impl<'t> Records<'t> {
         }
     }
 
-    /// True if `bytes` start with a record that could come next, and go on with another one, if that can be told.
+    /// Returns true if `bytes` start with a plausible next record, and go on with another one, as far as they reach.
     fn looks_valid(&self, bytes: &[u8]) -> bool {
         let Some((first, rest)) = bytes.split_first_chunk() else { return false };
         let Some(record) = Record::decode(first).filter(|record| self.is_plausible(record, self.last_ns)) else {

@@ -1,4 +1,4 @@
-//! Skips the parts of a task's records that a choice leaves out, with an index.
+//! Skips the parts of a task's records outside the choice, with an index.
 //!
 //! Not here: the content of an index (`index`), and other work of a choice (`chosen`).
 
@@ -9,17 +9,17 @@ use crate::chosen::Choice;
 use crate::functions::Functions;
 use crate::index::{Index, OpenFrame, Place, TaskIndex};
 
-/// Where a reader may go on instead of where it is.
+/// The next restart of a reader.
 #[derive(Debug, Clone)]
 pub(crate) struct Seeker {
     index: Arc<Index>,
     tid: u32,
-    /// The next place that the reader comes to.
+    /// The reader's next place.
     next: usize,
-    /// Of each function whether only it and what it calls are chosen; `None` if no functions are.
+    /// For each function, whether the choice has it with its calls; `None` without chosen functions.
     chosen: Option<Arc<[bool]>>,
     has_begun: bool,
-    /// The time that is chosen.
+    /// The chosen time.
     times: Range<u64>,
 }
 
@@ -39,8 +39,8 @@ impl Seeker {
         &self.index.tasks[&self.tid]
     }
 
-    /// The place where a reader that is at `position` goes on, if that is further on. `may_leave` is whether all is left out until a function
-    /// that is chosen is entered.
+    /// Returns the place for a reader at `position` to go on, if that is further on. `may_leave` returns true if all is
+    /// left out until the entry of a chosen function.
     pub(crate) fn skip(&mut self, position: u64, may_leave: impl FnOnce() -> bool) -> Option<usize> {
         if !std::mem::replace(&mut self.has_begun, true) {
             // Records at the time itself are shown, so it must not be before the place.
@@ -84,7 +84,7 @@ impl Seeker {
         place + 1 == self.task().places.len()
     }
 
-    /// A place, and what is open there.
+    /// Returns a place, and the functions open there.
     pub(crate) fn place(&self, place: usize) -> (&Place, Vec<OpenFrame>) {
         (&self.task().places[place], self.task().open_at(place))
     }

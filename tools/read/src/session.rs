@@ -43,9 +43,9 @@ struct Module {
     end: u64,
     symbols: Arc<SymbolTable>,
     sources: Option<Arc<SourceTable>>,
-    /// Which values are recorded, where the trace has any.
+    /// The specs of recorded values, if the trace has any.
     values: Option<Arc<SourceTable>>,
-    /// Of the map or, if it was loaded at run time, as far as that tells.
+    /// The mapping in the map or, for a library loaded at run time, the known part of it.
     mapping: Mapping,
 }
 
@@ -80,7 +80,7 @@ impl Session {
         Ok(Self { map_file, mappings, modules, opened: Vec::new() })
     }
 
-    /// Adds a library that was loaded at `base`; how large it is, only its symbols say.
+    /// Adds a library loaded at `base`. Only its symbols give its size.
     pub(crate) fn add_library(
         &mut self,
         dir: &Path,
@@ -98,7 +98,7 @@ impl Session {
         Ok(())
     }
 
-    /// From when until when no library is loaded but those that are at `time_ns`.
+    /// Returns the period around `time_ns` with the same libraries.
     pub(crate) fn libraries_stay(&self, time_ns: u64) -> Range<u64> {
         let times = || self.opened.iter().map(|&(since, _)| since);
         let from = times().filter(|&since| since <= time_ns).max();
@@ -111,14 +111,14 @@ impl Session {
         module.symbols.find(addr - module.start)
     }
 
-    /// Where the function around `addr` at `time_ns` is in the source.
+    /// Returns the source line of the function around `addr` at `time_ns`.
     pub(crate) fn source(&self, time_ns: u64, addr: u64) -> Option<SourcePlace<'_>> {
         let module = self.module(time_ns, addr)?;
         let symbol = module.symbols.find(addr - module.start)?;
         module.sources.as_ref()?.find(symbol.addr)
     }
 
-    /// Which values the calls of the function around `addr` at `time_ns` have, or its returns.
+    /// Returns the specs of values for the calls, or the returns, of the function around `addr` at `time_ns`.
     pub(crate) fn values(&self, time_ns: u64, addr: u64, is_result: bool) -> Option<&[ValueSpec]> {
         let module = self.module(time_ns, addr)?;
         let table = module.values.as_ref()?;
@@ -135,7 +135,7 @@ impl Session {
         self.module(time_ns, addr)?.values.as_ref()?.layout(number)
     }
 
-    /// Reads which values are recorded.
+    /// Reads the specs of recorded values.
     pub(crate) fn read_values<F>(&mut self, loader: &mut SourceLoader<'_, F>) -> Result<()>
     where
         F: FnMut(&Mapping) -> Option<Box<dyn BufRead>>,
@@ -148,7 +148,7 @@ impl Session {
         Ok(())
     }
 
-    /// Reads where functions are in the source.
+    /// Reads the source lines of functions.
     pub(crate) fn read_sources<F>(&mut self, loader: &mut SourceLoader<'_, F>) -> Result<()>
     where
         F: FnMut(&Mapping) -> Option<Box<dyn BufRead>>,
@@ -167,12 +167,12 @@ impl Session {
         self.module(time_ns, addr).map(|module| &*module.name)
     }
 
-    /// The name of a function around `addr` at `time_ns` that has none.
+    /// Returns the made name of the nameless function around `addr` at `time_ns`.
     pub(crate) fn made_name(&self, time_ns: u64, addr: u64) -> Option<String> {
         self.module(time_ns, addr).map(|module| made_name(&module.name, module.start, addr))
     }
 
-    /// Returns the number of known functions of the module that begins at `start`.
+    /// Returns the number of known functions of the module at `start`.
     pub fn symbols_at(&self, start: u64) -> usize {
         self.modules.iter().find(|module| module.start == start).map_or(0, |module| module.symbols.len())
     }
@@ -205,13 +205,13 @@ pub struct SymbolFiles {
 }
 
 impl SymbolFiles {
-    /// Those of the trace in `dir`. Each file is read when a name of its module is asked for.
+    /// The symbols of the trace in `dir`. Each file is read for the first name of its module.
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), loader: SymbolLoader::new(Demangle::Simple) }
     }
 
-    /// Returns the name of the function `offset` bytes behind the beginning of a module. `None` if the trace has no
-    /// symbol file of this module, or one that cannot be read, or the file has no function there.
+    /// Returns the name of the function `offset` bytes behind the beginning of a module. `None` if the module's symbol
+    /// file is missing or unreadable, or has no function there.
     pub fn name(&mut self, module: ModuleId<'_>, offset: u64) -> Option<String> {
         let (path, build_id) = (module.path.to_owned(), module.build_id.map(str::to_owned));
         let table = self.loader.load(&self.dir, &Mapping { start: 0, end: 0, path, build_id }).ok()?;
@@ -224,7 +224,7 @@ impl SymbolFiles {
 pub(crate) struct SymbolLoader {
     loaded: HashMap<(String, Option<String>), Arc<SymbolTable>>,
     demangle: Demangle,
-    /// By the file's name: modules of different folders look for the same one.
+    /// By the file's name, as modules of different folders may share one.
     files: HashMap<String, Arc<SymbolTable>>,
     n_modules: usize,
     n_symbols: usize,
@@ -236,7 +236,7 @@ impl SymbolLoader {
         Self { demangle, ..Self::default() }
     }
 
-    /// How many of the modules have names of C++ or Rust, and no mangled ones.
+    /// Returns the number of modules with names of C++ or Rust, and without mangled ones.
     pub(crate) fn n_without_mangled_names(&self) -> u64 {
         let lacks = |table: &&Arc<SymbolTable>| !table.has_mangled_names && table.has_paths();
         self.loaded.values().filter(lacks).count() as u64
@@ -279,7 +279,7 @@ pub(crate) struct SourceLoader<'t, F> {
     dir: &'t Path,
     others: F,
     loaded: HashMap<(String, Option<String>), Arc<SourceTable>>,
-    /// By the file's name: modules of different folders look for the same one.
+    /// By the file's name, as modules of different folders may share one.
     files: HashMap<String, Option<Arc<SourceTable>>>,
     n_places: usize,
     takes_all: bool,
@@ -288,13 +288,14 @@ pub(crate) struct SourceLoader<'t, F> {
 }
 
 impl<'t, F: FnMut(&Mapping) -> Option<Box<dyn BufRead>>> SourceLoader<'t, F> {
-    /// Reads those in `dir` and, for modules without one, what `others` has, maybe with what was inlined.
+    /// Reads the files in `dir` and, for modules without one, the text of `others`, with inlined functions if
+    /// `has_inlined`.
     pub(crate) fn new(dir: &'t Path, has_inlined: bool, others: F) -> Self {
         let (loaded, files) = (HashMap::new(), HashMap::new());
         Self { dir, others, loaded, files, n_places: 0, takes_all: false, has_inlined, warnings: Warnings::default() }
     }
 
-    /// For values: takes files that tell no places too.
+    /// For values: takes files without source lines too.
     pub(crate) fn of_values(dir: &'t Path, others: F) -> Self {
         Self { takes_all: true, ..Self::new(dir, false, others) }
     }

@@ -46,7 +46,7 @@ fn fits(text: &str, columns: usize) -> bool {
     text.len() <= columns || columns_of(text) <= columns
 }
 
-/// The longest beginning of a text that fits.
+/// The longest beginning of a text within `columns`.
 fn head(text: &str, columns: usize) -> &str {
     let mut left = columns;
     let end = text.char_indices().find(|&(_, c)| {
@@ -57,7 +57,7 @@ fn head(text: &str, columns: usize) -> &str {
     &text[..end.map_or(text.len(), |(at, _)| at)]
 }
 
-/// The longest end of a text that fits.
+/// The longest end of a text within `columns`.
 fn tail(text: &str, columns: usize) -> &str {
     let mut left = columns;
     let last_out = text.char_indices().rev().find(|&(_, c)| {
@@ -83,14 +83,14 @@ enum Kind {
         bracket: Bracket,
         is_arguments: bool,
     },
-    /// So many groups end; of all but the last the end is missing.
+    /// The end of several groups; all but the last lack their own brackets.
     Close {
         n: usize,
     },
     /// `::`
     Path,
     Comma,
-    /// A word, or several that belong together.
+    /// A word, or several connected ones.
     Word,
     /// `operator` with its sign.
     Operator,
@@ -106,12 +106,12 @@ struct Token<'n> {
     kind: Kind,
 }
 
-/// Splits a name into tokens, and finds the brackets that belong together.
+/// Splits a name into tokens, and pairs the brackets.
 #[derive(Debug)]
 struct Tokens<'n> {
     rest: &'n str,
     open: Vec<Bracket>,
-    /// How many of each bracket are open.
+    /// The number of open brackets of each kind.
     n_open: [usize; 4],
     /// True if arguments may come next.
     takes_arguments: bool,
@@ -158,7 +158,7 @@ impl<'n> Tokens<'n> {
         Kind::Close { n }
     }
 
-    /// The kind and the length of what comes next.
+    /// Returns the kind and the length of the next token.
     fn kind(&mut self) -> Option<(Kind, usize)> {
         let rest = self.rest;
         let first = rest.chars().next()?;
@@ -364,9 +364,9 @@ fn alias(path: &str) -> Option<String> {
 #[derive(Debug, Clone, Copy)]
 struct Item<'n> {
     token: Token<'n>,
-    /// How many lists of arguments are around it.
+    /// The number of argument lists around it.
     depth: usize,
-    /// How many groups of any kind are around it.
+    /// The number of groups of any kind around it.
     nesting: usize,
     /// The columns within a list of arguments, with and without the inner lists.
     inner: usize,
@@ -679,7 +679,7 @@ mod tests {
         check(20, &[(name, "a::b::<…>::call")]);
     }
 
-    /// As demanglers print them, with parameters too.
+    /// Names in the form of demanglers, with parameters too.
     #[test]
     fn names_of_cpp() {
         check(
@@ -782,7 +782,7 @@ mod tests {
         }
     }
 
-    /// As many brackets as a name may have, and more.
+    /// The maximum number of brackets in a name, and more.
     #[test]
     fn deep_names_take_no_longer() {
         for piece in ["a<", "<a", "a::(", "std::map<a,", "operator<", "[abi:a", "::h0", "(a<b)", "<impl ", "a>"] {

@@ -8,7 +8,7 @@ use std::iter;
 
 use crate::short_names::{NAME_COLUMNS, short_name};
 
-/// The most shortened names, and their bytes: there may be any number of addresses without names.
+/// The maximum number of shortened names, and of their bytes: addresses without names can be any number.
 const MAX_NAMES: usize = 1 << 20;
 const MAX_BYTES: usize = 256 << 20;
 

@@ -12,25 +12,25 @@ use crate::error::Result;
 use crate::lines::Lines;
 use crate::warning::{Warning, Warnings};
 
-/// The most places of all modules of a trace.
+/// The maximum number of places of all modules of a trace.
 const MAX_PLACES: usize = 1 << 23;
 
 /// The longest path in bytes; longer ones are cut.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// The most inlined functions that are named where there is room for some words.
+/// The maximum number of inlined functions in a short text.
 const MAX_SHOWN: usize = 4;
 
-/// The source line at which a function begins. It is displayed as `src/main.rs:12`, followed by
-/// `, inlined: parse, next` if inlined functions are known.
+/// The source line of a function's beginning. It is displayed as `src/main.rs:12`, followed by `, inlined: parse, next`
+/// if inlined functions are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourcePlace<'t> {
     /// The source file's path, as the compiler got it.
     pub path: &'t str,
     /// The line number, from 1.
     pub line: u32,
-    /// The functions that the compiler has inlined into it, which have no calls of their own; direct callees come
-    /// first. Empty unless the trace [shows them](crate::Trace::show_inlined).
+    /// The functions inlined into it, without calls of their own; direct callees come first. Empty unless the trace
+    /// [shows them](crate::Trace::show_inlined).
     pub inlined: &'t [Box<str>],
 }
 
@@ -51,29 +51,29 @@ impl fmt::Display for SourcePlace<'_> {
 /// The places of a module's functions, sorted by address.
 #[derive(Debug, Default)]
 pub(crate) struct SourceTable {
-    /// The module that the file says it is for.
+    /// The file's module, by its head.
     pub(crate) head: Head,
     places: Vec<Place>,
     paths: Vec<Box<str>>,
-    /// Of all places, in the order of the file.
+    /// The inlined functions of all places, in the order of the file.
     inlined: Vec<Box<str>>,
-    /// By address; of a function may be several.
+    /// By address; a function may have several.
     values: Vec<(u64, ValuePart)>,
     enumerations: Enumerations,
     layouts: Layouts,
 }
 
-/// The layouts that specs name.
+/// The layouts named in specs.
 #[derive(Debug, Default)]
 struct Layouts {
     /// Each name has a number.
     numbers: HashMap<Box<str>, u16>,
-    /// By that.
+    /// The layouts by number.
     layouts: HashMap<u16, Layout>,
 }
 
 impl Layouts {
-    /// The number of the layout with this name; of those that are too many one that has none.
+    /// Returns the number of the layout with this name; beyond the limit a number without a layout.
     fn number(&mut self, name: &str) -> u16 {
         if let Some(&number) = self.numbers.get(name) {
             return number;
@@ -86,17 +86,17 @@ impl Layouts {
     }
 }
 
-/// The enumerations that specs name.
+/// The enumerations named in specs.
 #[derive(Debug, Default)]
 struct Enumerations {
     /// Each name has a number.
     numbers: HashMap<Box<str>, u16>,
-    /// By that, and a value's number.
+    /// The names by enumeration and value.
     names: HashMap<(u16, i32), Box<str>>,
 }
 
 impl Enumerations {
-    /// The number of the enumeration with this name. All that are too many have the last one, which has no names.
+    /// Returns the number of the enumeration with this name. All beyond the limit share the last number, without names.
     fn number(&mut self, name: &str) -> u16 {
         if let Some(&number) = self.numbers.get(name) {
             return number;
@@ -126,7 +126,7 @@ struct ValuePart {
 }
 
 impl ValuePart {
-    /// Reads what stands behind `A:` or `R:`; `None` if it is not all understood.
+    /// Reads the text behind `A:` or `R:`; `None` unless all of it is understood.
     fn parse(text: &str, is_result: bool, enumerations: &mut Enumerations, layouts: &mut Layouts) -> Option<Self> {
         let specs = text.strip_prefix('@')?.split(',').map(|spec| {
             ValueSpec::parse_recorded(spec, |name| enumerations.number(name), |name| layouts.number(name)).ok()
@@ -141,13 +141,13 @@ struct Place {
     line: u32,
     /// An index of the paths.
     path: u32,
-    /// Indices of what was inlined.
+    /// Indices of the inlined functions.
     inlined: Range<u32>,
 }
 
 impl SourceTable {
-    /// Reads a file of source lines. Lines that are not understood are counted and ignored. The places that others have already
-    /// count for the limit. What was inlined is left out unless it is wanted.
+    /// Reads a file of source lines. Unknown lines are counted and ignored. Places of other files count for the limit
+    /// too. Inlined functions are left out without `has_inlined`.
     pub(crate) fn read(mut lines: Lines, n_others: usize, has_inlined: bool, warnings: &mut Warnings) -> Result<Self> {
         let mut table = Self::default();
         let mut numbers: HashMap<Box<str>, u32> = HashMap::new();
@@ -216,7 +216,7 @@ impl SourceTable {
         Ok(table)
     }
 
-    /// Where the function is that begins at `addr`, which is relative to the module.
+    /// Returns the source line of the function at `addr`, relative to the module.
     pub(crate) fn find(&self, addr: u64) -> Option<SourcePlace<'_>> {
         let idx = self.places.binary_search_by_key(&addr, |place| place.addr).ok()?;
         let Place { line, path, ref inlined, .. } = self.places[idx];
@@ -224,7 +224,7 @@ impl SourceTable {
         Some(SourcePlace { path: &self.paths[path as usize], line, inlined })
     }
 
-    /// Which values the calls of the function have that begins at `addr`, or its returns.
+    /// Returns the specs of the function at `addr`, for its calls or for its returns.
     pub(crate) fn values(&self, addr: u64, is_result: bool) -> Option<&[ValueSpec]> {
         let first = self.values.partition_point(|(other, _)| *other < addr);
         let own = self.values[first..].iter().take_while(|(other, _)| *other == addr);
@@ -246,7 +246,7 @@ impl SourceTable {
         !self.places.is_empty()
     }
 
-    /// True if any inlined function is known, as far as these were wanted.
+    /// Returns true if any inlined function is known.
     pub(crate) fn has_inlined(&self) -> bool {
         !self.inlined.is_empty()
     }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::warning::{Warning, Warnings};
 
-/// The most context switches that are read: a GiB.
+/// The maximum number of context switches: a GiB.
 const MAX_SWITCHES: usize = 1 << 27;
 
 /// The context switches of all tasks, 8 bytes each.
@@ -26,7 +26,7 @@ pub(crate) struct Switches {
     n_switches: usize,
 }
 
-/// When a task got or lost its processor.
+/// A moment at which a task got or lost its processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Switch(u64);
 
@@ -35,7 +35,7 @@ impl Switch {
     const EVENTS: [u64; 3] = [SCHED_OUT, SCHED_OUT_PREEMPTED, SCHED_IN];
     const EVENT_BITS: u32 = 2;
 
-    /// `None` for times that no clock shows.
+    /// `None` for times beyond any clock.
     fn new(perf::Switch { time_ns, kind, .. }: perf::Switch) -> Option<Self> {
         let event = match kind {
             SwitchKind::Out => 0,
@@ -85,7 +85,7 @@ impl Switches {
         self.of_task.is_empty()
     }
 
-    /// Those of a task.
+    /// The switches of a task.
     pub(crate) fn of_task(&self, tid: u32) -> &[Switch] {
         self.of_task.get(&tid).map(Vec::as_slice).unwrap_or_default()
     }

@@ -8,7 +8,7 @@ use crate::lines::Lines;
 use crate::made_names::is_made;
 use crate::warning::{Warning, Warnings};
 
-/// The most symbols of all modules of a trace.
+/// The maximum number of symbols of all modules of a trace.
 const MAX_SYMBOLS: usize = 1 << 23;
 
 /// The longest name in bytes; of longer ones the beginning is kept.
@@ -17,7 +17,7 @@ const MAX_NAME_BYTES: usize = 4096;
 /// A function, or whatever else has a name in a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Symbol {
-    /// Where it starts, relative to its module.
+    /// The address of its first byte, relative to its module.
     pub(crate) addr: u64,
     /// Its size in bytes, never 0.
     pub(crate) size: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Symbol {
 /// The symbols of a module, sorted by address.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SymbolTable {
-    /// The module that the file says it is for.
+    /// The file's module, by its head.
     pub(crate) head: Head,
     /// True if any line has a mangled name too.
     pub(crate) has_mangled_names: bool,
@@ -36,12 +36,12 @@ pub(crate) struct SymbolTable {
 }
 
 impl SymbolTable {
-    /// Reads a symbol file, with or without the size column. Lines that are not understood are counted and ignored. The
-    /// symbols that others have already count for the limit.
+    /// Reads a symbol file, with or without the size column. Unknown lines are counted and ignored. Symbols of other
+    /// files count for the limit too.
     ///
-    /// Without a size a symbol ends where the next line's begins. A last line without size or end marker names nothing,
-    /// and so does every symbol of size 0; uftrace reads them alike. Behind a tab may be the mangled name, of which
-    /// `demangle` makes another one.
+    /// Without a size a symbol ends at the next line's address. A last line without size or end marker names nothing,
+    /// and so does every symbol of size 0, as in uftrace. Behind a tab may be the mangled name, for another form of the
+    /// name by `demangle`.
     pub(crate) fn read(mut lines: Lines, n_others: usize, demangle: Demangle, warnings: &mut Warnings) -> Result<Self> {
         let mut table = Self::default();
         let mut previous = None;
@@ -89,7 +89,7 @@ impl SymbolTable {
         }
     }
 
-    /// The symbol around `addr`, which is relative to the module.
+    /// Returns the symbol around `addr`, relative to the module.
     pub(crate) fn find(&self, addr: u64) -> Option<&Symbol> {
         let after = self.symbols.partition_point(|symbol| symbol.addr <= addr);
         let symbol = self.symbols.get(after.checked_sub(1)?)?;

@@ -16,7 +16,7 @@ pub struct Task {
     pub(crate) sessions: Arc<[(u64, usize)]>,
     process_name: Arc<str>,
     name: Option<String>,
-    /// True if `info` or a line of its own in `task.txt` says that it was recorded: of a fork alone there need not be records.
+    /// True if `info` or its own line in `task.txt` lists it as recorded: a fork alone may have no records.
     pub(crate) is_listed: bool,
 }
 
@@ -31,12 +31,12 @@ impl Task {
         self.pid
     }
 
-    /// Returns the file name of the program that its process ran last; empty if the trace does not name it.
+    /// Returns the file name of its process's last program; empty if the trace does not name it.
     pub fn process_name(&self) -> &str {
         &self.process_name
     }
 
-    /// Returns the thread's name; that of the process if the trace has none, such as a trace of uftrace.
+    /// Returns the thread's name, or that of the process if the trace has none, such as a trace of uftrace.
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.process_name)
     }
@@ -47,14 +47,14 @@ impl Task {
 pub(crate) struct Processes {
     /// Sessions of each process, with when they began.
     pub(crate) sessions: HashMap<u32, Vec<(u64, usize)>>,
-    /// When each process was forked, and from which one.
+    /// The time of each process's fork, and its parent.
     pub(crate) parents: HashMap<u32, (u64, u32)>,
     /// Each task's process, and the tasks in the order they are mentioned.
     pids: HashMap<u32, u32>,
     tids: Vec<u32>,
-    /// The last name of each task that has one.
+    /// The last name of each named task.
     pub(crate) names: HashMap<u32, String>,
-    /// The tasks that have lines of their own.
+    /// The tasks with lines of their own.
     pub(crate) listed: HashSet<u32>,
 }
 
@@ -91,7 +91,8 @@ impl Processes {
         .collect()
     }
 
-    /// The session that each forked process began in, that of its parent, and when it was forked. Sessions are in order of time.
+    /// Returns, for each forked process, the time of the fork and the session of its parent. Sessions are in order of
+    /// time.
     fn inherited(&self) -> HashMap<u32, (u64, usize)> {
         let mut found: HashMap<u32, Option<usize>> = HashMap::new();
         let mut path = Vec::new();

@@ -34,7 +34,7 @@ use crate::warning::{Warning, Warnings};
 use crate::window::Window;
 use crate::{CallCost, files, info};
 
-/// A trace directory whose metadata has been read. Readers load records from their files on demand.
+/// A trace directory with its metadata. Readers load records from their files on demand.
 #[derive(Debug)]
 pub struct Trace {
     dir: PathBuf,
@@ -53,14 +53,14 @@ pub struct Trace {
     cost: Option<CallCost>,
     choice: Option<Arc<Choice>>,
     reading: Option<Arc<Reading>>,
-    /// By which what is not chosen is passed over.
+    /// The index for skipping records outside the choice.
     index: Option<Arc<Index>>,
     /// True if results of all records are kept; and the function to call when one is made.
     keeps_indices: bool,
     tells_of_index: Option<fn()>,
     demangle: Demangle,
     warnings: Warnings,
-    /// Of each task with values what was read of them last, by its number.
+    /// The last piece of values read of each task, by the task's number.
     payloads: Mutex<HashMap<u32, Window>>,
 }
 
@@ -79,7 +79,7 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// Those of [`Trace::open`].
+    /// The errors of [`Trace::open`].
     pub fn open_named(dir: &Path, demangle: Demangle) -> Result<Self> {
         let info = info::read(&dir.join(INFO))?;
         let mut warnings = Warnings::default();
@@ -183,7 +183,7 @@ impl Trace {
         })
     }
 
-    /// Sets whether all readers leave out calls of inlined functions, so that the call of the outer function stands for
+    /// Sets whether all readers leave out calls of inlined functions: the call of the outer function then stands for
     /// them. This needs names of functions. Off by default.
     pub fn fold_inlined(&mut self, folds: bool) {
         self.folds_inlined = folds;
@@ -211,7 +211,7 @@ impl Trace {
         self.cost = if corrects { self.measured_cost() } else { None };
     }
 
-    /// Returns the overhead per call that is subtracted from sums of times; `None` if times are not corrected.
+    /// Returns the overhead per call, for subtraction from sums of times; `None` if times are not corrected.
     pub fn cost(&self) -> Option<CallCost> {
         self.cost
     }
@@ -259,7 +259,7 @@ impl Trace {
         self.index.as_ref()
     }
 
-    /// Has what is not chosen passed over by this.
+    /// Sets the index for skipping records outside the choice.
     pub(crate) fn set_index(&mut self, index: Index) {
         self.index = Some(Arc::new(index));
     }
@@ -272,7 +272,7 @@ impl Trace {
         self.keeps_indices
     }
 
-    /// Sets a function that is called before all records are read for a kept result, which takes a while.
+    /// Sets a function to call before a long reading of all records for a kept result.
     pub fn on_index(&mut self, tells: Option<fn()>) {
         self.tells_of_index = tells;
     }
@@ -332,7 +332,7 @@ impl Trace {
         &self.tasks
     }
 
-    /// Returns the tasks that `info` lists as recorded, but whose files are missing.
+    /// Returns the tasks of `info` without a file of records.
     pub fn tasks_without_file(&self) -> impl Iterator<Item = &Task> {
         self.tasks.iter().filter(|task| task.is_listed && !self.dat_file(task).exists())
     }
@@ -347,18 +347,18 @@ impl Trace {
         &self.events
     }
 
-    /// Returns the flaws that [`Trace::open`] has found. Readers of records have their own.
+    /// Returns the flaws found by [`Trace::open`]. Readers of records have their own.
     pub fn warnings(&self) -> &Warnings {
         &self.warnings
     }
 
-    /// Returns the name of the function that contains `addr` in the task's address space at `time_ns`. A function without
-    /// a name has a [made one](crate::made_name); outside of modules it is the address in angle brackets.
+    /// Returns the name of the function around `addr` in the task's address space at `time_ns`. A function without a
+    /// name has a [made one](crate::made_name); outside of modules it is the address in angle brackets.
     pub fn function_name(&self, task: &Task, time_ns: u64, addr: u64) -> Cow<'_, str> {
         self.name_of(self.symbol(task, time_ns, addr), (task, time_ns, addr))
     }
 
-    /// The same, where the symbol is known.
+    /// The same, for a known symbol.
     pub(crate) fn name_of<'t>(
         &self,
         symbol: Option<&'t Symbol>,
@@ -372,7 +372,7 @@ impl Trace {
         Cow::Owned(made.unwrap_or_else(|| format!("<{addr:x}>")))
     }
 
-    /// Returns the file name of the module that contains `addr` in the task's address space at `time_ns`.
+    /// Returns the file name of the module around `addr` in the task's address space at `time_ns`.
     pub fn module_name(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&str> {
         self.sessions.get(self.session_at(task, time_ns)?)?.module_name(time_ns, addr)
     }
@@ -383,7 +383,7 @@ impl Trace {
         a == b || symbol(a).is_some_and(|symbol_a| symbol(b) == Some(symbol_a))
     }
 
-    /// True if a function may lie at `addr`. Where no module is known, it may lie anywhere.
+    /// Returns true if a function may lie at `addr`: anywhere, if no module is known.
     pub(crate) fn may_be_code(&self, task: &Task, addr: u64) -> bool {
         let mut sessions = task.sessions.iter().filter_map(|&(_, idx)| self.sessions.get(idx)).peekable();
         sessions.peek().is_none() || sessions.any(|session| session.is_empty() || session.is_code(addr))
@@ -394,7 +394,7 @@ impl Trace {
         !self.switches.is_empty()
     }
 
-    /// When a task got and lost processors.
+    /// Returns the times at which a task got and lost processors.
     pub(crate) fn switches(&self, task: &Task) -> &[Switch] {
         self.switches.of_task(task.tid)
     }
@@ -415,8 +415,8 @@ impl Trace {
         task.sessions.get(after.saturating_sub(1)).map(|&(_, idx)| idx)
     }
 
-    /// From when until when the names of a task's functions stay as they are at `time_ns`: as long as it runs one program, and that loads
-    /// no library.
+    /// Returns the period around `time_ns` with the same names of a task's functions: the task runs one program, and
+    /// loads no library.
     pub(crate) fn names_hold(&self, task: &Task, time_ns: u64) -> Range<u64> {
         let n_begun = task.sessions.partition_point(|&(since, _)| since <= time_ns);
         let begun = |idx: usize| task.sessions.get(idx).map(|&(since, _)| since);
@@ -459,8 +459,8 @@ impl Trace {
         self.sessions.get(self.session_at(task, time_ns)?)?.values(time_ns, addr, is_result)
     }
 
-    /// Returns the values behind a record as text; empty if there are none or their specs are unknown. It reads a part
-    /// of the file that covers many records, so reading in order is cheap.
+    /// Returns the values behind a record as text; empty if there are none or their specs are unknown. Each read of the
+    /// file covers many records, so reading in order is cheap.
     ///
     /// # Errors
     ///
@@ -487,7 +487,7 @@ impl Trace {
         Ok(bytes?.unwrap_or_default())
     }
 
-    /// Passes on what is behind a record, and how it is to be read, if there is something and that is known.
+    /// Passes on the bytes behind a record, and their specs, if both are there.
     fn with_payload<T>(
         &self,
         task: &Task,
@@ -513,7 +513,7 @@ impl Trace {
     }
 }
 
-/// Names for numbers, as of where a record was made.
+/// Names for numbers, at the place and time of a record.
 struct NamesAt<'t> {
     trace: &'t Trace,
     task: &'t Task,

@@ -1,17 +1,17 @@
-//! Flaws that do not stop a reader, with their counts.
+//! Flaws without an end of reading, with their counts.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A flaw in a trace that did not stop the reader.
+/// A flaw in a trace, passed over by the reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Warning {
     /// A malformed line of a text file; it was ignored.
     UnknownLine,
-    /// A task of `info` that `task.txt` does not mention; its functions have no names.
+    /// A task of `info` without a line in `task.txt`; its functions have no names.
     UnknownTask,
     /// A symbol file without mangled names, although their form was chosen.
     NoMangledNames,
@@ -21,21 +21,21 @@ pub enum Warning {
     CorruptStretch,
     /// A record earlier than the one before it; it got the time of that one.
     TimeBackwards,
-    /// A record with arguments, a return value or event data that are not shown.
+    /// A record with arguments, a return value or event data without display.
     PayloadSkipped,
     /// A function exit without an entry; it was ignored.
     StrayExit,
-    /// A function that ended, as later records show, without a recorded exit.
+    /// A function without a recorded exit; later records show its end.
     MissingExit,
-    /// A call of a function that was inlined into the recorded one.
+    /// A call of a function inlined into the recorded one.
     InlinedCall,
     /// A function entered in more than 524,288 open ones; it was left out.
     TooDeep,
-    /// A record that the tracer reports as lost.
+    /// A record reported as lost by the tracer.
     LostRecord,
-    /// A context switch that the kernel reports as lost.
+    /// A context switch reported as lost by the kernel.
     LostSwitch,
-    /// A record of the kernel that it reports as lost.
+    /// A record of the kernel reported as lost by the kernel.
     LostKernelRecord,
 }
 
@@ -117,7 +117,7 @@ impl Warnings {
         self.0.is_empty()
     }
 
-    /// Returns each kind of flaw with its number, which is not 0.
+    /// Returns each kind of flaw with its number, if that is not 0.
     pub fn iter(&self) -> impl Iterator<Item = (Warning, u64)> + '_ {
         self.0.iter().map(|(&warning, &count)| (warning, count))
     }

@@ -1,6 +1,6 @@
-//! A part of a file in memory, for sequential readers: its size depends on how many are read. The file is not kept open.
+//! A part of a file in memory, for sequential readers: its size depends on their number. The file is not kept open.
 //!
-//! Not here: what is in the files.
+//! Not here: the content of the files.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use crate::error::{Error, Result};
 use crate::files;
 
-/// How much of all files that are read at once is in memory, and how much of each at the most and at the least.
+/// The memory for all files read at once, and the maximum and minimum for each.
 const ALL_WINDOWS_BYTES: usize = 128 << 20;
 const WINDOW_BYTES: std::ops::RangeInclusive<usize> = 1024..=64 * 1024;
 
@@ -17,12 +17,12 @@ const WINDOW_BYTES: std::ops::RangeInclusive<usize> = 1024..=64 * 1024;
 pub(crate) struct Window {
     path: PathBuf,
     bytes: Vec<u8>,
-    /// Where in `bytes` the reader is.
+    /// The reader's place in `bytes`.
     pos: usize,
-    /// Where in the file `bytes` ends.
+    /// The offset in the file of the end of `bytes`.
     end: u64,
     is_at_end: bool,
-    /// How much is read at once.
+    /// The number of bytes of one read.
     size: usize,
 }
 
@@ -48,7 +48,7 @@ impl Window {
         Self { path, bytes: Vec::new(), pos: 0, end: 0, is_at_end: false, size }
     }
 
-    /// Gets at least the next `count` bytes, or all that are left.
+    /// Reads at least the next `count` bytes, or all up to the end.
     #[inline]
     pub(crate) fn fill(&mut self, count: usize) -> Result<()> {
         if self.rest().len() < count && !self.is_at_end {
@@ -57,7 +57,7 @@ impl Window {
         Ok(())
     }
 
-    /// Where in the file they are.
+    /// Their offset in the file.
     pub(crate) fn position(&self) -> u64 {
         self.end - self.rest().len() as u64
     }
@@ -72,7 +72,7 @@ impl Window {
         self.pos = self.bytes.len().min(self.pos + count);
     }
 
-    /// Moves to a place in the file. What lies there is in memory already where it is near what was read last.
+    /// Moves to a place in the file. Bytes near the last read are in memory already.
     pub(crate) fn seek(&mut self, position: u64) {
         let start = self.end - self.bytes.len() as u64;
         if (start..=self.end).contains(&position) {

@@ -1,4 +1,4 @@
-//! The functions whose entries are missing, identified by their exits.
+//! Functions without recorded entries, identified by their exits.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use rftrace_read::{Error, Result, Task, Trace};
 use crate::stack::Step;
 use crate::walk::walk;
 
-/// How many of them get a name; a broken file may claim any number.
+/// The maximum number of named ones; a broken file may claim any number.
 const MAX: usize = 1 << 20;
 
 /// A reader of a task's functions without recorded entries, in the order of the task's [`Step::Assume`]s.

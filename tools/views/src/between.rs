@@ -15,11 +15,11 @@ use crate::stack::{CallStack, Frame};
 use crate::stats::TaskStats;
 use crate::walk::{Walked, walk_with_records};
 
-/// Sums up the calls of a task in the times that are chosen, by blocks as far as there are such.
+/// Sums up the calls of a task in the chosen times, by blocks where there are any.
 ///
 /// # Errors
 ///
-/// The task's `.dat` file cannot be read, or there are more rows than there may be.
+/// The task's `.dat` file cannot be read, or there are too many rows.
 pub(crate) fn sum_up<'t>(
     collector: &mut impl Collector<'t>,
     task: &'t Task,
@@ -34,7 +34,8 @@ pub(crate) fn sum_up<'t>(
     }
 }
 
-/// The same of times that all are the trace's, nothing else being chosen: as [`walk_with_records`](crate::walk_with_records) finds them.
+/// The same for the trace's whole time without another choice, with results as from
+/// [`walk_with_records`](crate::walk_with_records).
 fn sum_up_between<'t>(
     collector: &mut impl Collector<'t>,
     calls: &mut TaskCalls<'t>,
@@ -98,14 +99,14 @@ struct Reader<'t> {
 }
 
 impl Reader<'_> {
-    /// Reads on from an edge, where these functions are open.
+    /// Reads on from an edge, with these functions open.
     fn go_to(&mut self, edge: &Edge, open: &[Frame]) {
         let entries = open.iter().filter_map(|frame| Some((frame.addr?, frame.start_ns)));
         self.records.go_to(edge.mark, entries);
     }
 
-    /// The differences of open functions at an edge, where the reader is, from a reading of all records from the beginning, for as many of them from
-    /// the outermost one on as there are any. `None` where other things differ, too.
+    /// Returns the differences of open functions at an edge, the reader's place, from a reading of all records from the
+    /// beginning: for as many of them from the outermost one on as have any. `None` where other things differ, too.
     fn apart(&self, own: &TaskBlocks, edge: usize, functions: &Functions<'_>) -> Option<Vec<Apart>> {
         let (whole, here) = (own.open_at(edge), self.stack.frames());
         if own.edges[edge].off_cpu_since != self.stack.off_cpu_since() || whole.len() != here.len() {
@@ -133,7 +134,8 @@ impl Reader<'_> {
     }
 }
 
-/// How much later a function that is open has begun in the times that are chosen than in the whole trace, and how much less of what it called there is.
+/// The later beginning of an open function in the chosen times than in the whole trace, and the smaller time of its
+/// calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Apart {
     start_ns: u64,
@@ -143,7 +145,7 @@ struct Apart {
 }
 
 impl Apart {
-    /// A function as it is in the times that are chosen.
+    /// A function as it is in the chosen times.
     fn of(&self, whole: Frame) -> Frame {
         let mut frame = whole;
         frame.start_ns = whole.start_ns.saturating_add(self.start_ns);
@@ -158,7 +160,7 @@ impl Apart {
 struct Rows<'b> {
     keys: &'b Keys,
     own: &'b TaskBlocks,
-    /// By the numbers that keys have in all tasks' blocks.
+    /// By the numbers of keys in all tasks' blocks.
     known: Vec<Option<usize>>,
 }
 
@@ -190,7 +192,7 @@ impl<'b> Rows<'b> {
     }
 }
 
-/// Adds the sums of blocks up to an edge, where these functions are open. Returns these as they are in the times that are chosen.
+/// Adds the sums of blocks up to an edge, with these functions open. Returns them as they are in the chosen times.
 fn add<'t>(
     collector: &mut impl Collector<'t>,
     calls: &mut TaskCalls<'_>,
@@ -254,9 +256,10 @@ mod tests {
 
     const N_RECORDS: u64 = 6000;
 
-    /// Two tasks whose records fit, with recursion, two addresses of one function, functions that have a name only since a library was loaded,
-    /// functions without one, a task that is open all the time and one that is not; context switches, also amid calls, in a file of their own and
-    /// among the records, every other one pre-empted. And a task with a flaw.
+    /// Two tasks whose records fit, with recursion, two addresses of one function, functions with a name only after the
+    /// load of a library, functions without one, a task with a function open all the time and one without. Also context
+    /// switches, some amid calls, in a file of their own and among the records, every other one pre-empted. And a task
+    /// with a flaw.
     fn trace(seed: u64) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
@@ -334,7 +337,7 @@ mod tests {
         trace.choose(choice);
     }
 
-    /// Sums of blocks that were written and read again, and the same with another name of a function.
+    /// Sums of blocks after writing and reading, and the same with another name of a function.
     fn blocks<'t, C: Collector<'t>>(trace: &'t Trace, has_times: bool, max_bytes: u64) -> [Blocks; 2] {
         let mut blocks = Blocks::default();
         blocks.directory.has_times = has_times;

@@ -12,21 +12,21 @@ use crate::keys::Keys;
 use crate::stack::{CallStack, Frame, Step};
 use crate::stats::TaskStats;
 
-/// So many bytes of records take seconds to read.
+/// Bytes of records that take seconds to read.
 pub(crate) const LONG_BYTES: u64 = 256 << 20;
 
-/// When there are blocks, how large they are, and how many.
+/// The conditions for blocks, their size, and their number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// Traces with fewer bytes of records are read as quickly without.
     pub(crate) min_bytes: u64,
     /// They are made when so many would be read without.
     pub(crate) min_making_bytes: u64,
-    /// The most blocks of a task: with so many one has a hundredth of a second of work in 10^8 records.
+    /// The maximum number of blocks of a task: each then has a hundredth of a second of work in 10^8 records.
     pub(crate) max_blocks: u64,
-    /// The least bytes of records in a block.
+    /// The minimum bytes of records in a block.
     pub(crate) min_block_bytes: u64,
-    /// The most bytes of all blocks' sums. Where there would be more, blocks become larger.
+    /// The maximum bytes of all blocks' sums. Beyond it, blocks become larger.
     pub(crate) max_bytes: u64,
 }
 
@@ -42,15 +42,15 @@ impl Default for Limits {
     }
 }
 
-/// Records have so many times the bytes of what is kept of them.
+/// The minimum ratio of the bytes of records to those of kept sums.
 const MIN_SHARE: u64 = 8;
 
-/// The most functions or ways of all tasks together, where each may have as many as may be kept.
+/// The maximum number of functions or ways of all tasks together, in units of the maximum for one task.
 const MAX_TASKS_FULL: usize = 4;
 
 impl Blocks {
-    /// Those by which what is summed up in the times that are chosen is read; `None` where it is as quickly read without, or cannot be read so. They
-    /// are made if that is worthwhile, and kept for the next time.
+    /// Returns the sums of blocks for reading the chosen times; `None` where reading without them is as quick, or the
+    /// choice prevents it. They are made if that is worthwhile, and kept for the next time.
     ///
     /// # Errors
     ///
@@ -244,7 +244,7 @@ impl<'t> Maker<'t> {
         self.made.edges.push(Edge { mark, off_cpu_since: stack.off_cpu_since(), n_shared, frames });
     }
 
-    /// Adds what was found in a block, but for rows of what was only open at its beginning.
+    /// Adds the results of a block, except rows of functions that were only open at its beginning.
     fn add_rows<C: Collector<'t>>(&mut self, block: &mut Block, mut collector: C, n_open_rows: usize) {
         let mut keys: Vec<u32> = Vec::with_capacity(collector.n_rows());
         for row in 0..collector.n_rows() {
@@ -294,7 +294,7 @@ impl<'t> Maker<'t> {
     }
 }
 
-/// Has functions open that are so where nothing was read before.
+/// Enters the open functions of a place without earlier records.
 pub(crate) fn enter_all<'t>(collector: &mut impl Collector<'t>, calls: &mut TaskCalls<'_>, open: &[Frame]) {
     for frame in open {
         if let Some(addr) = frame.addr {
@@ -314,7 +314,7 @@ mod tests {
     use crate::rows::ReportOptions;
     use crate::sums::{blocks as blocks_of, read_with};
 
-    /// A trace that is long enough for anything to be kept of it: a function that calls another one, again and again.
+    /// A trace of sufficient length for kept results: a function calls another one, again and again.
     fn trace() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();

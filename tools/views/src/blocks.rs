@@ -1,8 +1,7 @@
 //! Sums of a task's calls for each block of records, for reports on parts of a long trace.
 //!
-//! A block has the sums of its calls, and the functions that are open at its beginning. The sums of two consecutive
-//! blocks add up to the sums of both ([`Block::append`]). So a report on a part of a trace reads records only at the
-//! part's edges.
+//! A block has the sums of its calls, and the functions open at its beginning. The sums of two consecutive blocks add
+//! up to the sums of both ([`Block::append`]). So a report on a part of a trace reads records only at the part's edges.
 //!
 //! Not here: making the sums (`blocking`), reading with them (`between`), and their storage (`rftrace-read`).
 
@@ -20,13 +19,13 @@ use crate::keys::Keys;
 use crate::rows::CallTimes;
 use crate::stack::{EndedCall, Frame};
 
-/// So many blocks, one behind the other, have sums of all of them too.
+/// The number of consecutive blocks with common sums.
 const GROUP: usize = 16;
 
-/// The longest directory that is read, in bytes.
+/// The maximum size of a directory in bytes.
 const MAX_DIRECTORY_BYTES: u64 = 64 << 20;
 
-/// The sums of a trace, and where in its records they begin and end.
+/// The sums of a trace, and their beginnings and ends in its records.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     pub(crate) directory: Directory,
@@ -40,7 +39,7 @@ pub(crate) struct Directory {
     pub(crate) keys: Keys,
     /// True if there are the times of single calls.
     pub(crate) has_times: bool,
-    /// By their numbers.
+    /// By the tasks' numbers.
     pub(crate) tasks: BTreeMap<u32, TaskBlocks>,
 }
 
@@ -62,7 +61,7 @@ impl Default for Stored {
     }
 }
 
-/// Where a block or group is: how much is before, how long it is, and its checksum.
+/// The place of a block or group: its offset, its length, and its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Extent {
     before: u64,
@@ -70,28 +69,29 @@ pub(crate) struct Extent {
     checksum: u64,
 }
 
-/// Those of a task.
+/// The blocks of a task.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TaskBlocks {
-    /// Its functions or ways, by the numbers that all have; blocks have numbers of these.
+    /// Its functions or ways, by the common numbers; blocks have numbers of these.
     pub(crate) keys: Vec<u32>,
     /// The time of the first record.
     pub(crate) first_ns: u64,
-    /// Between two of them is a block. There are none where records do not fit, or some are missing: then no sum is right.
+    /// Between two of them is a block. There are none where records do not fit, or some are missing: then no sum is
+    /// right.
     pub(crate) edges: Vec<Edge>,
     pub(crate) blocks: Vec<Extent>,
     pub(crate) groups: Vec<Extent>,
 }
 
-/// Where a block begins or ends.
+/// The beginning or end of a block.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Edge {
     pub(crate) mark: Mark,
-    /// Why and since when the task has no processor, if it has none.
+    /// The kind and the beginning of the task's present time without a processor, if any.
     pub(crate) off_cpu_since: Option<(OffCpu, u64)>,
-    /// How many of the functions that are open at the edge before are so here, and are as they were.
+    /// The number of functions open at the edge before that are still open here, unchanged.
     pub(crate) n_shared: usize,
-    /// The others that are open.
+    /// The other open functions.
     pub(crate) frames: Vec<Frame>,
 }
 
@@ -101,13 +101,14 @@ pub(crate) struct Block {
     pub(crate) n_records: u64,
     pub(crate) n_calls: u64,
     pub(crate) nameless_calls: u64,
-    /// How long the task had no processor, if it got one again.
+    /// The task's time without a processor, up to its next start.
     pub(crate) off_cpu: Option<OffCpuTimes>,
-    /// Of the calls that begin and end here; and of functions that are entered alone. In the order in which they are found.
+    /// The sums of calls with beginning and end here, and of functions with entries only. In the order of their first
+    /// occurrence.
     pub(crate) rows: Vec<BlockRow>,
-    /// The calls that began before and end here, in that order.
+    /// The calls with an earlier beginning and an end here, in that order.
     pub(crate) outer: Vec<OuterCall>,
-    /// How many of those that are open at the beginning are so at the end.
+    /// The number of functions open at both the beginning and the end.
     pub(crate) n_lasting: usize,
     /// The times of single calls of each row; none, if they were not asked for.
     #[serde(skip)]
@@ -122,13 +123,13 @@ pub(crate) struct BlockRow {
     pub(crate) sums: CallSums,
 }
 
-/// A call that ended in another block than it began.
+/// A call with its end in another block than its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OuterCall {
     pub(crate) key: u32,
-    /// How many functions were open around it.
+    /// The number of functions open around it.
     pub(crate) depth: usize,
-    /// As it was when it ended.
+    /// The frame at its end.
     pub(crate) frame: Frame,
     pub(crate) end_ns: u64,
     /// It was not within another call of the function; always so of a way.
@@ -141,7 +142,7 @@ impl Blocks {
         Self::read(trace.kept_file(what)?, KeptFile::START)
     }
 
-    /// Reads what [`Blocks::write`] has written there.
+    /// Reads the output of [`Blocks::write`].
     pub(crate) fn read(file: File, start: u64) -> Option<Self> {
         let end = file.metadata().ok()?.len();
         let mut words = [0; 16];
@@ -180,7 +181,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Has all in memory, so that more can be added and all be written. Without what cannot be read.
+    /// Loads everything into memory, for additions and a new file. Leaves out unreadable parts.
     pub(crate) fn into_memory(mut self) -> Self {
         if let Stored::Kept { file, start, end } = &self.stored {
             let mut bytes = vec![0; (end - start) as usize];
@@ -216,12 +217,12 @@ impl Blocks {
         (checksum(&bytes) == extent.checksum).then_some(bytes)
     }
 
-    /// Those of a task, if it has any.
+    /// Returns the blocks of a task, if it has any.
     pub(crate) fn of(&self, task: &Task) -> Option<&TaskBlocks> {
         self.directory.tasks.get(&task.tid()).filter(|task| task.edges.len() > 1)
     }
 
-    /// The sums between two edges, of which the first is the earlier; `None` if a block is damaged.
+    /// Returns the sums between two edges, the earlier one first; `None` if a block is damaged.
     pub(crate) fn between(
         &self,
         task: &TaskBlocks,
@@ -251,7 +252,7 @@ impl TaskBlocks {
         }) && self.edges.is_sorted_by(|a, b| a.mark.position < b.mark.position && a.mark.last_ns <= b.mark.last_ns)
     }
 
-    /// The functions that are open at an edge, outermost first.
+    /// Returns the functions open at an edge, outermost first.
     pub(crate) fn open_at(&self, edge: usize) -> Vec<Frame> {
         let mut open = Vec::new();
         for edge in &self.edges[..=edge] {
@@ -263,7 +264,7 @@ impl TaskBlocks {
 }
 
 impl Edge {
-    /// The edge that this one becomes when the one before it is dropped.
+    /// Returns this edge after a removal of the edge before it.
     pub(crate) fn without(self, before: &Self) -> Self {
         let Some(n_of_before) = self.n_shared.checked_sub(before.n_shared).filter(|&count| count > 0) else {
             return self;
@@ -274,7 +275,7 @@ impl Edge {
     }
 }
 
-/// Those of so many blocks each, as far as there are so many.
+/// Returns groups of this number of blocks each, as far as there are enough.
 pub(crate) fn groups(
     blocks: &[Vec<u8>],
     n_keys: usize,
@@ -284,7 +285,7 @@ pub(crate) fn groups(
     blocks.chunks_exact(GROUP).map(|blocks| joined(blocks, n_keys, has_times, cost)).collect()
 }
 
-/// Those of several blocks, one behind the other.
+/// Returns the common sums of several consecutive blocks.
 pub(crate) fn joined(blocks: &[Vec<u8>], n_keys: usize, has_times: bool, cost: Option<CallCost>) -> Option<Vec<u8>> {
     let mut sum = Sum::new(n_keys, has_times, cost);
     for next in blocks {
@@ -294,14 +295,14 @@ pub(crate) fn joined(blocks: &[Vec<u8>], n_keys: usize, has_times: bool, cost: O
 }
 
 impl Block {
-    /// The bytes that [`Block::read`] reads.
+    /// Returns the bytes for [`Block::read`].
     pub(crate) fn write(&self) -> Option<Vec<u8>> {
         let mut bytes = postcard::to_stdvec(self).ok()?;
         bytes.extend(postcard::to_stdvec(&self.times).ok()?);
         Some(bytes)
     }
 
-    /// Reads one, with the times of single calls if they are wanted.
+    /// Reads a block, with the times of single calls if `has_times`.
     fn read(bytes: &[u8], has_times: bool) -> Option<Self> {
         let (mut block, rest) = postcard::take_from_bytes::<Self>(bytes).ok()?;
         if has_times {
@@ -318,7 +319,7 @@ impl Block {
 struct Sum {
     /// `None` before the first one.
     block: Option<Block>,
-    /// Where the row of each key is; [`NO_ROW`] for one that has none.
+    /// The place of each key's row; [`NO_ROW`] for a key without one.
     places: Vec<u32>,
     has_times: bool,
     cost: Option<CallCost>,
@@ -331,7 +332,7 @@ impl Sum {
         Self { block: None, places: vec![NO_ROW; n_keys], has_times, cost }
     }
 
-    /// Adds the block that comes next; `None` if it is not what it should be.
+    /// Adds the next block; `None` if it is malformed.
     fn append(&mut self, bytes: &[u8]) -> Option<()> {
         let next = Block::read(bytes, self.has_times)?;
         let n_keys = self.places.len();

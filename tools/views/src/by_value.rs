@@ -6,10 +6,10 @@ use rftrace_read::{Kind, Pattern, Record, Result, Task, Trace};
 
 use crate::lines::Values;
 
-/// The choice of functions whose calls have a row for each of their values, and of these values: `open`, `open@arg2`,
+/// The choice of functions with a row for each of their values, and of these values: `open`, `open@arg2`,
 /// `open@arg1,retval`.
 ///
-/// Arguments count from 1, in the order in which they are shown. Without a list the choice has all arguments.
+/// Arguments count from 1, in the order of display. Without a list the choice has all arguments.
 #[derive(Debug, Clone)]
 pub struct ByValue {
     functions: Pattern,
@@ -19,7 +19,7 @@ pub struct ByValue {
 }
 
 impl ByValue {
-    /// The placeholder for an argument that is none of those.
+    /// The placeholder for an argument outside the list.
     const OTHER: &str = "_";
 
     /// True if it is for functions with this name.
@@ -27,7 +27,7 @@ impl ByValue {
         self.functions.matches(name)
     }
 
-    /// Those of its values that a record has.
+    /// Returns the chosen values of a record.
     ///
     /// # Errors
     ///

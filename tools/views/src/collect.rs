@@ -15,16 +15,17 @@ use crate::lines::Values;
 use crate::rows::{CallTimes, Row};
 use crate::stack::{EndedCall, Step};
 
-/// The most rows, with that of the others. Programs have fewer functions; where addresses have no names there may be any number of them.
+/// The maximum number of rows, with that of the others. Programs have fewer functions, but addresses without names can
+/// be any number.
 pub(crate) const MAX_ROWS: usize = 1 << 20;
 
-/// The row of all that came when there were as many.
+/// The row of all functions beyond the maximum.
 pub(crate) const OTHERS: &str = "(other functions)";
 
-/// How many rows are found without a look at their names.
+/// The number of rows found without a look at their names.
 const N_RECENT: usize = 1024;
 
-/// Where the name of a function lies in the trace, and its row.
+/// The place of a function's name in the trace, and its row.
 #[derive(Debug, Clone, Copy, Default)]
 struct Recent {
     key: (usize, usize),
@@ -38,16 +39,16 @@ pub(crate) struct Table<'t> {
     spread: bool,
     by_value: &'t [ByValue],
     pub(crate) rows: Vec<Row>,
-    /// The overhead of recording in the rows' times, if that is subtracted.
+    /// The overhead of recording in the rows' times, if it is subtracted.
     pub(crate) costs: Vec<Costs>,
-    /// The task, and the number of the row in it, where each was found first.
+    /// The task of each row's first occurrence, and the row's number in it.
     found: Vec<(usize, usize)>,
     idx_of_label: HashMap<String, usize>,
-    /// Rows of functions that were called of late, each at a place that the address of its name says.
+    /// Rows of recently called functions, each at a place by the address of its name.
     recent: Vec<Recent>,
-    /// The index of the task that is being read.
+    /// The index of the current task.
     pub(crate) task: usize,
-    /// How often each row's function is open in the task that is being read; all are 0 at its end.
+    /// The number of open calls of each row's function in the current task; all are 0 at its end.
     n_open: Vec<u32>,
     pub(crate) nameless_calls: u64,
     pub(crate) off_cpu: Option<OffCpuTimes>,
@@ -72,7 +73,7 @@ impl<'t> Table<'t> {
         }
     }
 
-    /// Adds what was read of other tasks.
+    /// Adds the sums of other tasks.
     pub(crate) fn merge(&mut self, other: Table<'_>) {
         self.add_uncounted(other.nameless_calls, other.off_cpu);
         let costs = other.costs.into_iter().map(Some).chain(std::iter::repeat(None));
@@ -93,7 +94,8 @@ impl<'t> Table<'t> {
         }
     }
 
-    /// The rows without the overhead of recording, in the order of where they were found; and the share of the overhead that they held.
+    /// Returns the rows without the overhead of recording, in the order of their first occurrence; and the share of the
+    /// overhead in them.
     pub(crate) fn into_rows(mut self) -> (Vec<Row>, Share) {
         let share = Share::of(self.rows.iter().zip(&self.costs).map(|(row, costs)| (row.self_ns, costs.own)));
         for (row, costs) in self.rows.iter_mut().zip(&self.costs) {
@@ -128,7 +130,7 @@ impl<'t> Table<'t> {
         Ok(())
     }
 
-    /// The row of a call of those that have one, once it is known by a record what else it has.
+    /// Returns the row for a call with values, once its record is known.
     fn row_by_value(&mut self, idx: usize, task: &Task, record: Option<&Record>) -> Result<usize> {
         let Some(record) = record.filter(|record| record.payload_at != 0) else { return Ok(idx) };
         let row = &self.rows[idx];
@@ -146,7 +148,8 @@ impl<'t> Table<'t> {
         })
     }
 
-    /// The row of a function by its name in the trace, which is found without a look at the text if it was called of late.
+    /// Returns the row of a function by its name in the trace. For a recently called function it does not read the
+    /// text.
     fn row_of_known(&mut self, known: &str) -> usize {
         let key = (known.as_ptr().addr(), known.len());
         let place = (key.0 ^ key.0 >> 12) % N_RECENT;
@@ -177,7 +180,7 @@ impl<'t> Table<'t> {
 
 impl<'t> Collector<'t> for Table<'t> {
     const KEPT: Kept = Kept::Blocks;
-    /// Programs have fewer functions; where addresses have no names there may be any number of them.
+    /// Programs have fewer functions, but addresses without names can be any number.
     const MAX_KEPT: usize = 1 << 18;
 
     fn new(trace: &'t Trace, has_times: bool) -> Self {

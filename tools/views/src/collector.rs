@@ -1,6 +1,6 @@
-//! Rows that sum up the calls of tasks: by function, or by the way on which they were called.
+//! Rows with the sums of tasks' calls: by function, or by call path.
 //!
-//! Not here: these rows (`collect`, `ways`), and where calls come from (`between`, `blocking`).
+//! Not here: these rows (`collect`, `ways`), and the sources of calls (`between`, `blocking`).
 
 use rftrace_read::{CallCost, Functions, Kept, OffCpu, Record, Result, Task, Trace};
 use serde::{Deserialize, Serialize};
@@ -14,25 +14,25 @@ use crate::stack::{EndedCall, Step};
 /// The sums of a row's calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CallSums {
-    /// Of calls that are not within others of the row.
+    /// The time of calls outside of other calls of the row.
     pub(crate) total_ns: u64,
     pub(crate) self_ns: u64,
     pub(crate) calls: u64,
-    /// Those of them that were open at the end of what was recorded.
+    /// The number of them still open at the end of the recording.
     pub(crate) did_not_return: u64,
     /// The overhead of recording in that, if it is subtracted.
     pub(crate) costs: Costs,
 }
 
 impl CallSums {
-    /// Those of one call that is within no other of the row; of its times `cost` is subtracted.
+    /// Returns the sums of one call outside of other calls of the row; `cost` is subtracted from its times.
     pub(crate) fn of(cost: Option<CallCost>, ended: &EndedCall) -> Self {
         let &EndedCall { total_ns, self_ns, did_not_return, .. } = ended;
         let costs = Costs::of(cost, ended);
         Self { total_ns, self_ns, calls: 1, did_not_return: did_not_return.into(), costs }
     }
 
-    /// Those of a time without a processor.
+    /// Returns the sums of a time without a processor.
     pub(crate) fn of_off_cpu(ns: u64) -> Self {
         Self { total_ns: ns, self_ns: ns, calls: 1, ..Self::default() }
     }
@@ -51,7 +51,7 @@ impl CallSums {
     }
 }
 
-/// How long tasks had no processor, in nanoseconds, by the kind of these times.
+/// The times of tasks without a processor, in nanoseconds, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OffCpuTimes {
     pub(crate) waiting_ns: u64,
@@ -73,7 +73,7 @@ impl OffCpuTimes {
     }
 }
 
-/// The open functions of the task that is being read, as indices of rows.
+/// The open functions of the current task, as indices of rows.
 pub(crate) struct TaskCalls<'t> {
     pub(crate) task: &'t Task,
     pub(crate) open: Vec<Option<usize>>,
@@ -89,11 +89,11 @@ impl<'t> TaskCalls<'t> {
     }
 }
 
-/// Rows to which calls are added as they come.
+/// Rows for adding calls one by one.
 pub(crate) trait Collector<'t> {
     /// The kind of results kept for parts of a trace.
     const KEPT: Kept;
-    /// The most rows of which something is kept.
+    /// The maximum number of kept rows.
     const MAX_KEPT: usize;
 
     /// None yet; with the times of single calls, if they are asked for and there are such.
@@ -101,34 +101,35 @@ pub(crate) trait Collector<'t> {
     fn trace(&self) -> &'t Trace;
     fn has_times(&self) -> bool;
 
-    /// Takes a step into account, which this record has made.
+    /// Takes a step into account, with its record.
     ///
     /// # Errors
     ///
-    /// A `.dat` file cannot be read, or there are more rows than there may be.
+    /// A `.dat` file cannot be read, or there are too many rows.
     fn apply(&mut self, calls: &mut TaskCalls<'_>, step: &Step, record: Option<&Record>) -> Result<()>;
-    /// Has a function open, with this name and address, which has called nothing without a name.
+    /// Opens a function with this name and address, and without nameless calls so far.
     fn enter_known(&mut self, calls: &mut TaskCalls<'_>, name: &str, addr: u64);
-    /// Takes the innermost function off those that are open. Returns its row, if it is known, and whether none around it has the same.
+    /// Closes the innermost open function. Returns its row, if it is known, and whether it is the only open one of that
+    /// row.
     fn close(&mut self, calls: &mut TaskCalls<'_>, ended: &EndedCall) -> Option<(usize, bool)>;
-    /// Has no more than so many functions open.
+    /// Closes open functions down to this number.
     fn truncate(&mut self, calls: &mut TaskCalls<'_>, n_open: usize);
 
     /// Adds a call.
     fn add(&mut self, row: usize, call: CallSums, is_outermost: bool);
     /// Adds the sums of other calls.
     fn add_sums(&mut self, row: usize, sums: CallSums, times: Option<Box<CallTimes>>);
-    /// Adds what is in no row: calls without names, and how long the task had no processor.
+    /// Adds sums outside of rows: calls without names, and the task's time without a processor.
     fn add_uncounted(&mut self, nameless_calls: u64, off_cpu: Option<OffCpuTimes>);
 
     /// The row of a key, at the end of the way of another row.
     fn row_of(&mut self, around: Option<usize>, last: Last<&str>) -> usize;
-    /// How many rows there are, in the order in which they were found.
+    /// Returns the number of rows. They are in the order of their first occurrence.
     fn n_rows(&self) -> usize;
     /// The key of a row.
     fn key(&self, row: usize) -> (Option<usize>, Last<&str>);
-    /// Takes what was added to a row.
+    /// Takes the additions to a row.
     fn take(&mut self, row: usize) -> (CallSums, Option<Box<CallTimes>>);
-    /// The sums that are in no row.
+    /// Returns the sums outside of rows.
     fn uncounted(&self) -> (u64, Option<OffCpuTimes>);
 }

@@ -25,7 +25,7 @@ pub enum ReplayField {
 }
 
 impl ReplayField {
-    /// All columns, in the order in which a line shows them.
+    /// All columns, in the order of a line.
     pub const ALL: [Self; 8] =
         [Self::Duration, Self::Tid, Self::Addr, Self::Time, Self::Delta, Self::Elapsed, Self::Task, Self::Module];
 

@@ -1,15 +1,15 @@
-//! The test of Mann and Whitney: the probability of a difference between two groups of values that come from one source.
+//! The test of Mann and Whitney: the probability of a difference between two groups of values from one source.
 //!
-//! The statistic is the number of pairs in which the value of the second group is the larger one. Its distribution is counted, not
-//! approximated, and depends on the sizes of the groups alone. An equal pair counts half, rounded to the middle: ties never make a
-//! difference more certain.
+//! The statistic is the number of pairs with a larger value in the second group. Its distribution is counted, not
+//! approximated, and depends on the sizes of the groups alone. An equal pair counts half, rounded to the middle: ties
+//! never make a difference more certain.
 
 use std::cmp::Ordering;
 
 /// The test for groups of given sizes.
 #[derive(Debug)]
 pub(crate) struct MannWhitney {
-    /// The probability that at most so many pairs are in order, by their number.
+    /// The probability of at most so many pairs in order, by their number.
     at_most: Vec<f64>,
 }
 
@@ -51,7 +51,7 @@ impl MannWhitney {
         self.at_most.get(number).map_or(1.0, |at_most| (2.0 * at_most).min(1.0))
     }
 
-    /// The least probability that groups of these sizes can have.
+    /// The minimum probability for groups of these sizes.
     pub(crate) fn least(&self) -> f64 {
         self.at_most.first().map_or(1.0, |at_most| (2.0 * at_most).min(1.0))
     }

@@ -8,7 +8,7 @@
 //! measurement, or overlaps hooks with the calls of a short loop. The sums of a trace then limit it: all sums lose the
 //! same [share](Share) of it, so a function still takes as long as its parts.
 //!
-//! Not here: the measured overhead, which the recorder stores in the trace
+//! Not here: the measurement, by the recorder, with its result in the trace
 //! ([`Trace::correct_times`](rftrace_read::Trace)).
 
 use rftrace_read::CallCost;
@@ -16,13 +16,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::stack::{EndedCall, is_hooked};
 
-/// The least time of a call, in picoseconds, unless it was recorded shorter.
+/// The minimum time of a call, in picoseconds, unless a shorter one was recorded.
 const LEAST_CALL_PS: u64 = 1000;
 
-/// A function with fewer calls does not limit the overhead: clocks that tick slowly tell nothing of a few calls.
+/// A function with fewer calls does not limit the overhead: clocks with long ticks say nothing about a few calls.
 const MANY_CALLS: u64 = 16;
 
-/// The part of the measured overhead that the sums of a trace can hold.
+/// The part of the measured overhead within the limits of a trace's sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Share {
     /// Of [`WHOLE`].
@@ -40,8 +40,8 @@ impl Default for Share {
 }
 
 impl Share {
-    /// The largest with which no function's own time becomes less than its calls take at the least; of functions' own times and the overhead in
-    /// these.
+    /// Returns the largest share that leaves each function's own time at least as long as the minimum for its calls.
+    /// Takes functions' own times and the overhead in these.
     pub(crate) fn of(functions: impl IntoIterator<Item = (u64, Cost)>) -> Self {
         let parts = functions.into_iter().filter(|(_, own)| own.n_calls >= MANY_CALLS).map(|(self_ns, own)| {
             let least_ns = own.least_ns().min(self_ns);
@@ -87,7 +87,7 @@ impl Cost {
         recorded_ns.saturating_sub(self.ps.saturating_add(500) / 1000).max(self.least_ns()).min(recorded_ns)
     }
 
-    /// So many calls take so long at the least.
+    /// The minimum time of these calls, in nanoseconds.
     fn least_ns(self) -> u64 {
         self.n_calls.saturating_mul(LEAST_CALL_PS) / 1000
     }
@@ -127,7 +127,7 @@ fn is_recorded(ended: &EndedCall) -> bool {
     ended.has_entry && ended.has_exit && is_hooked(ended.addr)
 }
 
-/// The overhead that was subtracted from sums of times for each call, in words; or that nothing was.
+/// Returns a text about the overhead subtracted from sums of times for each call, or about its absence.
 pub(crate) fn correction(cost: Option<CallCost>, share: Share) -> String {
     // As many digits as the measuring has.
     let ns = |cost: CallCost| format!("{}.{} ns", cost.all_ps() / 1000, cost.all_ps() % 1000 / 100);

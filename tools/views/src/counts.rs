@@ -16,7 +16,7 @@ use crate::walk::walk;
 pub struct Count {
     /// The number of calls, in all tasks.
     pub calls: u64,
-    /// The greatest number of functions that were open in a call, itself included.
+    /// The maximum number of functions open in a call, itself included.
     pub depth: u64,
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use crate::report::Report;
 
-    /// Of a trace in the folder of golden ones.
+    /// The counts of a trace in the folder of golden ones.
     fn counts(name: &str) -> (Counts, Report) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name);
         let trace = Trace::open_named(&folder, Demangle::Simple).unwrap();

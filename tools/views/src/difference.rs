@@ -1,7 +1,7 @@
 //! The comparison of two versions of a program, by one or more runs of each.
 //!
-//! Rows are functions, or call paths. Each has its values in every run. The difference is that of the medians, and several runs tell how
-//! certain it is.
+//! Rows are functions, or call paths. Each has its values in every run. The difference is that of the medians, and
+//! several runs show its certainty.
 //!
 //! Not here: the columns (`table`), and the test of differences (`confidence`).
 
@@ -21,10 +21,10 @@ use crate::table::Field;
 /// A difference of several runs counts if its probability by chance is less.
 const LEVEL: f64 = 0.05;
 
-/// So many functions of a path are in its label: the last ones.
+/// The number of functions of a path in its label: the last ones.
 const LABEL_DEPTH: usize = 6;
 
-/// So many functions are named in a line below the table.
+/// The number of functions named in a line below the table.
 const NAMED: usize = 10;
 
 /// A side of a comparison.
@@ -43,12 +43,11 @@ pub struct Difference {
     n_runs: [usize; 2],
     /// The functions, or the paths.
     keys: Keys,
-    /// Of each key, on each side: the values of one run after the other, those of all fields in each. It ends with the last run that has
-    /// the key.
+    /// For each key and side: the values of all fields, run by run. It ends with the key's last run.
     values: Vec<[Vec<u64>; 2]>,
     /// The keys in the order of the table.
     order: Vec<u32>,
-    /// Of the keys, calls with values.
+    /// Keys of calls with values.
     with_values: HashSet<u32>,
     /// The names of the table.
     names: ShownNames,
@@ -119,15 +118,15 @@ impl Difference {
         values.extend(self.fields.iter().map(|field| field.value(row, all_self_ns)));
     }
 
-    /// Has the functions shown by these names. Calls with values have full ones.
+    /// Sets the displayed names of functions. Calls with values have full ones.
     pub fn show_names(&mut self, mut names: ShownNames) {
         let functions = self.rows().filter(|row| !self.with_values.contains(&row.key));
         names.add_all(functions.map(Compared::name));
         self.names = names;
     }
 
-    /// Sorts the rows: the largest differences in these columns first, in either direction. Of several runs the differences that
-    /// [count](Compared::counts) in the first column come before the others.
+    /// Sorts the rows: the largest differences in these columns first, in either direction. With several runs the
+    /// differences that [count](Compared::counts) in the first column come before the others.
     pub fn sort(&mut self, by: &[Field]) {
         self.test = (self.n_runs.iter().sum::<usize>() > 2).then(|| MannWhitney::new(self.n_runs));
         let mut order = std::mem::take(&mut self.order);
@@ -139,8 +138,8 @@ impl Difference {
         self.order = order;
     }
 
-    /// Puts the first `limit` rows of [`Difference::sort`] into the order of their differences in this column: what became more comes
-    /// first, what became less last.
+    /// Puts the first `limit` rows of [`Difference::sort`] into the order of their differences in this column: the
+    /// largest increase first, the largest decrease last.
     pub fn rank(&mut self, by: Field, limit: usize) {
         let mut order = std::mem::take(&mut self.order);
         let n_ranked = limit.min(order.len());
@@ -167,7 +166,7 @@ impl Difference {
         self.write_table(headings, cells, limit, out).map_err(Error::Write)
     }
 
-    /// Writes a table of the values before and after, at most `limit` lines, and what is to be said of all rows.
+    /// Writes a table of the values before and after, at most `limit` lines, and notes on all rows.
     ///
     /// # Errors
     ///
@@ -230,7 +229,7 @@ impl Difference {
         format!("{runs}; p: probability of such a difference by chance (Mann-Whitney); ~: p is at least {LEVEL}")
     }
 
-    /// Returns sentences on all rows: other numbers of calls, new and vanished functions, and what `limit` leaves out.
+    /// Returns sentences on all rows: other numbers of calls, new and vanished functions, and rows beyond `limit`.
     pub fn notes(&self, limit: usize) -> Vec<String> {
         let left_out = self.order.len().saturating_sub(limit);
         [
@@ -307,7 +306,7 @@ impl<'d> Compared<'d> {
         self.all_values(Side::After).is_empty()
     }
 
-    /// Returns the mark of a row that one side lacks.
+    /// Returns the mark of a row without one side.
     pub fn note(self) -> &'static str {
         match (self.is_new(), self.is_gone()) {
             (true, _) => "  (new)",
@@ -344,8 +343,8 @@ impl<'d> Compared<'d> {
         i128::from(self.median(Side::After, field)) - i128::from(self.median(Side::Before, field))
     }
 
-    /// Returns the probability of such a difference if both sides were the same, by the test of Mann and Whitney; `None` for one run on
-    /// each side, and for values that are the same in all runs of a side.
+    /// Returns the probability of such a difference between equal sides, by the test of Mann and Whitney; `None` for
+    /// one run on each side, and for equal values in all runs of a side.
     pub fn p(self, field: Field) -> Option<f64> {
         let [before, after] = [Side::Before, Side::After].map(|side| self.values(side, field));
         let is_exact = [&before, &after].into_iter().all(|values| is_constant(values));

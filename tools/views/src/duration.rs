@@ -9,7 +9,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy)]
 pub struct Duration(pub u64);
 
-/// The unit that a duration is shown in.
+/// The unit of a duration in text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
     Micros,
@@ -18,7 +18,7 @@ pub(crate) enum Unit {
 }
 
 impl Duration {
-    /// Returns the text without the blanks that make columns.
+    /// Returns the text without padding.
     pub fn text(self) -> String {
         self.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
     }

@@ -1,4 +1,4 @@
-//! The call graph: all tasks' calls as one tree, in which calls of one function from one place share a node.
+//! The call graph: all tasks' calls as one tree. Calls of one function from one place share a node.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -17,7 +17,7 @@ use crate::paths::Paths;
 use crate::stack::Step;
 use crate::walk::walk;
 
-/// The most nodes. Where recursion takes ever new ways there may be any number of them.
+/// The maximum number of nodes. Recursion with ever new paths could make any number of them.
 const MAX_NODES: usize = 1 << 20;
 
 /// A function, called from the one above it.
@@ -29,19 +29,19 @@ struct Node {
     self_ns: u64,
     calls: u64,
     did_not_return: u64,
-    /// In the order in which they were first called.
+    /// In the order of first calls.
     children: Vec<usize>,
 }
 
-/// A way to the function that is asked for.
+/// A call path to the requested function.
 #[derive(Debug, Default)]
 struct Backtrace {
     calls: u64,
     total_ns: u64,
     /// The overhead of recording in that, until it is subtracted.
     cost: Cost,
-    /// The functions around it and itself, outermost first, by the numbers of their names, each with the address that was recorded;
-    /// `None` for one whose entry is not among the records.
+    /// The functions around it and itself, outermost first, by the numbers of their names, each with its recorded
+    /// address; `None` for a function without a recorded entry.
     frames: Vec<Option<(usize, u64)>>,
 }
 
@@ -57,9 +57,9 @@ pub struct GraphNode<'g> {
     pub self_ns: u64,
     /// The number of calls from this place.
     pub calls: u64,
-    /// The number of calls that did not return: they were open at the end of the recording, and count until then.
+    /// The number of calls without a return: open at the end of the recording, they count until then.
     pub did_not_return: u64,
-    /// The numbers of the nodes that it called, in the order of their first calls.
+    /// The numbers of the nodes of its callees, in the order of their first calls.
     pub children: &'g [usize],
 }
 
@@ -94,7 +94,7 @@ impl GraphField {
     }
 }
 
-/// The order of what each node called.
+/// The order of each node's callees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GraphOrder {
     /// By the first calls, as in uftrace's graph.
@@ -109,14 +109,14 @@ pub struct Graph {
     title: String,
     names: Vec<String>,
     shown_names: ShownNames,
-    /// Where these functions are in the source, as far as it is known; `None` if nobody has asked.
+    /// The source lines of these functions, as far as known; `None` without a request for them.
     sources: Option<HashMap<usize, String>>,
     /// The first one is the root.
     nodes: Vec<Node>,
-    /// Those of the function that is asked for; those that took most time first.
+    /// The paths to the requested function, longest time first.
     backtraces: Vec<Backtrace>,
     is_of_function: bool,
-    /// Calls for which there were too many nodes.
+    /// Calls beyond the maximum number of nodes.
     left_out: u64,
     summary: Summary,
     cost: Option<CallCost>,
@@ -144,7 +144,7 @@ impl Graph {
         Self::of_tasks(trace, (task.name(), slice::from_ref(task)), None, None)
     }
 
-    /// By all ways on which functions were called, or else by the records.
+    /// Makes the graph from all call paths, or else from the records.
     pub(crate) fn of(trace: &Trace, function: Option<&Pattern>, paths: Option<Paths>) -> Result<Self> {
         let program = trace.tasks().first().map_or("", |task| task.process_name());
         Self::of_tasks(trace, (program, trace.tasks()), function, paths)
@@ -217,8 +217,8 @@ impl Graph {
         self.is_of_function && self.nodes[0].calls == 0
     }
 
-    /// Returns a text about the overhead that was subtracted for each call, or `None` if times are
-    /// [not corrected](Trace::correct_times).
+    /// Returns a text about the overhead subtracted for each call, or `None` if times are [not
+    /// corrected](Trace::correct_times).
     pub fn correction(&self) -> Option<String> {
         self.cost.map(|cost| correction(Some(cost), self.share))
     }
@@ -233,7 +233,7 @@ impl Graph {
         self.is_of_function
     }
 
-    /// Returns the name that is shown for a function of the graph.
+    /// Returns the displayed name for a function of the graph.
     pub fn shown_name<'g>(&'g self, name: &'g str) -> &'g str {
         self.shown_names.get(name)
     }
@@ -253,7 +253,7 @@ impl Graph {
         GraphNode { name: &self.names[name], total_ns, self_ns, calls, did_not_return, children }
     }
 
-    /// Puts what each node called into an order. At first it is [`GraphOrder::Calls`].
+    /// Sorts each node's callees. The first order is [`GraphOrder::Calls`].
     pub fn sort(&mut self, order: GraphOrder) {
         let totals: Vec<u64> = self.nodes.iter().map(|node| node.total_ns).collect();
         for node in &mut self.nodes {
@@ -339,7 +339,7 @@ impl Graph {
         enum Rest {
             /// A node, with the bytes of indentation before it, and whether it stands at a branch.
             Node { node: usize, indent: usize, branch: Branch },
-            /// The line that separates two branches.
+            /// The line between two branches.
             Separator { indent: usize },
         }
         #[derive(Clone, Copy)]
@@ -416,7 +416,8 @@ impl Graph {
     }
 }
 
-/// Takes the overhead off the times of nodes, as far as each function's own time holds it. Each node takes as long as its parts.
+/// Subtracts the overhead from the times of nodes, within each function's own time. Each node takes as long as its
+/// parts.
 fn correct(nodes: &mut [Node], costs: &[Costs], n_names: usize) -> Share {
     let mut functions = vec![(0, Cost::default()); n_names];
     for (node, costs) in nodes.iter().zip(costs) {
@@ -458,12 +459,12 @@ struct Reader<'t> {
     tasks: &'t [Task],
     function: Option<&'t Pattern>,
     names: Names,
-    /// Where they are in the source, if it is asked for.
+    /// Their source lines, if requested.
     sources: Option<HashMap<usize, String>>,
     nodes: Vec<Node>,
-    /// The overhead of recording in their times, if that is subtracted.
+    /// The overhead of recording in their times, if it is subtracted.
     costs: Vec<Costs>,
-    /// The node of a function that is called from another one, by that and its name.
+    /// The node of a callee, by the caller's node and the callee's name.
     child: HashMap<(usize, usize), usize>,
     backtraces: Vec<Backtrace>,
     backtrace: HashMap<Vec<Option<(usize, u64)>>, usize>,
@@ -476,11 +477,11 @@ struct Reader<'t> {
 struct Open {
     /// Its name and address, if its entry is among the records.
     function: Option<(usize, u64)>,
-    /// Its node, or that of the one around it if it has none of its own.
+    /// Its node, or that of the function around it if it has no own one.
     node: Option<usize>,
     /// True if it has a node of its own.
     is_counted: bool,
-    /// If it is the one that is asked for: how it was called.
+    /// The call path, for the requested function.
     backtrace: Option<usize>,
 }
 
@@ -500,7 +501,7 @@ impl Reader<'_> {
         Ok(summary)
     }
 
-    /// The same, by all ways on which functions were called.
+    /// The same, from all call paths.
     fn take(&mut self, paths: &Paths) {
         // For each way what an open function would have.
         let mut all: Vec<Open> = Vec::with_capacity(paths.n_ways());
@@ -610,7 +611,7 @@ impl Reader<'_> {
         node.did_not_return += sums.did_not_return;
     }
 
-    /// The node of a function that is called from another one; `None` if there are too many.
+    /// Returns the node of a function with its caller; `None` beyond the maximum.
     fn child(&mut self, around: usize, name: usize) -> Option<usize> {
         if let Some(&child) = self.child.get(&(around, name)) {
             return Some(child);
@@ -625,8 +626,8 @@ impl Reader<'_> {
         Some(child)
     }
 
-    /// The number of a way to the function that is asked for. There are no more of them than [`MAX_BACKTRACES`]: the last one stands
-    /// for all that come later.
+    /// Returns the number of a path to the requested function. There are at most [`MAX_BACKTRACES`] of them: the last
+    /// one stands for all later ones.
     fn backtrace(&mut self, frames: Vec<Option<(usize, u64)>>) -> usize {
         /// Nobody reads more.
         const MAX_BACKTRACES: usize = 4096;

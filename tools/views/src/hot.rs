@@ -10,16 +10,16 @@ use rftrace_read::OffCpu;
 use crate::graph::Graph;
 use crate::words::tenths;
 
-/// The most lines.
+/// The maximum number of lines.
 const MAX_LINES: usize = 10;
 
-/// The most functions; several can share a line.
+/// The maximum number of functions; several can share a line.
 const MAX_STEPS: usize = 40;
 
-/// A smaller difference between two functions tells nothing, in tenths of a percent of all time.
+/// The minimum meaningful difference between two functions, in tenths of a percent of all time.
 const LEAST_DIFFERENCE: u64 = 5;
 
-/// What stands between the functions of a line.
+/// The text between the functions of a line.
 pub(crate) const CALLS: &str = " > ";
 
 /// A line of the hot path: a function, or a chain. Each function of a chain calls the next one as often as it is called,
@@ -32,8 +32,8 @@ pub(crate) struct HotLine<'g> {
     pub(crate) total_ns: u64,
     /// The number of calls of each, also of recursive ones.
     pub(crate) calls: u64,
-    /// The time in the innermost function alone, and for which it waited, in nanoseconds. With recursion this includes
-    /// other functions of the path.
+    /// The time in the innermost function alone, and the time of its waits, in nanoseconds. With recursion this
+    /// includes other functions of the path.
     pub(crate) own_ns: u64,
     pub(crate) waited_ns: u64,
 }

@@ -1,4 +1,4 @@
-//! The keys by which calls are summed up: functions, or the ways on which they were called.
+//! The keys of sums of calls: functions, or their call paths.
 //!
 //! Not here: the sums (`blocks`, `paths`).
 
@@ -20,10 +20,11 @@ pub(crate) struct Keys {
     number: HashMap<Key, u32>,
 }
 
-/// A way: a function, called from the last one of another way. Where functions are told apart by their names alone there is none around, and no address.
+/// A way: a function called from the last one of another way. Keys by name alone have neither a way around nor an
+/// address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Key {
-    /// The way around it; `None` for what nothing is around.
+    /// The way around it; `None` for an outermost function.
     pub(crate) around: Option<u32>,
     /// With the numbers of names.
     pub(crate) last: Last<u32>,
@@ -32,9 +33,9 @@ pub(crate) struct Key {
 /// The end of a way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Last<Name> {
-    /// A function whose entry is not among the records.
+    /// A function without a recorded entry.
     Assumed,
-    /// A function, by its name and the address that was recorded.
+    /// A function, by its name and its recorded address.
     Called { name: Name, addr: u64 },
     /// Time without a processor.
     OffCpu(OffCpu),
@@ -65,7 +66,7 @@ impl<Name> Last<Name> {
 }
 
 impl<'n> Last<&'n str> {
-    /// The name that views show; none for a function whose entry is not among the records.
+    /// Returns the name for views; none for a function without a recorded entry.
     pub(crate) fn name(self) -> Option<&'n str> {
         match self {
             Self::Assumed => None,
@@ -111,7 +112,7 @@ impl Keys {
         self.number.get(key).copied()
     }
 
-    /// Adds one that is not there.
+    /// Adds a new key.
     pub(crate) fn push(&mut self, key: Key) -> u32 {
         let number = self.keys.len() as u32;
         self.keys.push(key);
@@ -119,13 +120,13 @@ impl Keys {
         number
     }
 
-    /// The number of a key, that is there then.
+    /// Returns the number of a key; adds a new one.
     pub(crate) fn number(&mut self, around: Option<u32>, last: Last<&str>) -> u32 {
         let key = Key { around, last: last.map(|name| self.name(name)) };
         self.find(&key).unwrap_or_else(|| self.push(key))
     }
 
-    /// The number of a name, that is there then. There are no more of them than keys.
+    /// Returns the number of a name; adds a new one. There are at most as many as keys.
     pub(crate) fn name(&mut self, name: &str) -> u32 {
         if let Some(&number) = self.number_of_name.get(name) {
             return number;
@@ -136,7 +137,7 @@ impl Keys {
         number
     }
 
-    /// Finds those that were read, so that more can be added.
+    /// Builds the tables for finding loaded keys, so more can be added.
     pub(crate) fn find_all(&mut self) {
         self.number_of_name = self.names.iter().cloned().zip(0..).collect();
         self.number = self.keys.iter().copied().zip(0..).collect();

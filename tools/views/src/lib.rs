@@ -5,7 +5,7 @@
 //! - [`CallStack`] rebuilds a task's stack from its records, as [`Step`]s. All other views use it. [`walk`] goes
 //!   through one task, [`walk_all`] through all tasks in order of time.
 //! - [`CallTree`] is a tree of a task's calls, for tests and for tools that want all of it in memory.
-//! - [`TaskLines`] are the lines of one task's replay. A clone is a place from which to start again.
+//! - [`TaskLines`] are the lines of one task's replay. A clone is a place for a later restart.
 //! - [`replay`], [`Report`] and [`Graph`] are the text outputs of the `rftrace` command, [`Overview`] is the first
 //!   screen. [`TaskStats`] counts the records of a task.
 //!

@@ -15,9 +15,9 @@ use crate::stack::{CallStack, Step};
 pub struct Line {
     /// The time in nanoseconds; for a whole call or wait, its beginning.
     pub time_ns: u64,
-    /// The duration of the call or wait that ends here in nanoseconds, if both ends are recorded.
+    /// The duration in nanoseconds of the call or wait with its end here, if both ends are recorded.
     pub duration_ns: Option<u64>,
-    /// The number of functions that are open around the line.
+    /// The number of functions open around the line.
     pub depth: usize,
     /// The event.
     pub what: What,
@@ -47,7 +47,7 @@ impl Values {
     }
 }
 
-/// Returns true if a function's name ends with its parameters, or with what C++ has behind them.
+/// Returns true if a function's name ends with its parameters, or with C++ qualifiers behind them.
 fn has_parameters(name: &str) -> bool {
     let is_qualifier = |word| matches!(word, "" | "const" | "volatile" | "&" | "&&");
     name.rsplit_once(')').is_some_and(|(_, behind)| behind.split(' ').all(is_qualifier))
@@ -75,7 +75,7 @@ pub enum What {
         /// True if it was open at the end of the recording.
         did_not_return: bool,
     },
-    /// An exit that fits no open function.
+    /// An exit without a matching open function.
     StrayExit {
         /// The recorded address.
         addr: u64,
@@ -84,7 +84,7 @@ pub enum What {
     Event {
         /// The event's number.
         id: u64,
-        /// The kind of the time without a processor that the event begins or ends, if it does one of these.
+        /// The kind of time without a processor, if the event is its beginning or end.
         off_cpu: Option<OffCpu>,
         /// True if the line stands for both ends of that time.
         is_whole: bool,
@@ -97,7 +97,7 @@ pub enum What {
 }
 
 impl Line {
-    /// Returns the address of the function that was entered, called or left; `None` for other events.
+    /// Returns the address of the entered, called or left function; `None` for other events.
     pub fn function(&self) -> Option<u64> {
         match self.what {
             What::Enter { addr } | What::Call { addr } | What::Leave { addr, .. } | What::StrayExit { addr } => {
@@ -117,12 +117,12 @@ impl Line {
         }
     }
 
-    /// Returns the [name](Self::name) as it is shown: that of a function is one of `names`.
+    /// Returns the [name](Self::name) for display: that of a function is one of `names`.
     pub fn shown_name<'n>(&self, name: &'n str, names: &'n mut ShownNames) -> &'n str {
         if self.function().is_some() { names.next(name) } else { name }
     }
 
-    /// Returns the values of the call and of the return that belong to the line.
+    /// Returns the values of the line's call and return.
     ///
     /// # Errors
     ///
@@ -161,19 +161,19 @@ impl Line {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LineMaker {
     calls: CallStack,
-    /// How far to indent: while the steps of a record are shown, that is not yet the depth of `calls`.
+    /// The indentation. During the steps of a record it differs from the depth of `calls`.
     depth: usize,
     steps: Vec<Step>,
 }
 
 impl LineMaker {
-    /// The functions that are open.
+    /// The open functions.
     pub(crate) fn calls(&self) -> &CallStack {
         &self.calls
     }
 
-    /// Passes on the lines of a record. Of them may be `next`, which comes next of all that is shown and is of the same task: then
-    /// it is used up, and true is returned.
+    /// Passes on the lines of a record. `next` is the next shown record if it is of the same task. Returns true if the
+    /// lines have used it up.
     pub(crate) fn apply(
         &mut self,
         (trace, task): (&Trace, &Task),
@@ -249,7 +249,7 @@ impl LineMaker {
         takes_next
     }
 
-    /// The exit of the function that was just entered comes next: how long it took.
+    /// Returns the duration of the call just entered, if its exit comes next.
     fn end_call(&mut self, (trace, task): (&Trace, &Task), exit: &Record) -> Option<u64> {
         let same_function = |a, b| trace.same_function(task, exit.time_ns, a, b);
         let mut steps = Vec::new();
@@ -263,7 +263,7 @@ impl LineMaker {
 
 /// An iterator over the lines of one task's replay.
 ///
-/// A clone continues at the same line, so occasional clones are places from which to start again.
+/// A clone continues at the same line, so occasional clones are places for a later restart.
 #[derive(Debug, Clone)]
 pub struct TaskLines<'t> {
     trace: &'t Trace,
@@ -283,13 +283,13 @@ impl<'t> TaskLines<'t> {
         Self { trace, task, records, next: None, has_begun: false, maker: LineMaker::default(), ready: VecDeque::new() }
     }
 
-    /// Returns the addresses of the functions that are open after the last line, outermost first; `None` for a function
-    /// without a recorded entry.
+    /// Returns the addresses of the functions open after the last line, outermost first; `None` for a function without
+    /// a recorded entry.
     pub fn open(&self) -> impl Iterator<Item = Option<u64>> + '_ {
         self.maker.calls().open()
     }
 
-    /// Returns the number of functions, records and lines that a clone would hold in memory.
+    /// Returns the number of functions, records and lines in the memory of a clone.
     pub fn n_held(&self) -> usize {
         self.maker.calls().n_open() + self.records.n_held() + self.ready.len()
     }

@@ -18,7 +18,7 @@ use crate::report::Report;
 use crate::rows::{Row, is_function};
 use crate::words::{count, literal, percent, tenths};
 
-/// So many functions are listed.
+/// The number of listed functions.
 const MAX_FUNCTIONS: usize = 5;
 
 /// The columns of a chain of functions.
@@ -30,7 +30,7 @@ const MANY_CALLS: u64 = 100_000;
 /// A function with a smaller part of all calls makes no large difference, in tenths of a percent.
 const LARGE_PART: u64 = 100;
 
-/// So many ways of ending are told, and so many processes named for each.
+/// The maximum number of shown kinds of ends, and of named processes for each.
 const MAX_ENDS: usize = 5;
 const MAX_PROCESSES: usize = 5;
 
@@ -50,7 +50,7 @@ pub enum TableBelow {
 pub struct Overview<'a> {
     report: &'a Report,
     path: HotPath<'a>,
-    /// Those with most self time.
+    /// The functions with most self time.
     functions: Vec<&'a Row>,
     names: ShownNames,
     /// Processes with another end than status 0, by the status of `wait`; and the number of all processes.
@@ -95,7 +95,8 @@ impl<'a> Overview<'a> {
         Self { report, path, functions, names, ends: by_end, n_processes: pids.len(), frequent }
     }
 
-    /// Writes it. Returns true if that is more than times and ends of processes. `quoted` makes a text a word for a shell.
+    /// Writes it. Returns true if it has more than times and ends of processes. `quoted` makes a text a word for a
+    /// shell.
     ///
     /// # Errors
     ///

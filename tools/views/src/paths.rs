@@ -1,4 +1,4 @@
-//! The sums of all call paths of a trace, from which the graph of any function is made. For a long trace they are kept.
+//! The sums of all call paths of a trace, for the graph of any function. For a long trace they are kept.
 //!
 //! Not here: the graph (`graph`), the search for paths (`ways`), and the storage (`rftrace-read`).
 
@@ -12,11 +12,11 @@ use crate::collector::{CallSums, Collector};
 use crate::keys::{Key, Keys};
 use crate::ways::{MAX_WAYS, Ways};
 
-/// All ways of a trace, in the order in which they were first gone.
+/// All ways of a trace, in the order of their first calls.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Paths {
     keys: Keys,
-    /// Those of each.
+    /// The sums of each way.
     sums: Vec<CallSums>,
     pub(crate) summary: Summary,
     /// There were more than there may be: then there are none here.
@@ -24,7 +24,8 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    /// Those of a trace of which they are kept, or of a part of one of which sums of blocks are; `None` where they are not, or there are too many.
+    /// Returns the paths of a trace from kept results, or of a part of a trace from sums of blocks; `None` where these
+    /// are missing, or have too many paths.
     ///
     /// # Errors
     ///
@@ -60,7 +61,7 @@ impl Paths {
         (n_ways <= MAX_WAYS && n_ways == paths.sums.len() && paths.keys.makes_sense()).then_some(paths)
     }
 
-    /// Reads all records of `trace`, or those of which no sums of blocks tell.
+    /// Reads all records of `trace`, or only those without sums of blocks.
     pub(crate) fn read(trace: &Trace, blocks: Option<&Blocks>) -> Result<Self> {
         let tasks = trace.tasks();
         let read = some_at_a_time(tasks.len(), |number| {
@@ -99,7 +100,7 @@ impl Paths {
         self.keys.all()[way as usize].around
     }
 
-    /// The name of a way's last function; none for one whose entry is not among the records.
+    /// Returns the name of a way's last function; none for a function without a recorded entry.
     pub(crate) fn last_name(&self, way: &Key) -> Option<&str> {
         self.keys.last(way).name()
     }
@@ -112,7 +113,8 @@ mod tests {
     use super::*;
     use crate::graph::{Graph, GraphField};
 
-    /// A trace with recursion, two addresses of one function, exits and entries that are missing, waiting, and functions without names.
+    /// A trace with recursion, two addresses of one function, missing exits and entries, waiting, and functions without
+    /// names.
     fn trace(seed: u64) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();

@@ -29,11 +29,11 @@ pub struct ReplayOptions {
     pub fields: Vec<ReplayField>,
     /// True to show a line for each record, with the recorded times and without columns.
     pub is_flat: bool,
-    /// The number of levels by which each task is indented further than the task before it.
+    /// The number of levels of each task's indentation beyond the task before it.
     pub task_indent: usize,
     /// The beginning of elapsed time in nanoseconds, see [`Trace::start_ns`].
     pub start_ns: u64,
-    /// The number of lines at the end that are shown, `None` for all. It does not apply to a flat replay.
+    /// The number of lines to show from the end, `None` for all. It does not apply to a flat replay.
     pub last: Option<usize>,
 }
 
@@ -53,6 +53,7 @@ impl Default for ReplayOptions {
 /// Writes the calls of `trace` in order of time, a line for each entry and exit.
 ///
 /// A call without anything in it is one line, `name();`. Other calls begin with `name() {` and end with `} /* name */`.
+///
 /// Events and lost records are comments, and so are source lines if they [were read](Trace::read_sources). Functions
 /// that did not return, or are still open, are listed at the end.
 ///
@@ -96,7 +97,7 @@ struct Replay<'t, 'o> {
     open: Vec<Open>,
     stats: Vec<TaskStats>,
     places: Vec<Place>,
-    /// The lines that may be among the last ones.
+    /// The candidates for the last lines.
     last: VecDeque<PlacedLine>,
     n_left_out: u64,
     names: ShownNames,
@@ -110,16 +111,16 @@ struct PlacedLine {
     /// The number of its task.
     task: usize,
     line: Line,
-    /// How many tasks were shown before its task was.
+    /// The number of tasks shown before its task.
     column: usize,
     /// The time since the task's previous line.
     delta_ns: Option<u64>,
 }
 
-/// Where a task's lines are.
+/// The place of a task's lines.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
-    /// How many tasks were shown before this one was, if it was.
+    /// The number of tasks shown before this one, if it was shown.
     column: Option<usize>,
     /// The time of its last line.
     last_ns: Option<u64>,
@@ -128,9 +129,9 @@ struct Place {
 /// The calls of a task, by the lines of their entries.
 #[derive(Debug, Clone, Default)]
 struct Open {
-    /// Those that are open, outermost first.
+    /// The open calls, outermost first.
     now: Vec<Line>,
-    /// Those that did not return, innermost first.
+    /// The calls without a return, innermost first.
     for_ever: Vec<Line>,
 }
 
@@ -218,7 +219,7 @@ impl<'t> Replay<'t, '_> {
         name
     }
 
-    /// Prints the last lines, if only those are wanted.
+    /// Prints the last lines, if only those are shown.
     fn show_last(&mut self) -> Result<()> {
         match self.n_left_out {
             0 => {}
@@ -231,7 +232,7 @@ impl<'t> Replay<'t, '_> {
         Ok(())
     }
 
-    /// Lists the calls that did not return by processes, and says how these ended, if that is known.
+    /// Lists the calls without a return by processes, with the known ends of these.
     fn show_not_returned(&mut self) -> Result<()> {
         let has_open = |(_, open): &(&Task, &Open)| !open.for_ever.is_empty();
         let mut open: Vec<_> = self.trace.tasks().iter().zip(&self.open).filter(has_open).collect();
@@ -285,7 +286,7 @@ struct Printer<'o> {
     trace: &'o Trace,
     out: &'o mut dyn Write,
     options: ReplayOptions,
-    /// Of those that are shown flat.
+    /// The number of records in a flat replay.
     n_records: u64,
 }
 
@@ -353,7 +354,7 @@ impl Printer<'_> {
         self.out.write_all(b"\n")
     }
 
-    /// A record, with what is not seen in a tree.
+    /// Writes a record, with its details beyond a tree.
     fn flat(&mut self, task: &Task, record: &Record, line: &Line, name: &str) -> io::Result<()> {
         // No record tells of such an end.
         if matches!(line.what, What::Leave { has_exit: false, .. }) {
@@ -394,7 +395,7 @@ impl Printer<'_> {
     }
 }
 
-/// The number of the event, if it is a context switch: uftrace shows that as an address.
+/// Returns the number of the event for a context switch; uftrace shows it as an address.
 fn context_switch(line: &Line) -> Option<u64> {
     match line.what {
         What::Event { id, .. } if id == SCHED_IN || OffCpu::of_event(id).is_some() => Some(id),

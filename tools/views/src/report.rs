@@ -15,15 +15,15 @@ use crate::sums::{self, Sums};
 
 /// The functions of a trace with their times.
 ///
-/// A call without a recorded entry or exit counts for the time between the first and the last record that it spans.
-/// Recorded time without a processor is no part of any function's own time: each of its [kinds](rftrace_read::OffCpu) is
-/// a row of its own.
+/// A call without a recorded entry or exit counts for the time between the first and the last record in it. Recorded
+/// time without a processor is no part of any function's own time: each of its [kinds](rftrace_read::OffCpu) is a row
+/// of its own.
 #[derive(Debug)]
 pub struct Report {
     rows: Vec<Row>,
     tasks: Vec<TaskStats>,
     summary: Summary,
-    /// How long tasks had no processor, in all, if that was recorded.
+    /// The total time of tasks without a processor, if it was recorded.
     off_cpu: Option<OffCpuTimes>,
     has_sources: bool,
     cost: Option<CallCost>,
@@ -46,7 +46,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// Those of [`Report::read`].
+    /// The errors of [`Report::read`].
     pub fn read_spread(trace: &Trace) -> Result<Self> {
         Self::read_with(trace, &ReportOptions { spread: true, ..ReportOptions::default() })
     }
@@ -56,7 +56,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// Those of [`Report::read`].
+    /// The errors of [`Report::read`].
     pub fn read_with(trace: &Trace, options: &ReportOptions) -> Result<Self> {
         let Sums { rows, share, nameless_calls, off_cpu, mut summary, tasks } = sums::kept(trace, options)?;
         summary.nameless_calls = nameless_calls;
@@ -73,22 +73,22 @@ impl Report {
         last_ns.zip(first_ns).map_or(0, |(last_ns, first_ns)| last_ns.saturating_sub(first_ns))
     }
 
-    /// Returns the time for which tasks had a processor in nanoseconds: the sum over all tasks, between the first and
-    /// the last record of each. `None` if context switches were not recorded.
+    /// Returns the time of tasks with a processor in nanoseconds: the sum over all tasks, between the first and the
+    /// last record of each. `None` if context switches were not recorded.
     pub fn cpu_ns(&self) -> Option<u64> {
         let spans = self.tasks.iter().map(|task| task.last_ns.saturating_sub(task.first_ns));
         let span_ns = spans.fold(0, u64::saturating_add);
         self.off_cpu.map(|times| span_ns.saturating_sub(times.waiting_ns).saturating_sub(times.preempted_ns))
     }
 
-    /// Returns the time for which tasks waited, without a processor because they gave it up, in nanoseconds: the sum over
-    /// all tasks. `None` if context switches were not recorded.
+    /// Returns the waiting time of tasks, without a processor because they gave it up, in nanoseconds: the sum over all
+    /// tasks. `None` if context switches were not recorded.
     pub fn waiting_ns(&self) -> Option<u64> {
         self.off_cpu.map(|times| times.waiting_ns)
     }
 
-    /// Returns the time for which tasks were pre-empted, without a processor because another task had it, in nanoseconds:
-    /// the sum over all tasks. `None` if context switches were not recorded.
+    /// Returns the time of pre-empted tasks, without a processor because another task had it, in nanoseconds: the sum
+    /// over all tasks. `None` if context switches were not recorded.
     pub fn preempted_ns(&self) -> Option<u64> {
         self.off_cpu.map(|times| times.preempted_ns)
     }
@@ -115,7 +115,7 @@ impl Report {
         is_large.then(|| format!("the machine was busy: {} pre-empted", Duration(preempted_ns).text()))
     }
 
-    /// Returns what has to be known to compare the times with those of another trace: [`Report::correction`], and
+    /// Returns the conditions for a comparison of the times with those of another trace: [`Report::correction`], and
     /// [`Report::busy_machine`].
     pub fn conditions(&self) -> String {
         let busy = self.busy_machine().map_or_else(String::new, |busy| format!("; {busy}"));
@@ -142,8 +142,8 @@ impl Report {
         self.has_sources
     }
 
-    /// Returns a text about the overhead that was subtracted for each call from the functions' times. It says so if
-    /// none was subtracted, because times are [not corrected](Trace::correct_times).
+    /// Returns a text about the overhead subtracted for each call from the functions' times. It says so if none was
+    /// subtracted, because times are [not corrected](Trace::correct_times).
     pub fn correction(&self) -> String {
         correction(self.cost, self.share)
     }
@@ -153,7 +153,7 @@ impl Report {
         self.rows.iter().map(|row| u128::from(row.self_ns)).sum()
     }
 
-    /// Returns the names that a table of these rows shows.
+    /// Returns the names for a table of these rows.
     pub fn shown_names<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> ShownNames {
         let mut names = self.names.clone();
         names.add_all(rows.into_iter().map(|row| row.name.as_str()));
@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// The report of a task that lasted 10 us, of which so long it waited and was pre-empted.
+    /// The report of a task of 10 us, with these times of waiting and of pre-emption.
     fn report(off_cpu: Option<[u64; 2]>) -> Report {
         let task = TaskStats {
             tid: 7,

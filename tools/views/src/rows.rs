@@ -18,7 +18,7 @@ use crate::spread::Spread;
 pub struct Row {
     /// The function's name.
     pub name: String,
-    /// The values that all calls of the row share, if rows are [told apart by values](ReportOptions::by_value).
+    /// The values common to all calls of the row, if rows are [told apart by values](ReportOptions::by_value).
     pub values: Option<Box<Values>>,
     /// The source line, as `path:line`, if it [was read](rftrace_read::Trace::read_sources) and is known.
     pub source: Option<String>,
@@ -28,14 +28,14 @@ pub struct Row {
     pub self_ns: u64,
     /// The number of calls.
     pub calls: u64,
-    /// The number of calls that did not return: they were open at the end of the recording, and count until then.
+    /// The number of calls without a return: open at the end of the recording, they count until then.
     pub did_not_return: u64,
     /// The times of single calls, also of recursive ones, if they were [requested](crate::Report::read_spread).
     pub times: Option<Box<CallTimes>>,
 }
 
 impl Row {
-    /// Returns the arguments and the result that all calls of the row share.
+    /// Returns the arguments and the result common to all calls of the row.
     pub fn texts(&self) -> [Option<&str>; 2] {
         let values = self.values.as_deref();
         let arguments = values.and_then(|values| values.arguments.as_deref());
@@ -52,7 +52,7 @@ impl Row {
         self.label_of(&self.name)
     }
 
-    /// The same with the name that is shown.
+    /// The same with the displayed name.
     pub(crate) fn label_of<'n>(&self, name: &'n str) -> Cow<'n, str> {
         match &self.values {
             None => Cow::Borrowed(name),
@@ -72,8 +72,7 @@ pub(crate) fn is_function(name: &str) -> bool {
 pub struct ReportOptions {
     /// True to collect the times of single calls, in [`Row::times`].
     pub spread: bool,
-    /// The functions whose calls have a row for each of their values. If several match a function, the first one
-    /// counts.
+    /// The functions with a row for each of their values. If several match a function, the first one counts.
     pub by_value: Vec<ByValue>,
 }
 
@@ -87,19 +86,19 @@ pub struct CallTimes {
 }
 
 impl CallTimes {
-    /// Adds a call: what it took with what it called, and in itself.
+    /// Adds a call: its time with callees, and its own time.
     pub(crate) fn add(&mut self, [total_ns, self_ns]: [u64; 2], costs: Costs) {
         self.total.add(total_ns, costs.total);
         self.own.add(self_ns, costs.own);
     }
 
-    /// Has no more than this share of the overhead subtracted from means.
+    /// Limits the overhead subtracted from means to this share.
     pub(crate) fn limit(&mut self, share: Share) {
         self.total.limit(share);
         self.own.limit(share);
     }
 
-    /// Adds calls that were counted elsewhere.
+    /// Adds calls counted elsewhere.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.total.merge(&other.total);
         self.own.merge(&other.own);

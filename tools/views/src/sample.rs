@@ -7,8 +7,8 @@ use tempfile::TempDir;
 
 const BASE: u64 = 0x40_0000;
 
-/// Makes a trace of the threads of process 7. `main( 10 a( 5 ) )` enters `main`, which calls `a` after 10 ns, and both return after 5 more;
-/// `w20` waits for 20 ns.
+/// Makes a trace of the threads of process 7. `main( 10 a( 5 ) )` enters `main`, calls `a` after 10 ns, and returns
+/// from both after 5 more; `w20` waits for 20 ns.
 pub(crate) fn trace(threads: &[&str]) -> (TempDir, Trace) {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::correction::{Cost, Share};
 
-/// Of the bits of a duration so many are kept, for quantiles: they are right to one part in 32.
+/// The number of kept bits of a duration, for quantiles: they are right to one part in 32.
 const KEPT_BITS: u32 = 5;
 
 /// The durations of calls of one function.
@@ -18,12 +18,12 @@ pub struct Spread {
     cost: Cost,
     min_ns: u64,
     max_ns: u64,
-    /// How many there are of each length that there is, the shortest first: see [`length_class`].
+    /// The number of calls of each occurring length, the shortest first: see [`length_class`].
     lengths: Vec<(u16, u64)>,
 }
 
 impl Spread {
-    /// Adds a call, less what recording took of it.
+    /// Adds a call, less the overhead of recording.
     pub(crate) fn add(&mut self, recorded_ns: u64, cost: Cost) {
         self.cost.add(cost);
         let ns = cost.off(recorded_ns);
@@ -38,7 +38,7 @@ impl Spread {
         }
     }
 
-    /// Adds calls that were counted elsewhere.
+    /// Adds calls counted elsewhere.
     pub(crate) fn merge(&mut self, other: &Self) {
         if other.count == 0 {
             return;
@@ -61,7 +61,7 @@ impl Spread {
         self.lengths = merged;
     }
 
-    /// Has no more than this share of the overhead subtracted from the mean.
+    /// Limits the overhead subtracted from the mean to this share.
     pub(crate) fn limit(&mut self, share: Share) {
         self.cost = self.cost.limited(share);
     }
@@ -81,7 +81,7 @@ impl Spread {
         self.max_ns
     }
 
-    /// Returns the duration in nanoseconds that `percent` of a hundred calls do not exceed, to one part in 32; 0
+    /// Returns the maximum duration in nanoseconds of the shortest `percent` of a hundred calls, to one part in 32; 0
     /// without calls.
     pub fn percentile_ns(&self, percent: u64) -> u64 {
         let wanted = (u128::from(self.count) * u128::from(percent)).div_ceil(100).max(1);
@@ -94,7 +94,7 @@ impl Spread {
     }
 }
 
-/// The number of the lengths whose highest bits are those of this one. It grows with the length, by 1 from one to the next.
+/// Returns the class of lengths with the same highest bits. It grows with the length, by 1 from class to class.
 fn length_class(ns: u64) -> u16 {
     let lost_bits = (u64::BITS - ns.leading_zeros()).saturating_sub(KEPT_BITS + 1);
     // There are 1920.

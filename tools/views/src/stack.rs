@@ -3,10 +3,10 @@
 use rftrace_read::{DID_NOT_RETURN, FIRST_KERNEL_ADDRESS, Kind, OffCpu, Record, SCHED_IN, Warning, Warnings, inlined};
 use serde::{Deserialize, Serialize};
 
-/// How far down the stack the function of an exit is searched for: uftrace's deepest stack.
+/// The maximum depth of the search for an exit's function: uftrace's deepest stack.
 const MAX_SEARCH: usize = 1024;
 
-/// The most functions that are open at a time: no tracer records a deeper stack.
+/// The maximum number of open functions: no tracer records a deeper stack.
 const MAX_DEPTH: usize = 1 << 19;
 
 /// A change of the stack by a record.
@@ -26,7 +26,7 @@ pub enum Step {
     },
     /// The innermost open function ended.
     Leave(EndedCall),
-    /// An exit that fits no open function.
+    /// An exit without a matching open function.
     StrayExit {
         /// The recorded address.
         addr: u64,
@@ -37,7 +37,7 @@ pub enum Step {
     Event {
         /// The event's number; [`Trace::events`](rftrace_read::Trace::events) has the name.
         id: u64,
-        /// The time without a processor that the event ends, if it ends one: its kind, and its nanoseconds.
+        /// The kind and the nanoseconds of the time without a processor, if the event ends one.
         off_cpu: Option<(OffCpu, u64)>,
     },
     /// Records were lost.
@@ -47,18 +47,18 @@ pub enum Step {
     },
 }
 
-/// A function that ended.
+/// A function at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndedCall {
-    /// The recorded address. `None` for an assumed function that is closed without an exit.
+    /// The recorded address. `None` for an assumed function closed without an exit.
     pub addr: Option<u64>,
     /// The end in nanoseconds.
     pub end_ns: u64,
     /// The time from the entry, or the assumed entry, to the end, in nanoseconds.
     pub total_ns: u64,
-    /// The part of it that the function spent neither in called functions nor waiting for a processor.
+    /// The part spent neither in called functions nor without a processor.
     pub self_ns: u64,
-    /// The number of recorded calls that the function made itself.
+    /// The number of recorded calls made by the function itself.
     pub n_called: u64,
     /// The number of recorded calls within it, on all levels.
     pub n_within: u64,
@@ -66,7 +66,7 @@ pub struct EndedCall {
     pub has_entry: bool,
     /// True if its exit is recorded.
     pub has_exit: bool,
-    /// True if it was open at the end of the recording, which is its end here.
+    /// True if it was open at the end of the recording, its end here.
     pub did_not_return: bool,
 }
 
@@ -77,16 +77,16 @@ impl EndedCall {
     }
 }
 
-/// A function that is open.
+/// An open function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Frame {
     /// `None` for an assumed function.
     pub(crate) addr: Option<u64>,
-    /// The same of the function that it is inlined into, if it is.
+    /// The same for the function around it, if it is inlined.
     #[serde(skip)]
     first_addr: Option<u64>,
     pub(crate) start_ns: u64,
-    /// The time of what it called, and without a processor.
+    /// The time of its callees, and without a processor.
     pub(crate) children_ns: u64,
     pub(crate) n_called: u64,
     pub(crate) n_within: u64,
@@ -123,7 +123,7 @@ impl Frame {
 #[derive(Debug, Clone)]
 pub struct CallStack {
     frames: Vec<Frame>,
-    /// Functions that were entered beyond [`MAX_DEPTH`], and are left out.
+    /// Functions entered beyond [`MAX_DEPTH`], and left out.
     n_too_deep: u64,
     /// True if the next entry's or exit's depth says how many functions are open.
     trusts_depth: bool,
@@ -151,7 +151,7 @@ impl CallStack {
         }
     }
 
-    /// As it was behind a record at this time, of records that all fit.
+    /// Restores the state behind a record at this time, of records without flaws.
     pub(crate) fn restored(mut frames: Vec<Frame>, off_cpu_since: Option<(OffCpu, u64)>, last_ns: u64) -> Self {
         frames.iter_mut().for_each(|frame| frame.first_addr = frame.addr);
         Self { frames, off_cpu_since, last_ns, trusts_depth: false, ..Self::new() }
@@ -162,7 +162,7 @@ impl CallStack {
         &self.frames
     }
 
-    /// Why and since when the task has no processor, if it has none.
+    /// The kind and the beginning of the task's present time without a processor, if any.
     pub(crate) fn off_cpu_since(&self) -> Option<(OffCpu, u64)> {
         self.off_cpu_since
     }
@@ -182,7 +182,7 @@ impl CallStack {
         self.frames.len()
     }
 
-    /// Returns the addresses of the open functions, outermost first; `None` for one whose entry is missing.
+    /// Returns the addresses of the open functions, outermost first; `None` for a function without an entry.
     pub fn open(&self) -> impl Iterator<Item = Option<u64>> + '_ {
         self.frames.iter().map(|frame| frame.addr)
     }
@@ -264,7 +264,7 @@ impl CallStack {
         }
     }
 
-    /// Closes the innermost function, whose exit is missing.
+    /// Closes the innermost function without an exit.
     fn drop_innermost(&mut self, time_ns: u64, steps: &mut Vec<Step>) {
         self.warnings.add(Warning::MissingExit, 1);
         steps.extend(self.pop(time_ns).map(Step::Leave));
@@ -296,7 +296,7 @@ impl CallStack {
     }
 }
 
-/// True if hooks record the call of a function: not where the kernel tells of it.
+/// Returns true if hooks record the call of a function: not for functions of the kernel.
 pub(crate) fn is_hooked(addr: Option<u64>) -> bool {
     addr.is_some_and(|addr| addr < FIRST_KERNEL_ADDRESS)
 }
@@ -311,7 +311,7 @@ mod tests {
         Record { time_ns, kind, has_payload: false, payload_at: 0, depth, addr }
     }
 
-    /// All steps that `records` cause, with addresses of one hundred being one function.
+    /// All steps of `records`; addresses of one hundred are one function.
     fn steps(records: &[Record]) -> (Vec<Step>, CallStack) {
         let mut stack = CallStack::new();
         let (mut all, mut steps) = (Vec::new(), Vec::new());

@@ -15,7 +15,7 @@ pub struct TaskStats {
     pub records: u64,
     /// The number of function entries.
     pub calls: u64,
-    /// The number of calls that the tracer could not record.
+    /// The number of calls lost by the tracer.
     pub lost_calls: u64,
     /// The number of those beyond the deepest recorded level.
     pub deep_calls: u64,

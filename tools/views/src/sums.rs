@@ -18,15 +18,15 @@ use crate::rows::{ReportOptions, Row};
 use crate::stats::TaskStats;
 use crate::walk::Walked;
 
-/// The most threads that read, each with sums of its own: more wait for the disk, or for memory.
+/// The maximum number of reading threads, each with sums of its own: more wait for the disk, or for memory.
 const MAX_THREADS: usize = 16;
 
 /// The sums of a trace.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Sums {
-    /// In the order in which they are found if one task is read after the other.
+    /// In the order of first occurrence in a reading of one task after the other.
     pub(crate) rows: Vec<Row>,
-    /// The share of the measured overhead that was subtracted from them.
+    /// The subtracted share of the measured overhead.
     pub(crate) share: Share,
     pub(crate) tasks: Vec<TaskStats>,
     /// But for calls without names.
@@ -39,7 +39,7 @@ pub(crate) struct Sums {
 ///
 /// # Errors
 ///
-/// Those of [`read`].
+/// The errors of [`read`].
 pub(crate) fn kept(trace: &Trace, options: &ReportOptions) -> Result<Sums> {
     // Rows by value are seldom asked for.
     if !options.by_value.is_empty() || !trace.keeps() {
@@ -76,7 +76,7 @@ pub(crate) fn read(trace: &Trace, options: &ReportOptions) -> Result<Sums> {
     read_with(trace, options, blocks.as_ref())
 }
 
-/// The sums of blocks by which a part is read, if it is.
+/// Returns the sums of blocks for reading a part, if it is read by them.
 pub(crate) fn blocks(trace: &Trace, options: &ReportOptions, limits: Limits) -> Result<Option<Blocks>> {
     if !options.by_value.is_empty() {
         return Ok(None);
@@ -84,7 +84,7 @@ pub(crate) fn blocks(trace: &Trace, options: &ReportOptions, limits: Limits) -> 
     Blocks::of_part::<Table<'_>>(trace, options.spread, limits)
 }
 
-/// Reads all records, or those of which no sums of blocks tell.
+/// Reads all records, or only those without sums of blocks.
 pub(crate) fn read_with(trace: &Trace, options: &ReportOptions, blocks: Option<&Blocks>) -> Result<Sums> {
     let n_tasks = trace.tasks().len();
     let n_threads = thread::available_parallelism().map_or(1, usize::from).min(n_tasks).clamp(1, MAX_THREADS);
@@ -142,7 +142,7 @@ struct Worker<'t> {
     table: Table<'t>,
     blocks: Option<&'t Blocks>,
     walked: Vec<(usize, Walked)>,
-    /// The task that could not be read, and why.
+    /// The unreadable task and its error.
     failure: Option<(usize, Error)>,
 }
 
@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// Tasks with functions of their own and common ones, whose rows several threads find in any order.
+    /// Tasks with functions of their own and common ones, in rows found by several threads in any order.
     #[test]
     fn rows_are_in_the_order_of_tasks_however_many_threads_read() {
         let dir = tempfile::tempdir().unwrap();

@@ -141,7 +141,7 @@ impl Field {
         format!("{:>12}", format!("{sign}{}", text.trim_start()))
     }
 
-    /// A difference beside the values themselves: of times in percent, of what is counted its number. Nothing for none.
+    /// Returns the difference beside the values: of times in percent, of counts as a number. Empty for none.
     pub(crate) fn shown_ratio(self, before: u64, after: u64) -> String {
         match self {
             _ if before == after => String::new(),
@@ -234,14 +234,14 @@ impl Report {
         self.write_open(&names, out)
     }
 
-    /// The rows with calls that were open at the end.
+    /// Returns the rows with calls open at the end.
     fn open_rows(&self) -> impl Iterator<Item = &Row> {
         self.rows().iter().filter(|row| row.did_not_return > 0)
     }
 
-    /// The calls that were open at the end, if there are such.
+    /// Writes the calls open at the end, if there are any.
     fn write_open(&self, names: &ShownNames, out: &mut dyn Write) -> io::Result<()> {
-        /// So many functions are named.
+        /// The number of named functions.
         const MOST: usize = 10;
 
         let n_rows = self.open_rows().count();

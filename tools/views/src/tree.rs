@@ -31,7 +31,7 @@ pub struct CallTree {
 
 /// A call of a function, with all calls in it.
 ///
-/// `Display` writes the outline that [`CallTree`] describes. Trees can be as deep as the traced program's recursion, so
+/// `Display` writes the outline described at [`CallTree`]. Trees can be as deep as the traced program's recursion, so
 /// no function here recurses, dropping included.
 #[non_exhaustive]
 pub struct Call {

@@ -12,7 +12,7 @@ pub struct Walked {
     pub stats: TaskStats,
     /// The flaws in their sequence.
     pub misfits: Warnings,
-    /// The time in nanoseconds at which functions ended that were open behind the last record.
+    /// The time in nanoseconds of the end for functions still open behind the last record.
     pub end_ns: u64,
 }
 
@@ -25,7 +25,7 @@ impl Walked {
 }
 
 /// Walks through the records of a task in order of time. It passes each step to `tell`, with the time of its record,
-/// until the stack is empty: functions that are open at the end end with the last record.
+/// until the stack is empty: functions open at the end end with the last record.
 ///
 /// # Errors
 ///
@@ -43,7 +43,7 @@ pub fn walk<E: From<Error>>(
 ///
 /// # Errors
 ///
-/// Those of [`walk`].
+/// The errors of [`walk`].
 pub fn walk_until<E: From<Error>>(
     trace: &Trace,
     task: &Task,
@@ -57,7 +57,7 @@ pub fn walk_until<E: From<Error>>(
 ///
 /// # Errors
 ///
-/// Those of [`walk`].
+/// The errors of [`walk`].
 pub fn walk_with_records<E: From<Error>>(
     trace: &Trace,
     task: &Task,

@@ -11,27 +11,27 @@ use crate::keys::{Key, Keys, Last};
 use crate::rows::CallTimes;
 use crate::stack::{EndedCall, Step};
 
-/// The most ways. Where recursion takes ever new ones there may be any number of them.
+/// The maximum number of ways. Recursion with ever new ones could make any number of them.
 pub(crate) const MAX_WAYS: usize = 1 << 20;
 
-/// How many names are found without a look at them.
+/// The number of names found without a look at their text.
 const N_RECENT: usize = 1024;
 
 /// The ways of one or more tasks.
 pub(crate) struct Ways<'t> {
     trace: &'t Trace,
     pub(crate) keys: Keys,
-    /// Those of each.
+    /// The sums of each way.
     pub(crate) sums: Vec<CallSums>,
-    /// Where names lie that were met of late, and their numbers, each at a place that its address says.
+    /// The places and numbers of recently used names, each at a place by its address.
     recent: Vec<((usize, usize), u32)>,
     pub(crate) nameless_calls: u64,
-    /// There were more than there may be. What comes to those is not added.
+    /// True beyond the maximum number of ways. Further ways are not added.
     pub(crate) is_full: bool,
 }
 
 impl Ways<'_> {
-    /// The number of a name in the trace, which is found without a look at the text if it was met of late.
+    /// Returns the number of a name in the trace. For a recently used name it does not read the text.
     fn known_name(&mut self, known: &str) -> u32 {
         let key = (known.as_ptr().addr(), known.len());
         let place = (key.0 ^ key.0 >> 12) % N_RECENT;
@@ -54,7 +54,7 @@ impl Ways<'_> {
         self.keys.push(key) as usize
     }
 
-    /// Adds those of other tasks, which were read after these.
+    /// Adds those of other tasks, read after these.
     pub(crate) fn merge(&mut self, mut other: Self) {
         let mut own: Vec<usize> = Vec::with_capacity(other.n_rows());
         for row in 0..other.n_rows() {

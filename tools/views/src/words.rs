@@ -25,7 +25,7 @@ pub(crate) fn tenths(part: u64, all: u64) -> u64 {
     u64::try_from(tenths).unwrap_or(u64::MAX)
 }
 
-/// Returns the text of a [pattern](rftrace_read::Pattern) that matches a function's name and no other one.
+/// Returns the text of a [pattern](rftrace_read::Pattern) that matches only this function's name.
 pub fn literal(name: &str) -> String {
     let mut pattern = String::new();
     for c in name.chars() {

@@ -4,7 +4,7 @@ use super::*;
 use crate::protocol::read_answer;
 use crate::recording::{Facts, Function, Text, Trigger};
 
-/// One who records nothing.
+/// A recorder without processes.
 struct Idle;
 
 impl Recording for Idle {
@@ -79,7 +79,7 @@ impl Recording for Idle {
     }
 }
 
-/// Longer than anything takes on a loaded machine.
+/// Longer than any step on a loaded machine.
 const LONG: Duration = Duration::from_secs(60);
 
 fn connect(path: &Path) -> UnixStream {

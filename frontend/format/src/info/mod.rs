@@ -60,7 +60,7 @@ pub mod feature {
     pub const VALUES: u64 = ARGUMENT | RETURN_VALUE | AUTO_ARGS | DEBUG_INFO;
 }
 
-/// The section that tells that specs are in `.dbg` files, and the bit of the mask that announces it.
+/// The section for specs in `.dbg` files, and its bit of the mask.
 const VALUES_TEXT: &str = "argspec:lines=4\nargauto:\nretauto:\nenumauto:\nauto-args:1\n";
 const STATUS_BYTE: usize = 24;
 const STATUS_BIT: u8 = 1 << 2;
@@ -283,7 +283,7 @@ fn elapsed_time(elapsed: Duration) -> String {
     format!("{:.9} sec", elapsed.as_secs_f64())
 }
 
-/// The inside of a JSON string, for `uftrace dump --chrome`, which copies it.
+/// Returns the inside of a JSON string, for `uftrace dump --chrome`.
 pub(crate) fn escape_json(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

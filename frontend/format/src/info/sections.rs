@@ -9,7 +9,7 @@ use crate::Malformed;
 
 /// Bytes before the text.
 pub(crate) const HEADER_BYTES: usize = 40;
-/// The most lines of text; uftrace writes about thirty.
+/// The maximum number of lines of text; uftrace writes about thirty.
 pub(super) const MAX_FIELDS: usize = 10_000;
 
 /// The keys of text lines, for [`Info::get`](super::Info::get).

@@ -2,8 +2,10 @@
 //! thread got its chunk. Files have two units for each.
 //!
 //! The first word has the kind's number plus 16 in its highest byte; below it, in 32 bits, the ticks since the thread
-//! got its chunk, and the number of the stack in 24 bits. The second word has the address in 48 bits and the number of
-//! bytes in 16. An allocation that does not fit takes two units in chunks too.
+//! got its chunk, and the number of the stack in 24 bits.
+//!
+//! The second word has the address in 48 bits and the number of bytes in 16. An allocation that does not fit takes two
+//! units in chunks too.
 
 use super::{Kind, LOW, Unit};
 
@@ -13,7 +15,7 @@ const TICKS_BITS: u32 = 32;
 const BYTES_BITS: u32 = 16;
 const ADDRESS_BITS: u32 = 48;
 
-/// Of the kinds of allocations, all of which are below it, and of nothing else.
+/// The mark of all allocation kinds below it, and of nothing else.
 const MARK: u8 = 16;
 
 /// Returns the short unit of an allocation, without its ticks. `None` if it does not fit.

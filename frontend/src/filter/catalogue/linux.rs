@@ -28,9 +28,10 @@ pub(crate) struct TracedModule {
     /// The file's name, without folders.
     name: String,
     symbols: Option<SymbolTable>,
-    /// How many functions had got a hook when it was read.
+    /// The number of hooked functions at its reading.
     n_hooked: usize,
-    /// Addresses by which hooks know functions: run-time addresses behind the calls, or those of functions with a branch; ascending.
+    /// Addresses by which hooks know functions: run-time addresses behind the calls, or those of functions with a
+    /// branch; ascending.
     child_ips: Vec<u64>,
     /// By address.
     functions: Vec<Found>,
@@ -43,7 +44,7 @@ pub(crate) struct TracedModule {
 struct Found {
     /// `None` if the file does not tell.
     symbol: Option<Symbol>,
-    /// Where its part of the module's `child_ips` and `names` ends; it begins where that of the one before does.
+    /// The end of its part of the module's `child_ips` and `names`; the beginning is the end of the part before.
     child_ips_end: usize,
     name_end: usize,
     /// At each of its sites.
@@ -61,7 +62,7 @@ pub(crate) struct TracedFunction<'c> {
 }
 
 impl Catalogue {
-    /// Brings it up to date with what is loaded now.
+    /// Updates it for the modules loaded now.
     pub(crate) fn refresh(&mut self, known: &Known) {
         let mut before = std::mem::take(&mut self.modules);
         let sites = LazyCell::new(patch::sites);
@@ -75,12 +76,13 @@ impl Catalogue {
             .collect();
     }
 
-    /// Those of the process whose folder in `/proc` this is, by its files and its memory. `hooks`: its functions that others call at their beginning, by
-    /// their names; `branched`: those with a branch. A module that cannot be read has none.
+    /// Returns the catalogue of the process with this folder in `/proc`, by its files and its memory. `hooks`: its
+    /// functions called by others at their beginning, by their names; `branched`: the functions with a branch. An
+    /// unreadable module has none.
     ///
     /// # Errors
     ///
-    /// Those of reading its map and opening its memory.
+    /// The errors of reading its map and opening its memory.
     pub(crate) fn of_process(process: &Path, hooks: &[(&str, u64)], branched: &[Range<u64>]) -> io::Result<Self> {
         let read = modules::memory_of(process)?;
         let modules = modules::modules_of_process(process)?.into_iter().filter_map(|mut module| {
@@ -108,7 +110,7 @@ impl Catalogue {
         self.modules.iter().flat_map(TracedModule::functions)
     }
 
-    /// The names of all functions, those that call no hook included.
+    /// The names of all functions, including those without a hook.
     pub(crate) fn all_names(&self) -> impl Iterator<Item = String> {
         let tables = self.modules.iter().filter_map(|module| module.symbols.as_ref());
         tables.flat_map(|table| table.symbols().iter().map(|symbol| table.name(symbol)))
@@ -153,7 +155,7 @@ impl TracedModule {
         self.module.is_same_load(module) && self.n_hooked == patch::hooked_functions(module.start).count()
     }
 
-    /// Finds the functions around the sites, which are by address.
+    /// Finds the functions around the sites, sorted by address.
     fn find_functions(&mut self, sites: &[&Site]) {
         for (place, site) in sites.iter().enumerate() {
             let address = site.address as u64 - self.module.start;
@@ -207,7 +209,7 @@ impl<'c> TracedFunction<'c> {
         &self.module.name
     }
 
-    /// Where it begins; the address behind its call to the hook if that is unknown.
+    /// Returns its beginning; the address behind its call to the hook if that is unknown.
     pub(crate) fn address(&self) -> u64 {
         let known = self.found.symbol.map(|symbol| self.module.module.start + symbol.address);
         known.or(self.child_ips.first().copied()).unwrap_or(0)

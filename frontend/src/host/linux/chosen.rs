@@ -1,11 +1,11 @@
-//! Which threads are recorded, by what the system calls them: a choice that holds for threads that begin later too.
+//! The choice of recorded threads, by their system ids. It holds for later threads too.
 //!
-//! A thread is looked at when the choice is made, if the tracer knows it by then, and when it makes its first call.
+//! A thread is checked at the time of the choice, if the tracer knows it by then, and at its first call.
 //!
-//! **Invariant**: who makes a choice publishes it before it looks at the threads, and a thread is listed, and its id known, before it looks
-//! at the choice. It looks again if another one came meanwhile. So the last choice is what holds for it.
+//! **Invariant**: publish a choice before checking the threads; list a thread, with its id, before checking the choice.
+//! Check again after another choice meanwhile. So the last choice holds for each thread.
 //!
-//! Not here: how the tracer leaves a thread out (`rftrace_backend_exclude_thread`).
+//! Not here: the exclusion of a thread in the tracer (`rftrace_backend_exclude_thread`).
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
@@ -62,7 +62,7 @@ impl List {
 
 static CHOICE: Choice = Choice { generation: AtomicU64::new(0), only: List::empty(), not: List::empty() };
 
-/// Not 0: not all threads are recorded. Read by what the tracer calls on a new thread.
+/// Not 0: not all threads are recorded. The tracer's callback for new threads reads it.
 pub(super) static ANY: AtomicU32 = AtomicU32::new(0);
 
 impl Choice {
@@ -72,7 +72,7 @@ impl Choice {
     }
 }
 
-/// From now on these threads are recorded. The lists are not longer than [`Threads::MOST`].
+/// Records only these threads from now on. The lists are not longer than [`Threads::MOST`].
 pub(crate) fn choose(threads: &Threads) {
     static ALONE: Mutex<()> = Mutex::new(());
 
@@ -103,8 +103,8 @@ pub(crate) fn chosen() -> Threads {
     Threads { only: CHOICE.only.ids().collect(), not: CHOICE.not.ids().collect() }
 }
 
-/// Tells the tracer if the calling thread, whose block this is, is recorded: it begins, or has another id than before. It is not recorded
-/// meanwhile: this crate may be instrumented.
+/// Informs the tracer if the calling thread, with this block, is recorded: it begins, or has another id than before. It
+/// is not recorded meanwhile: this crate may be instrumented.
 pub(super) extern "C" fn look(block: &ThreadBlock) {
     // SAFETY: the call has no conditions.
     let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
@@ -123,7 +123,7 @@ pub(super) extern "C" fn look(block: &ThreadBlock) {
     }
 }
 
-/// The same for the only thread of a child that was forked.
+/// The same for the only thread of a forked child.
 pub(crate) fn forked() {
     if ANY.load(Relaxed) != 0
         && let Some(block) = backend::own_thread()

@@ -7,16 +7,16 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread;
 use std::time::Duration;
 
-/// How many times threads are at work, in the low half, and how many threads fork or wait for it, in the high half. New work
-/// waits for those: else a fork would never come about beside threads that work again and again.
+/// The number of threads at work, in the low half, and of threads that fork or wait for it, in the high half. New work
+/// waits for forks: otherwise repeated work of threads could delay a fork for ever.
 static AT_WORK: AtomicU64 = AtomicU64::new(0);
 const FORK: u64 = 1 << 32;
 const PAUSE: Duration = Duration::from_micros(100);
 
 thread_local! {
-    /// How many times this thread is.
+    /// The number of works of this thread.
     static OWN: Cell<u64> = const { Cell::new(0) };
-    /// True in the thread that forks. A signal handler may come between.
+    /// True in the forking thread. A signal handler may come between.
     static FORKS: Cell<bool> = const { Cell::new(false) };
 }
 

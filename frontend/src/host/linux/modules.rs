@@ -19,7 +19,8 @@ use rftrace_format::recording::{RESOURCES, TRACER};
 use rftrace_format::system;
 use rftrace_format::text::spelled;
 
-/// The symbolic link to the running program, valid even after its file was deleted. When the main thread has ended, the process as a whole has no
+/// The symbolic link to the running program, valid even after its file was deleted. After the end of the main thread,
+/// the process as a whole has no program any more; in an emulator a thread's is the emulator.
 /// program any more; in an emulator a thread's is the emulator.
 pub(crate) fn own_exe() -> &'static Path {
     own_file("/proc/self/exe", "/proc/thread-self/exe")
@@ -35,7 +36,7 @@ pub(crate) fn own_command_line() -> Vec<u8> {
     system::read(own_file("/proc/self/cmdline", "/proc/thread-self/cmdline")).unwrap_or_default()
 }
 
-/// Mark that the kernel appends to the path of a file that has no name any more.
+/// The kernel's mark behind the path of a deleted file.
 const DELETED: &[u8] = b" (deleted)";
 
 /// One load of one ELF file.
@@ -45,7 +46,7 @@ pub(crate) struct Module {
     /// Path of the file, as the kernel names it, without the mark for deleted files.
     #[cfg_attr(feature = "std", serde(with = "any_path"))]
     pub(crate) path: PathBuf,
-    /// Address at which the lowest segment is mapped.
+    /// The address of the lowest mapped segment.
     pub(crate) start: u64,
     /// Address after the last mapped page of the file. Zero-initialised pages beyond the file's data are not counted.
     pub(crate) end: u64,
@@ -53,14 +54,14 @@ pub(crate) struct Module {
     pub(crate) build_id: Option<String>,
     /// True for the program itself, false for a library.
     pub(crate) is_main: bool,
-    /// True if the file's name is gone, so that `path` names nothing or another file.
+    /// True if the file's name is gone, so `path` names nothing or another file.
     pub(crate) deleted: bool,
-    /// End of the first mapping, which names the file under `/proc/self/map_files`.
+    /// The end of the first mapping, for the file's name under `/proc/self/map_files`.
     first_end: u64,
 }
 
 impl Module {
-    /// A kernel that ran elsewhere, under the name that it gave.
+    /// A kernel from elsewhere, under its own name.
     pub(crate) fn of_image(name: &str, range: std::ops::Range<u64>, build_id: Option<String>) -> Self {
         Self {
             path: PathBuf::from(name),
@@ -78,7 +79,7 @@ impl Module {
         map_path(&self.path)
     }
 
-    /// Returns whether this is a library of `rftrace record`: no call in it is recorded, so nobody asks for its functions.
+    /// Returns true for a library of `rftrace record`: no call in it is recorded, so nobody asks for its functions.
     pub(crate) fn is_recorders(&self) -> bool {
         let name = self.path.file_name();
         !self.is_main && [TRACER, RESOURCES].iter().any(|&recorders| name == Some(OsStr::new(recorders)))
@@ -89,8 +90,8 @@ impl Module {
         self.start == other.start && self.path == other.path
     }
 
-    /// Reads the build-id from the file at `path`. Returns whether this is a module: a file that can be read and is no ELF file was
-    /// mapped by the program for purposes of its own.
+    /// Reads the build-id from the file at `path`. Returns false for a readable file that is no ELF file: the program
+    /// has mapped it for purposes of its own.
     fn identify(&mut self, path: &Path) -> bool {
         match file::build_id(path) {
             Ok(build_id) => {
@@ -101,8 +102,8 @@ impl Module {
         }
     }
 
-    /// Returns the path to open for the contents that are mapped in the process whose folder in `/proc` this is. `None` where another file may have
-    /// that name now. Once it has ended this process's files are taken.
+    /// Returns the path to open for the mapped contents in the process with this folder in `/proc`. `None` if another
+    /// file may have that name now. After its end, this process's files are used.
     pub(crate) fn file_in(&self, process: &Path) -> Option<PathBuf> {
         match (self.deleted, self.is_main) {
             // Of a process that has only changed its root, maps that this one reads have paths of its own.
@@ -115,7 +116,7 @@ impl Module {
         }
     }
 
-    /// Returns the path to open for the contents that are really mapped, deleted files included.
+    /// Returns the path to open for the really mapped contents, deleted files included.
     ///
     /// Opening a deleted library needs `CAP_CHECKPOINT_RESTORE`; a deleted program can always be opened.
     pub(crate) fn file_path(&self) -> PathBuf {
@@ -131,13 +132,13 @@ impl Module {
 
 /// Returns the modules with an executable segment: the program first, then the libraries by address.
 ///
-/// Loads of the same file are kept apart by another module wherever there is one, because uftrace joins neighbouring map
+/// Loads of the same file are kept apart by other modules as far as possible, because uftrace joins neighbouring map
 /// lines of one path.
 ///
-/// Modules in `known`, those of an earlier time, are taken from there: the program may have lost access to the files.
+/// Modules in `known`, those of an earlier time, are reused: the program may have lost access to the files.
 ///
 /// # Errors
-/// Those of reading the map. Files that cannot be opened lose only their build-id.
+/// The errors of reading the map. Unreadable files lose only their build-id.
 pub(crate) fn loaded_modules(known: &[&Module]) -> io::Result<Vec<Module>> {
     let mut modules = parse_maps(&own_maps()?, page_size());
 
@@ -159,11 +160,11 @@ pub(crate) fn loaded_modules(known: &[&Module]) -> io::Result<Vec<Module>> {
     Ok(separate_loads(modules))
 }
 
-/// A library that was unloaded.
+/// An unloaded library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "std", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Unloaded {
-    /// When it was not there any more, in ticks.
+    /// The time of its unload, in ticks.
     pub(crate) tsc: u64,
     pub(crate) start: u64,
     pub(crate) end: u64,
@@ -181,7 +182,7 @@ impl Unloaded {
         bytes
     }
 
-    /// Reads one; `None` where nothing or nonsense is left.
+    /// Reads one; `None` at the end and for invalid bytes.
     pub(crate) fn decode(rest: &mut &[u8]) -> Option<Self> {
         let (words, after) = rest.split_first_chunk::<24>()?;
         let (length, after) = after.split_first_chunk()?;
@@ -231,22 +232,22 @@ pub(crate) fn map_lines_path(name: &std::ffi::CStr) -> PathBuf {
     OsStr::from_bytes(name.to_bytes()).into()
 }
 
-/// The modules of a program that is not there any more.
+/// The modules of an ended program.
 #[derive(Debug, Default)]
 pub(crate) struct ModulesAt {
-    /// Those whose place no other one had.
+    /// The only modules in their places.
     pub(crate) always: Vec<Module>,
     /// The others, and since when each is meant, in order of time.
     pub(crate) at_times: Vec<(Module, u64)>,
 }
 
-/// Where a file lies that a process whose root directory is `root` has at `path`.
+/// Returns the place of the file at `path` of a process with the root directory `root`.
 pub(crate) fn in_root(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Returns the modules of a program that is not there any more, by its maps at different times, the latest last, those that it has `unloaded`,
-/// its path, and the root directory that it had.
+/// Returns the modules of an ended program, by its maps at different times, the latest last, its `unloaded` libraries,
+/// its path, and its root directory.
 pub(crate) fn modules_at(maps: &[Vec<u8>], unloaded: &[Unloaded], exe: &Path, root: &Path) -> ModulesAt {
     let mut found = ModulesAt { always: modules_of(maps, exe, root), at_times: Vec::new() };
     let overlap = |one: &Module, other: &Module| one.start < other.end && other.start < one.end;
@@ -288,8 +289,8 @@ pub(crate) fn modules_at(maps: &[Vec<u8>], unloaded: &[Unloaded], exe: &Path, ro
     found
 }
 
-/// Returns the modules of a program that is not there any more, by its maps at different times, the latest last, its path, and the root
-/// directory that it had. Where one was loaded at the place of another the later one is meant.
+/// Returns the modules of an ended program, by its maps at different times, the latest last, its path, and its root
+/// directory. Of several modules in one place, the latest counts.
 pub(crate) fn modules_of(maps: &[Vec<u8>], exe: &Path, root: &Path) -> Vec<Module> {
     let mut modules: Vec<Module> = Vec::new();
     for module in maps.iter().rev().flat_map(|text| parse_maps(text, page_size())) {
@@ -314,10 +315,11 @@ pub(crate) fn stack(maps: &[u8]) -> Option<(u64, u64)> {
     Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
 }
 
-/// Returns the modules of the process whose folder in `/proc` this is: the program first, then the libraries by address. Build-ids are left out.
+/// Returns the modules of the process with this folder in `/proc`: the program first, then the libraries by address,
+/// without build-ids.
 ///
 /// # Errors
-/// Those of reading its map.
+/// The errors of reading its map.
 pub(crate) fn modules_of_process(process: &Path) -> io::Result<Vec<Module>> {
     let path = process.join("maps");
     let maps = system::read(&path).map_err(|error| file::with_path(&path, &error))?;
@@ -328,10 +330,10 @@ pub(crate) fn modules_of_process(process: &Path) -> io::Result<Vec<Module>> {
     Ok(modules)
 }
 
-/// Returns what reads the memory of the process whose folder in `/proc` this is: nothing of what is not there.
+/// Returns a reader for the memory of the process with this folder in `/proc`: unmapped parts are empty.
 ///
 /// # Errors
-/// Those of opening it.
+/// The error of opening it.
 pub(crate) fn memory_of(process: &Path) -> io::Result<impl Fn(Range<usize>) -> Vec<u8>> {
     let path = process.join("mem");
     let memory = system::open(&path).map_err(|error| file::with_path(&path, &error))?;
@@ -345,7 +347,7 @@ pub(crate) fn memory_of(process: &Path) -> io::Result<impl Fn(Range<usize>) -> V
 /// Returns the map of this process's memory.
 ///
 /// # Errors
-/// Those of reading it.
+/// The errors of reading it.
 pub(crate) fn own_maps() -> io::Result<Vec<u8>> {
     // When the main thread has ended, the process as a whole has no memory any more. But in an emulator that is its map.
     let path = Path::new("/proc/thread-self/maps");
@@ -359,8 +361,8 @@ fn is_own(maps: &[u8]) -> bool {
     parse_maps(maps, page_size()).iter().any(|module| (module.start..module.end).contains(&own))
 }
 
-/// Returns true if qemu runs this program, for another processor. Qemu shows a program's own map as that of the process alone; the
-/// system shows the map of the emulators for threads and other processes.
+/// Returns true if qemu runs this program, for another processor. Qemu shows a program's own map as that of the process
+/// alone; the system shows the map of the emulators for threads and other processes.
 pub(crate) fn is_emulated() -> bool {
     static IS_EMULATED: OnceLock<bool> = OnceLock::new();
     *IS_EMULATED.get_or_init(|| system::read("/proc/thread-self/maps").is_ok_and(|maps| !is_own(&maps)))
@@ -369,7 +371,7 @@ pub(crate) fn is_emulated() -> bool {
 /// Returns the path of the running program, without the mark for deleted files.
 ///
 /// # Errors
-/// Those of reading the link.
+/// The errors of reading the link.
 pub(crate) fn exe_path() -> io::Result<PathBuf> {
     exe_behind(own_exe())
 }
@@ -377,7 +379,7 @@ pub(crate) fn exe_path() -> io::Result<PathBuf> {
 /// The same of any process, by its link.
 ///
 /// # Errors
-/// Those of reading the link.
+/// The errors of reading the link.
 pub(crate) fn exe_behind(link: &Path) -> io::Result<PathBuf> {
     let target = fs::read_link(link).map_err(|error| file::with_path(link, &error))?;
     Ok(match target.as_os_str().as_bytes().strip_suffix(DELETED) {
@@ -386,7 +388,7 @@ pub(crate) fn exe_behind(link: &Path) -> io::Result<PathBuf> {
     })
 }
 
-/// Returns `path` as it may stand in a trace directory, see [`spelled`]; bytes that are not UTF-8 become the replacement
+/// Returns `path` in its form for trace directories, see [`spelled`]; bytes that are not UTF-8 become the replacement
 /// character.
 ///
 /// The map, the header of the symbol file and the name of the program must all be spelled this way.
@@ -394,7 +396,7 @@ pub(crate) fn map_path(path: &Path) -> String {
     path.to_string_lossy().chars().map(spelled).collect()
 }
 
-/// Returns the modules in `text`, which is in the format of `/proc/<pid>/maps`, by address.
+/// Returns the modules in `text`, in the format of `/proc/<pid>/maps`, by address.
 ///
 /// Build-ids and the program's mark are left out. `page_bytes` is the size of a page.
 pub(crate) fn parse_maps(text: &[u8], page_bytes: u64) -> Vec<Module> {
@@ -448,7 +450,7 @@ impl<'a> Mapping<'a> {
     }
 }
 
-/// A module that is being put together.
+/// A module during its construction.
 #[derive(Debug)]
 struct Load<'a> {
     first: Mapping<'a>,
@@ -463,11 +465,12 @@ impl<'a> Load<'a> {
         Self { first: *mapping, last: *mapping, end: mapping.end, executable: is_executable(mapping) }
     }
 
-    /// Returns whether `next` belongs to the same load and not to another mapping of the same file.
+    /// Returns true if `next` belongs to the same load and not to another mapping of the same file.
     ///
-    /// Segments lie in the file as they do in memory, and two of them share one page of the file at most. So a mapping
-    /// that starts further back in the file starts a new load, and so does one that repeats the first mapping. (That of what is
-    /// read-only after relocation may repeat the last one.)
+    /// Segments have the same order in the file and in memory, and two of them share one page of the file at most.
+    ///
+    /// So a mapping further back in the file starts a new load, and so does a repetition of the first mapping. (The
+    /// mapping of the data read-only after relocation may repeat the last one.)
     fn continues(&self, next: &Mapping<'_>, page_bytes: u64) -> bool {
         let last = &self.last;
         let last_offset_end = last.offset.saturating_add(last.end - last.start);
@@ -515,7 +518,7 @@ fn hex(digits: &[u8]) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok()
 }
 
-/// Turns `\012`, as which the maps file shows a newline in a path, back into a newline.
+/// Turns `\012`, a newline of a path in the maps file, back into a newline.
 fn unescape_newlines(path: &[u8]) -> Vec<u8> {
     const ESCAPE: &[u8] = b"\\012";
     let mut plain = Vec::with_capacity(path.len());
@@ -532,7 +535,7 @@ fn unescape_newlines(path: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Reorders `modules` so that no two neighbours have the same path, as far as there are others to put between them.
+/// Reorders `modules` until no two neighbours have the same path, as far as there are others to put between them.
 fn separate_loads(modules: Vec<Module>) -> Vec<Module> {
     let mut ordered: Vec<Module> = Vec::with_capacity(modules.len());
     let mut waiting: Vec<Module> = Vec::new();

@@ -26,15 +26,15 @@ use crate::elf::table::{self, SymbolTable};
 use crate::host::machine::SystemInfo;
 use crate::host::program::{Identify, Memory, Program};
 
-/// The most traced threads at the same time. A block takes address space only, until its thread is traced.
+/// The maximum number of threads traced at the same time. A block takes address space only, until its thread is traced.
 const MAX_THREADS: usize = 8192;
 
 /// Buckets of the table of left frames: 32,768 frames. Only used ones take memory. A larger table makes an unwinder slower at a
 /// frame that runs again before the tracer has noticed.
 const LEFT_BUCKETS: usize = 512;
 
-/// Memory for records, unless that is `given`, and, the first time, for per-thread blocks and left frames, zeroed and never
-/// unmapped.
+/// Returns memory for records, unless that is `given`, and, the first time, for per-thread blocks and left frames. It
+/// is zeroed and never unmapped.
 pub(crate) fn reserve(
     buffer_bytes: usize,
     given: Option<*mut u8>,
@@ -83,10 +83,11 @@ pub(crate) fn reserve(
     })
 }
 
-/// Has the unwinder whose functions the tracer calls find out how large registers are. libgcc does that when it unwinds first, and ends the
-/// program where it is asked to change a register before: when an exception passes the tracer that another copy of libgcc raised, which a
-/// program or a library has in itself (`-static-libgcc`). A static program has no other copy, and its own may not know of any code before its
-/// constructors have run.
+/// Makes the tracer's unwinder find out the sizes of registers. libgcc does that at its first unwinding, and ends the
+/// program on an earlier change of a register: when an exception from another copy of libgcc passes the tracer, such as
+/// one linked by `-static-libgcc`.
+///
+/// A static program has no other copy, and its own may not know of any code before its constructors have run.
 fn prepare_unwinder() {
     type Trace = unsafe extern "C" fn(context: *mut c_void, arg: *mut c_void) -> c_int;
     unsafe extern "C" {
@@ -140,7 +141,7 @@ pub(crate) fn constant_memory() -> Vec<[usize; 2]> {
     found
 }
 
-/// The same of the process whose folder in `/proc` this is; none if it cannot be known.
+/// The same for the process with this folder in `/proc`; none if it is unknown.
 pub(crate) fn constant_memory_of(process: &Path) -> Vec<[usize; 2]> {
     let main = modules::modules_of_process(process).unwrap_or_default().into_iter().find(|module| module.is_main);
     let ranges = main.and_then(|main| {
@@ -193,8 +194,9 @@ fn prepare(buffer: *mut u8, bytes: usize, prefault: bool) {
     }
 }
 
-/// A thread-specific key whose destructor tells the tracer the end of a thread. Made early, its number is low: values of the first
-/// 32 keys are stored without allocation. Without a free key the blocks of ended threads are not used again.
+/// Creates a thread-specific key with a destructor that reports the end of a thread to the tracer. Made early, its
+/// number is low: values of the first 32 keys are stored without allocation. Without a free key the blocks of ended
+/// threads are not used again.
 fn thread_key() -> Option<libc::pthread_key_t> {
     let mut key = 0;
     // SAFETY: `key` is writable; the destructor is made for the blocks that the tracer stores under this key.
@@ -205,8 +207,8 @@ fn thread_key() -> Option<libc::pthread_key_t> {
 /// Functions are known by their names.
 pub(crate) const HAS_NAMES: bool = true;
 
-/// Facts from the time when the tracer is installed: programs that lock themselves in (uhyve by landlock) cannot look them up
-/// when they save the trace. The files stay mapped, which takes address space only.
+/// Facts from the tracer's install: programs that lock themselves in (uhyve by landlock) cannot look them up during a
+/// save. The files stay mapped and take address space only.
 #[derive(Debug)]
 pub(crate) struct Known {
     modules: Vec<(Module, Option<Arc<Mmap>>)>,
@@ -224,7 +226,7 @@ impl Known {
         Self { modules: modules.collect(), system: sysinfo::collect() }
     }
 
-    /// The present modules; those of that time if the program has lost access to the map.
+    /// Returns the present modules, or those of the install if the program has lost access to the map.
     pub(crate) fn loaded(&self) -> Vec<Module> {
         let known: Vec<&Module> = self.modules.iter().map(|(module, _)| module).collect();
         modules::loaded_modules(&known).unwrap_or_else(|_| known.into_iter().cloned().collect())
@@ -235,8 +237,8 @@ impl Known {
         self.modules.iter().find(|(known, _)| known.is_same_load(module)).and_then(|(_, file)| file.clone())
     }
 
-    /// The functions of a module. One that is gone or unreadable has no names; its calls are still recorded. `Err` if there is
-    /// no memory for them.
+    /// Returns the functions of a module. A vanished or unreadable one has no names; its calls are still recorded.
+    /// `Err` without enough memory for them.
     fn symbols(&self, module: &Module) -> Result<Option<SymbolTable>, PathBuf> {
         if module.is_recorders() {
             return Ok(None);

@@ -1,6 +1,6 @@
-//! How large a table is that more than one module knows.
+//! The size of a table, known in several modules.
 //!
 //! Not here: the memory for it (`process`).
 
-/// Slots for call sites: half of them are used at the most. It takes memory for those that are in use.
+/// The number of slots for call sites: at most half of them are used. Only used ones take memory.
 pub(crate) const MAX_SITES: usize = 1 << 23;

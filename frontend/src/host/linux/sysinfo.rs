@@ -49,7 +49,7 @@ pub(crate) fn utc_offset() -> i64 {
     nearest_difference(seconds(libc::CLOCK_REALTIME), seconds(libc::CLOCK_MONOTONIC))
 }
 
-/// The whole seconds nearest to the difference of two times, which are seconds and nanoseconds.
+/// Returns the whole seconds nearest to the difference of two times in seconds and nanoseconds.
 fn nearest_difference(later: (i64, i64), earlier: (i64, i64)) -> i64 {
     let nanos = later.1 - earlier.1 + 500_000_000;
     later.0 - earlier.0 + nanos.div_euclid(1_000_000_000)
@@ -79,7 +79,7 @@ fn cpu_description(arch: &str, cpuinfo: &str) -> String {
     }
 }
 
-/// Returns the memory in bytes that programs could still get, 0 if unknown.
+/// Returns the free memory for programs in bytes, 0 if unknown.
 pub(crate) fn available_bytes() -> u64 {
     kib_of(&read_text("/proc/meminfo"), "MemAvailable").unwrap_or(0).saturating_mul(1024)
 }
@@ -175,8 +175,7 @@ fn read_text(path: &str) -> String {
     system::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-/// Returns `text` with spaces in place of control characters.
-/// With spaces in place of what ends lines, or does anything else to a terminal.
+/// Returns `text` with spaces in place of control characters, such as ends of lines.
 pub(crate) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

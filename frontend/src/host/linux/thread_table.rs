@@ -1,10 +1,10 @@
-//! The table of threads: what the system calls the thread with some number of the tracer. The traced program writes it; where it
-//! is in a bank, the recorder reads it.
+//! The table of threads: the system's id and name for each of the tracer's numbers. The traced program writes it; in a
+//! bank, the recorder reads it.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Threads whose ids are kept, in the life of a program. It takes memory for those that there are.
+/// The maximum number of kept thread ids, in the life of a program. Only used entries take memory.
 pub(crate) const MAX_THREADS: usize = 1 << 20;
 
 /// Bytes of a thread's name, with a NUL (`TASK_COMM_LEN`).
@@ -15,7 +15,7 @@ const NAME_BYTES: usize = 16;
 pub(crate) struct Entry {
     /// The system's id; 0 if the thread was not seen.
     pub(crate) tid: AtomicU64,
-    /// Its name when it ended; empty before.
+    /// Its name at its end; empty before.
     pub(crate) name: [AtomicU64; NAME_BYTES / 8],
 }
 
@@ -28,7 +28,7 @@ impl Entry {
         u32::try_from(self.tid.load(Relaxed)).ok().filter(|&tid| tid > 0)
     }
 
-    /// Its name when it ended; empty before.
+    /// Its name at its end; empty before.
     pub(crate) fn name(&self) -> Vec<u8> {
         let bytes: Vec<u8> = self.name.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
         bytes.split(|&byte| byte == 0).next().unwrap_or_default().to_vec()

@@ -1,8 +1,10 @@
 //! The system's ids and names of the traced threads.
 //!
-//! The tracer numbers threads from 1, so that no number stands for two of them. The system's id is looked up when a thread is
-//! first seen, its name when it ends, or at the save if it lives. The code on the traced threads is assembly: this crate may
-//! be instrumented, and its functions would be a part of the trace.
+//! The tracer numbers threads from 1, so each number stands for one thread. The system's id is looked up when a thread
+//! is first seen, its name when it ends, or at the save if it lives.
+//!
+//! The code on the traced threads is assembly: this crate may be instrumented, and its functions would be a part of the
+//! trace.
 
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -20,25 +22,25 @@ pub(super) use super::arch::{thread_exit, thread_start};
 /// [`MAX_THREADS`] entries, by the tracer's number; null if there is no memory for them.
 pub(super) static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 
-/// The table that [`keep_in`] was given.
+/// The table from [`keep_in`].
 static FIRST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 
-/// The key under which a thread's block is kept.
+/// The key of threads' blocks.
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
-/// From now on threads are entered into `table`, which is zeroed, `TABLE_BYTES` long, and stays mapped.
+/// Enters threads into `table` from now on. It is zeroed, `TABLE_BYTES` long, and stays mapped.
 pub(crate) fn keep_in(table: *mut u8, key: Option<libc::pthread_key_t>) {
     KEY.store(key.unwrap_or(u32::MAX), Relaxed);
     FIRST.store(table.cast(), Relaxed);
     ENTRIES.store(table.cast(), Release);
 }
 
-/// Where the table lies that was taken first; 0 if none was.
+/// Returns the address of the first table; 0 without one.
 pub(crate) fn first_table() -> usize {
     FIRST.load(Relaxed) as usize
 }
 
-/// The calling thread has another id now: it is the only one of a child that was forked.
+/// Enters the new id of the calling thread, the only one of a forked child.
 pub(crate) fn forked() {
     backend::unrecorded(|| {
         let key = KEY.load(Relaxed);
@@ -56,10 +58,11 @@ pub(crate) fn move_to(table: *mut u8) {
     ENTRIES.store(table.cast(), Release);
 }
 
-/// As [`move_to`], with the threads that there were, which live or are named in records to come.
+/// Like [`move_to`], with the present threads; they live or occur in later records.
 ///
-/// **Invariant**: a thread that enters itself meanwhile is in the new table. It looks again which one it is after it has written (`arch`);
-/// here the new one is named before the old one is read. So one of both sees what the other has done.
+/// **Invariant**: a thread that enters itself meanwhile is in the new table. After its write it checks the current
+/// table again (`arch`); here the new table is published before the old one is read. So one of the two sees the other's
+/// work.
 pub(crate) fn copy_to(table: *mut u8) {
     let before = ENTRIES.swap(table.cast(), SeqCst);
     fence(SeqCst);
@@ -110,7 +113,7 @@ pub(crate) fn identify(number: u32) -> Identity {
     Identity { tid, name: String::from_utf8_lossy(name.trim_ascii_end()).into_owned() }
 }
 
-/// Enters the names of the threads that live, up to the tracer's number `last`: nobody may be there to ask later.
+/// Enters the names of living threads, up to the tracer's number `last`: they may be gone later.
 pub(crate) fn keep_names(last: u32) {
     for entry in (1..=last).filter_map(entry) {
         if let Some(tid) = entry.system_tid()

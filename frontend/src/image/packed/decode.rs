@@ -10,15 +10,15 @@ use super::{MANY_TICKS, Tables, Told, form, tag};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Payload<'a> {
     pub(crate) bytes: &'a [u8],
-    /// Further bytes are missing: of a record that is cut in the middle nothing is known.
+    /// Further bytes are missing: a record cut in the middle is unknown.
     pub(crate) is_cut: bool,
-    /// How many records there are when nothing is missing; the caller has checked that a chunk may have as many.
+    /// The number of records without missing ones; the caller has checked it against the chunk's size.
     pub(crate) n_records: usize,
-    /// When the chunk was taken, in ticks.
+    /// The time of the chunk's taking, in ticks.
     pub(crate) taken_tsc: u64,
 }
 
-/// Why there is no record.
+/// The reason for a missing record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NoRecord {
     /// The bytes end before it or in it.
@@ -28,7 +28,7 @@ enum NoRecord {
 }
 
 impl Payload<'_> {
-    /// The records. An error tells their fault.
+    /// Returns the records, or their fault.
     pub(crate) fn unpack(self) -> Result<Vec<Record>, &'static str> {
         // Each has a byte at least.
         let mut records = Vec::with_capacity(self.n_records.min(self.bytes.len()));
@@ -36,7 +36,7 @@ impl Payload<'_> {
         Ok(records)
     }
 
-    /// Puts the records behind those that are there. Returns whether none is older than the one before.
+    /// Appends the records. Returns true if they are in order of time.
     pub(crate) fn unpack_into(self, records: &mut Vec<Record>) -> Result<bool, &'static str> {
         let n_records = records.len().saturating_add(self.n_records);
         let mut is_ordered = true;
@@ -61,7 +61,7 @@ impl Payload<'_> {
     }
 }
 
-/// Bytes that were not read yet.
+/// The unread bytes.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -156,7 +156,7 @@ mod tests {
     const ENTRY: u64 = 0x1000 << ADDRESS_SHIFT;
     const EXIT: u64 = ENTRY | kind::EXIT;
 
-    /// Each way in which a record is told, put together by docs/image-format.md.
+    /// Each form of a record, by docs/image-format.md.
     const EXAMPLE: [(u64, u64, &[u8]); 9] = [
         // 5 ticks, a word.
         (1_005, ENTRY, b"\x17\0\0\0\0\x10\0\0\0\0"),
@@ -247,7 +247,7 @@ mod tests {
         assert!(SHARED.take().is_some() && SHARED.take().is_some());
     }
 
-    /// Few functions, so that each way of telling a record comes; and any other word.
+    /// Few functions, for all forms of records; and any other word.
     fn word() -> impl Strategy<Value = u64> {
         let few = (0..12_u64, prop_oneof![4 => 0..2_u64, 1 => 0..64_u64]);
         let few = few.prop_map(|(function, bits)| (0xffff_8000_0000 + 0x40 * function) << ADDRESS_SHIFT | bits);
@@ -282,7 +282,7 @@ mod tests {
             prop_assert!(records.starts_with(&cut));
         }
 
-        /// Bytes that mean something more often than chance would have it.
+        /// Bytes with a meaning more often than by chance.
         #[test]
         fn any_bytes_are_unpacked_or_refused(
             bytes in prop::collection::vec(prop_oneof![0..16_u8, any::<u8>()], 0..200),

@@ -1,4 +1,4 @@
-//! Packs the records of a chunk, in memory that the caller has. It allocates nothing.
+//! Packs the records of a chunk, in the caller's memory. It allocates nothing.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -9,25 +9,25 @@ use rftrace::abi::MAX_CHUNK_BYTES;
 
 use super::{MANY_TICKS, Tables, Told, cache_place, form, tag};
 
-/// Longest packed records: half of the largest chunk. Little is gained by packing what does not become shorter than that.
+/// The maximum size of packed records: half of the largest chunk. Beyond it, packing gains little.
 const MAX_BYTES: usize = MAX_CHUNK_BYTES / 2;
 
 /// Longest number: 64 bits, 7 in each byte.
 const MAX_NUMBER_BYTES: usize = 10;
 
-/// Longest record: the first number, which is one byte then, the form, the ticks, the word; rounded up.
+/// The maximum size of a record: the first number, one byte then, the form, the ticks, the word; rounded up.
 const MAX_RECORD_BYTES: usize = 32;
 
 const _: () = assert!(MAX_RECORD_BYTES >= 2 + MAX_NUMBER_BYTES + 8 && MAX_RECORD_BYTES >= MAX_NUMBER_BYTES + 1 + 8);
 
-/// The memory that packing needs: 51 KiB.
+/// The memory for packing: 51 KiB.
 #[derive(Debug)]
 pub(crate) struct Packer {
     tables: Tables,
     bytes: [u8; MAX_BYTES],
 }
 
-/// Records that were packed.
+/// Packed records.
 #[derive(Debug)]
 pub(crate) struct Packed<'a> {
     pub(crate) bytes: &'a [u8],
@@ -39,7 +39,7 @@ impl Packer {
         Self { tables: Tables::new(), bytes: [0; MAX_BYTES] }
     }
 
-    /// Packs records, times and words, of a chunk that was taken at `taken_tsc`. `None` if there is no room for them.
+    /// Packs records, times and words, of a chunk taken at `taken_tsc`. `None` without enough room.
     pub(crate) fn pack(&mut self, taken_tsc: u64, records: impl Iterator<Item = (u64, u64)>) -> Option<Packed<'_>> {
         self.tables.clear();
         let (mut n_bytes, mut n_records) = (0, 0);
@@ -93,7 +93,7 @@ fn put_record(tables: &mut Tables, ticks: u64, word: u64, room: &mut [u8; MAX_RE
     out.n_bytes
 }
 
-/// Room for a record, and how much of it is used.
+/// Room for a record, and the number of used bytes.
 struct Out<'a> {
     room: &'a mut [u8; MAX_RECORD_BYTES],
     n_bytes: usize,
@@ -108,7 +108,7 @@ impl Out<'_> {
         }
     }
 
-    /// Seven bits in each byte, the lowest first; another one follows where the highest bit is set.
+    /// Seven bits in each byte, the lowest first; the highest bit means that another byte follows.
     #[inline(always)]
     fn number(&mut self, mut number: u64) {
         // Most have one or two. Which of both cannot be foreseen, so nothing branches on it: the second is written over where it is none.
@@ -141,13 +141,14 @@ impl Shared {
         Self { is_taken: AtomicBool::new(false), packer: UnsafeCell::new(Packer::new()) }
     }
 
-    /// The packer, if nobody has it. This waits for nobody: who has it may have been interrupted by the caller, or stopped.
+    /// Returns the packer, if it is free. It never waits: the holder may have been interrupted by the caller, or
+    /// stopped.
     pub(crate) fn take(&self) -> Option<Taken<'_>> {
         (!self.is_taken.swap(true, Acquire)).then(|| Taken(self))
     }
 }
 
-/// Has the packer until it is dropped.
+/// The right to use the packer. Dropping it gives the packer back.
 #[derive(Debug)]
 pub(crate) struct Taken<'a>(&'a Shared);
 

@@ -1,8 +1,10 @@
-//! Packed chunks: the contents of a section CHNZ behind the chunk's header, as `docs/image-format.md` has them.
+//! Packed chunks: the contents of a section CHNZ behind the chunk's header, see `docs/image-format.md`.
 //!
-//! Most records are foreseeable: the return from the innermost open function, or the successor of the record before, as the last
-//! time. Then two bits and the ticks since that record are all that is sent. The words so far are kept in [`Tables`], which are the
-//! same for packer and unpacker. They are empty at a chunk's beginning, so each chunk is read by itself.
+//! Most records are predictable: the return from the innermost open function, or the same successor of the record
+//! before as last time. Then only two bits and the ticks since that record are sent.
+//!
+//! The words so far are kept in [`Tables`], the same for packer and unpacker. They are empty at a chunk's beginning, so
+//! each chunk is read by itself.
 
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub(crate) mod decode;
@@ -14,7 +16,7 @@ use rftrace::abi::{ADDRESS_SHIFT, ChunkHeader, RETURN_STACK_ENTRIES, kind};
 
 /// Offset of a `u32` in the chunk's header: bytes of the packed records.
 pub(crate) const N_BYTES_AT: usize = 52;
-/// Offset of a `u32` there: how many records they are.
+/// The offset there of the number of records, a `u32`.
 pub(crate) const N_RECORDS_AT: usize = 56;
 
 const _: () = assert!(
@@ -22,17 +24,17 @@ const _: () = assert!(
     "the header's own fields end before"
 );
 
-/// How a record's word is told: the low bits of its first number. The others are the ticks since the record before.
+/// The form of a record's word: the low bits of its first number. The others are the ticks since the record before.
 mod tag {
     /// The number of these bits.
     pub(super) const N_BITS: u32 = 2;
     /// It is the exit of the innermost open function.
     pub(super) const RETURN: u64 = 0;
-    /// It is what came after the record before when that came last.
+    /// It is the same successor of the record before as last time.
     pub(super) const FOLLOWING: u64 = 1;
-    /// It is in the cache, at the place that a byte tells.
+    /// It is in the cache, at the place in the next byte.
     pub(super) const CACHED: u64 = 2;
-    /// A byte of [`form`](super::form) tells.
+    /// A byte of [`form`](super::form) follows.
     pub(super) const OTHER: u64 = 3;
 }
 
@@ -40,8 +42,8 @@ mod tag {
 mod form {
     /// The word.
     pub(super) const WORD: u8 = 0;
-    /// A number for the ticks, which are none in the first one, and the word. The number is twice the ticks, or, where the record
-    /// is older than the one before, twice the complement of the negative difference, plus 1.
+    /// A number for the ticks, absent from the first one, and the word. The number is twice the ticks, or, for a record
+    /// older than the one before, twice the complement of the negative difference, plus 1.
     pub(super) const TICKS_AND_WORD: u8 = 1;
 }
 
@@ -53,7 +55,7 @@ const NEXT_BITS: u32 = 10;
 const N_CACHED: usize = 1 << CACHE_BITS;
 const CACHE_BITS: u32 = 8;
 
-/// How a word was told.
+/// The form of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Return,
@@ -69,9 +71,9 @@ enum Told {
 pub(crate) struct Tables {
     /// The last successor of a word, by [`next_place`].
     next: [u64; N_NEXT],
-    /// Words that came, by [`cache_place`].
+    /// Earlier words, by [`cache_place`].
     cache: [u64; N_CACHED],
-    /// The exit words of the functions that are open, as far as they were entered in the chunk.
+    /// The exit words of the open functions, as far as they were entered in the chunk.
     open: [u64; RETURN_STACK_ENTRIES],
     n_open: usize,
     /// The word of the record before, 0 for the first.
@@ -98,7 +100,7 @@ impl Tables {
         self.open.get(self.n_open.wrapping_sub(1)).copied()
     }
 
-    /// Returns the word that followed when the word before came last, or 0.
+    /// Returns the last successor of the word before, or 0.
     #[inline(always)]
     fn following(&self) -> u64 {
         self.next[next_place(self.before)]
@@ -138,7 +140,7 @@ const fn mixed(word: u64) -> u64 {
     (word >> ADDRESS_SHIFT).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The place of what comes after this word: another one for an exit than for the entry of the same function.
+/// Returns the place of this word's successor: another one for an exit than for the entry of the same function.
 #[inline(always)]
 const fn next_place(word: u64) -> usize {
     (mixed(word ^ (word & 1) << 20) >> (u64::BITS - NEXT_BITS)) as usize

@@ -1,4 +1,4 @@
-//! Which functions of a module are to have a branch, of this process or of another one.
+//! The choice of a module's functions for a branch, of this process or of another one.
 //!
 //! Not here: the making of the branches.
 
@@ -27,23 +27,23 @@ pub(super) struct Asked<'a> {
     pub(super) way: Way,
     /// Calls of hooks, ascending.
     pub(super) call_sites: &'a [usize],
-    /// Branches that are there from earlier, by address.
+    /// Existing branches, by address.
     pub(super) known: &'a BTreeMap<usize, Branch>,
     /// Facts about functions without names, in the program.
     pub(super) unnamed: Option<&'a Unnamed>,
 }
 
-/// The functions of a module that were chosen.
+/// The chosen functions of a module.
 #[derive(Default)]
 pub(super) struct Chosen<'m> {
-    /// Those that are to have a branch, and its target.
+    /// Functions that get a branch, and its target.
     pub(super) functions: Vec<Function<'m>>,
     pub(super) wanted: Vec<Wanted>,
-    /// Those whose branch is there from earlier.
+    /// Functions with an existing branch.
     pub(super) known: Vec<(Function<'m>, Branch)>,
-    /// Those that can have none.
+    /// Functions that can have none.
     pub(super) left_out: Vec<(Function<'m>, WholeReason)>,
-    /// The ends of those that are to have a branch, if these get one too.
+    /// The ends of the functions that get a branch, if these get one too.
     pub(super) exits: Option<Exits>,
 }
 
@@ -86,7 +86,7 @@ impl Asked<'_> {
         chosen
     }
 
-    /// True for a function of the program that can have no branch, and has no name that tells it.
+    /// Returns true for a function of the program that can have no branch, without a name as evidence.
     fn is_special(&self, module: &Module<'_>, function: usize) -> bool {
         module.is_program && self.unnamed.is_some_and(|unnamed| unnamed.is_special(function))
     }
@@ -112,7 +112,7 @@ pub(super) fn is_excepted(choice: &Choice, module: &Module<'_>, function: &Funct
     module.raw_name(function).is_some_and(|symbol| choice.excepts(symbol))
 }
 
-/// True if memory has the bytes that a branch was prepared for, with it or without.
+/// Returns true if memory has the bytes of a prepared branch's place, with it or without.
 pub(super) fn is_there(image: &Image<'_>, branch: &Branch) -> bool {
     let start = branch.function as usize;
     let bytes = image.bytes(start..start + branch.displaced().len());

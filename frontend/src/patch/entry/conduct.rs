@@ -1,11 +1,11 @@
-//! Stack use of a function, by its instructions: whether it looks at its return address, goes on on another stack, or makes a system call that
-//! returns twice.
+//! Stack use of a function, by its instructions: whether it looks at its return address, goes on on another stack, or
+//! makes a system call with two returns.
 //!
-//! Registers are followed from its first instruction on, each as a distance from the place of the return address. Where ways meet, only the
-//! values they agree in are kept.
+//! Registers are followed from its first instruction on, each as a distance from the place of the return address. At a
+//! junction, only the common values are kept.
 //!
-//! **Limit**: writes to memory are not followed. So a stack pointer that comes from there leads to another stack, though a compiler may have
-//! kept its own there.
+//! **Limit**: writes to memory are not followed. So a stack pointer from memory leads to another stack, though a
+//! compiler may have kept its own there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -33,7 +33,7 @@ const RAX: usize = 0;
 const RSP: usize = 4;
 const RBP: usize = 5;
 const RDI: usize = 7;
-/// Registers that a call keeps.
+/// Registers preserved by a call.
 const KEPT: [usize; 7] = [3, RSP, RBP, 12, 13, 14, 15];
 
 type Values = [Value; N_REGISTERS];
@@ -51,14 +51,14 @@ pub(super) struct Conduct {
     pub(super) returns_twice: bool,
     /// It may return as functions do.
     pub(super) returns: bool,
-    /// Functions that it calls, and those that it jumps to when it has nothing on the stack.
+    /// Its callees, and its jump targets with nothing on the stack.
     pub(super) calls: Vec<usize>,
     pub(super) goes_on_at: Vec<usize>,
 }
 
 impl Conduct {
-    /// That of the function in a range. `code_at` has the code from an address on; `is_part` tells whether what lies there is a part of a function, that was moved
-    /// out of it.
+    /// Returns the stack use of the function in a range. `code_at` returns the code from an address on; `is_part`
+    /// returns true for a part of a function moved out of it.
     pub(super) fn of<'c>(
         code_at: impl Fn(usize) -> Option<&'c [u8]>,
         function: &Range<usize>,
@@ -93,7 +93,8 @@ struct Walk<'a, C, P> {
     /// Known registers at the beginning of each way.
     known: BTreeMap<usize, Values>,
     todo: Vec<usize>,
-    /// Known registers at the targets of a table of jumps, such as that of a `switch`: somewhere behind the jump, with the same on the stack.
+    /// Known registers at the targets of a table of jumps, such as that of a `switch`: somewhere behind the jump, with
+    /// the same stack.
     table: Option<Values>,
     /// True if it has aligned its stack, and has a copy of its return address there, for debuggers.
     is_aligned: bool,
@@ -102,7 +103,7 @@ struct Walk<'a, C, P> {
 }
 
 impl<'c, C: Fn(usize) -> Option<&'c [u8]>, P: Fn(usize) -> bool> Walk<'_, C, P> {
-    /// Follows instructions up to the end of a way, or to where another one begins.
+    /// Follows instructions up to the end of a way, or to the beginning of another one.
     fn block(&mut self, start: usize) {
         let Some(code) = (self.code_at)(start) else { return };
         let mut values = self.known[&start];
@@ -159,7 +160,7 @@ impl<'c, C: Fn(usize) -> Option<&'c [u8]>, P: Fn(usize) -> bool> Walk<'_, C, P> 
         }
     }
 
-    /// That a jump leads somewhere.
+    /// Notes the target of a jump.
     fn jump(&mut self, instruction: &Instruction, values: &Values) {
         if instruction.op0_kind() == OpKind::NearBranch64 {
             let target = instruction.near_branch_target() as usize;
@@ -171,7 +172,7 @@ impl<'c, C: Fn(usize) -> Option<&'c [u8]>, P: Fn(usize) -> bool> Walk<'_, C, P> 
         }
     }
 
-    /// That a way goes on somewhere.
+    /// Notes the continuation of a way.
     fn way(&mut self, at: usize, values: &Values) {
         if !self.function.contains(&at) && !(self.is_part)(at) && !self.known.contains_key(&at) {
             return;
@@ -184,14 +185,14 @@ impl<'c, C: Fn(usize) -> Option<&'c [u8]>, P: Fn(usize) -> bool> Walk<'_, C, P> 
         }
     }
 
-    /// Follows the code behind the end of a way, which a table may lead to.
+    /// Follows the code behind the end of a way, a possible target of a table.
     fn by_table(&mut self, at: usize) {
         if let Some(values) = self.table.filter(|_| self.function.contains(&at) && !self.known.contains_key(&at)) {
             self.way(at, &values);
         }
     }
 
-    /// Notes what an instruction does.
+    /// Notes the effects of an instruction.
     fn look_at(&mut self, instruction: &Instruction, values: &Values) {
         let is_return = instruction.flow_control() == FlowControl::Return;
         let found = &mut self.found;
@@ -217,7 +218,7 @@ impl<'c, C: Fn(usize) -> Option<&'c [u8]>, P: Fn(usize) -> bool> Walk<'_, C, P> 
             }
         }
         if instruction.mnemonic() == Mnemonic::Syscall {
-            /// `rt_sigreturn`, `vfork`, `clone3`; and `clone`, but for what is a `fork`, as it shares no memory.
+            /// `rt_sigreturn`, `vfork`, `clone3`; and `clone`, except as a `fork`, without shared memory.
             const CALLS: [u64; 3] = [15, 58, 435];
             const CLONE: u64 = 56;
             const CLONE_VM: u64 = 0x100;
@@ -235,7 +236,7 @@ impl<'c, C: Fn(usize) -> Option<&'c [u8]>, P: Fn(usize) -> bool> Walk<'_, C, P> 
         }
     }
 
-    /// The registers behind an instruction that goes on at the next one.
+    /// Returns the registers behind an instruction, before the next one.
     fn behind(&mut self, instruction: &Instruction, values: &Values) -> Values {
         let mut after = *values;
         apply(instruction, &mut after, &mut self.info);
@@ -261,12 +262,12 @@ fn join(a: Value, b: Value) -> Value {
     }
 }
 
-/// Which general register this is, or is a part of.
+/// Returns the number of a general register, or of the one with this part.
 fn number(register: Register) -> Option<usize> {
     register.full_register().is_gpr64().then(|| register.full_register().number())
 }
 
-/// The registers behind an instruction that goes on at the next one.
+/// Returns the registers behind an instruction, before the next one.
 fn apply(instruction: &Instruction, values: &mut Values, info: &mut InstructionInfoFactory) {
     let before = *values;
     let of = |register: Register| number(register).map_or(Value::Unknown, |register| before[register]);

@@ -1,4 +1,4 @@
-//! Which functions may have a branch.
+//! The examination of functions for a branch.
 
 use iced_x86::Instruction;
 
@@ -7,7 +7,7 @@ use crate::patch::entry_outcome::WholeReason;
 use crate::patch::named::{Function, Module};
 use crate::patch::wanted;
 
-/// The instructions that a branch takes the place of, or why it may not.
+/// Returns the instructions replaced by a branch, or the reason against it.
 pub(super) fn examine(
     module: &Module<'_>,
     functions: &Functions,

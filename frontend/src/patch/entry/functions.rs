@@ -1,7 +1,7 @@
-//! The functions of a module, and which of their first instructions make room for a branch.
+//! The functions of a module, and their first instructions as room for a branch.
 //!
-//! All code of the module is decoded: targets of jumps stay where they are. That an indirect jump leads into a function's first five bytes is
-//! not proven wrong; the tables that a function with such jumps names are read.
+//! All code of the module is decoded: targets of jumps stay in place. An indirect jump into a function's first five
+//! bytes is not ruled out; the tables named by a function with such jumps are read.
 
 use std::collections::BTreeSet;
 
@@ -24,19 +24,19 @@ pub(super) struct Functions {
     pub(super) targets: Vec<usize>,
     /// Places named other than by jumps and calls: by tables of jumps, or by their addresses. Ascending.
     pub(super) named: Vec<usize>,
-    /// Functions that jump to their own beginning.
+    /// Functions with a jump to their own beginning.
     looping: BTreeSet<usize>,
 }
 
-/// A function that can be given a branch.
+/// A function with room for a branch.
 #[derive(Debug)]
 pub(super) struct Room {
-    /// Instructions that the branch overwrites, wholly or in part.
+    /// Instructions overwritten by the branch, wholly or in part.
     pub(super) instructions: Vec<Instruction>,
 }
 
 impl Functions {
-    /// Looks at all code of a module. `labels` are further addresses that somebody may jump to, such as those of symbols.
+    /// Examines all code of a module. `labels` are further possible targets of jumps, such as the addresses of symbols.
     pub(super) fn of(image: &Image<'_>, labels: impl Iterator<Item = usize>) -> Self {
         let mut found = Self {
             ranges: frames::ranges(image),
@@ -65,7 +65,7 @@ impl Functions {
         self.ranges.iter().filter(|range| range.is_function).map(|range| (range.start, range.end))
     }
 
-    /// Decodes a segment: what is described piece by piece, what is not as it comes.
+    /// Decodes a segment: described parts piece by piece, the rest as it comes.
     fn decode(&mut self, image: &Image<'_>, address: usize, code: &[u8]) {
         let end = address + code.len();
         let mut pieces = Vec::new();
@@ -141,7 +141,8 @@ impl Functions {
         }
     }
 
-    /// Takes what a table of jumps leads to within `function`, or parts of functions: distances from the table, or addresses.
+    /// Takes the targets of a table of jumps within `function`, or parts of functions: distances from the table, or
+    /// addresses.
     fn read_table(&mut self, image: &Image<'_>, table: usize, function: std::ops::Range<usize>) {
         const MOST: usize = 4096;
         let is_within = |ranges: &[Range], target: usize| {
@@ -205,7 +206,7 @@ impl Functions {
         Ok(Room { instructions })
     }
 
-    /// True if so many bytes behind a function that ends at `end` are there for alignment only.
+    /// Returns true if so many bytes behind a function with its end at `end` are there for alignment only.
     fn is_padding(&self, start: usize, code: &[u8], bytes: usize, end: usize) -> bool {
         let after = self.ranges.partition_point(|range| range.start <= start);
         let next = self.ranges.get(after).map_or(usize::MAX, |range| range.start);
@@ -235,8 +236,8 @@ pub(super) fn is_filler(instruction: &Instruction) -> bool {
         || instruction.mnemonic() == Mnemonic::Xchg && instruction.op0_register() == instruction.op1_register()
 }
 
-/// True if code uses flags that it has not set. No caller passes them to a function, and the hook does not keep them: such code is a part of
-/// another function, or a function that only its own kind calls.
+/// Returns true if code uses flags before setting them. No caller passes flags to a function, and the hook does not
+/// keep them: such code is a part of another function, or a function for calls by its own kind only.
 fn takes_flags(start: usize, code: &[u8]) -> bool {
     const STATUS: u32 =
         RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::CF | RflagsBits::PF;
@@ -263,7 +264,7 @@ pub(super) fn is_linkage(image: &Image<'_>, start: usize) -> bool {
     first.is_some_and(|first| first.code() == Code::Jmp_rm64 && first.is_ip_rel_memory_operand())
 }
 
-/// Instructions that are left where they are: those that the system or the processor treats by their place.
+/// Returns true for instructions that stay in place: the system or the processor treats them by their place.
 pub(super) fn is_untouchable(instruction: &Instruction) -> bool {
     let is_system_call = matches!(instruction.code(), Code::Syscall | Code::Sysenter);
     is_system_call || instruction.flow_control() == FlowControl::Interrupt || instruction.mnemonic() == Mnemonic::Ud2

@@ -1,7 +1,8 @@
-//! Branches at functions that lead to somebody else's hook: to the library for resources, which records what specified functions give out and take
-//! back, wherever they are called.
+//! Branches at functions to another hook: to the library for resources. It records the results and releases of
+//! specified functions, at every call.
 //!
-//! As of branches of the tracer's own a function is left whole where anything about it is unsure. These are made once, while there is one thread.
+//! As with the tracer's own branches, a function is left whole if anything about it is unsure. These are made once,
+//! while there is one thread.
 
 use std::fs;
 use std::path::PathBuf;
@@ -30,11 +31,11 @@ pub struct Lead {
     pub number: usize,
 }
 
-/// Gives functions branches to `hook`, and returns for each the function's address in memory, or the reason why it has
-/// no branch; `None` for functions of modules that are not loaded.
+/// Gives functions branches to `hook`, and returns for each the function's address in memory, or the reason against a
+/// branch; `None` for functions of modules that are not loaded.
 ///
-/// The hook finds on its stack, from the stack pointer on: the number of the [`Lead`], the address where the function
-/// goes on, and then the stack as at the function's call. It must keep all registers.
+/// The hook finds on its stack, from the stack pointer on: the number of the [`Lead`], the function's resume address,
+/// and then the stack as at the function's call. It must keep all registers.
 ///
 /// # Safety
 ///
@@ -62,7 +63,7 @@ pub unsafe fn lead_functions(leads: &[Lead], hook: usize) -> Vec<Option<Result<u
     found
 }
 
-/// The places of those that are in a module.
+/// Returns the places of those in a module.
 fn own_leads(image: &Image<'_>, leads: &[Lead]) -> Vec<usize> {
     let path = match image.name.is_empty() {
         true => exe_path().ok(),

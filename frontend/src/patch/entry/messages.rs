@@ -1,9 +1,12 @@
-//! LLVM's unwinder in a program that has no symbol table, by its messages: they name the function that says them.
+//! LLVM's unwinder in a program without symbol table, by its messages with names of functions.
 //!
-//! Where one lies is known by the one function that refers to its message. What these do is to fit: `_Unwind_Resume` never returns, and has its registers
-//! noted by what notes them for `_Unwind_RaiseException` too, whose own return address is one of them; what sets a register, or the address to go on at,
-//! goes on to `__unw_set_reg`; and one function that they lead to takes all registers from what was noted, the stack pointer with them. The last one and what notes them
-//! are assembly, of which no unwind information may tell.
+//! The place of such a function is known by the one function with a reference to its message. Their conduct must fit:
+//! `_Unwind_Resume` never returns, and the code that notes its registers also notes those of `_Unwind_RaiseException`,
+//! with its own return address among them. Code that sets a register, or the resume address, goes on to
+//! `__unw_set_reg`.
+//!
+//! One common target takes all registers from the notes, including the stack pointer. This function and the noting code
+//! are assembly, maybe without unwind information.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -39,7 +42,8 @@ pub(super) fn are_in(file: &[u8]) -> bool {
     file.windows(IN_ALL.len()).any(|bytes| bytes == IN_ALL)
 }
 
-/// Where it is, if all of this is known. `ranges`: those of the program; `conduct`: what a function that begins somewhere does.
+/// Returns its place, if all of this is known. `ranges`: those of the program; `conduct`: the conduct of the function
+/// at an address.
 pub(super) fn unwinder<'c>(
     image: &Image<'_>,
     ranges: &[frames::Range],
@@ -83,7 +87,7 @@ fn only<T>(mut found: impl Iterator<Item = T>) -> Option<T> {
     one.filter(|_| found.next().is_none())
 }
 
-/// Where the messages are that a range of code refers to.
+/// The places of the messages referred to by a range of code.
 struct Says(Vec<usize>, Range<usize>);
 
 impl Says {
@@ -104,7 +108,7 @@ impl Says {
     }
 }
 
-/// A function that no unwind information may tell of: up to where it returns, or goes on somewhere.
+/// A function, maybe without unwind information: up to its return, or its jump elsewhere.
 struct Assembly {
     range: Range<usize>,
     conduct: Conduct,

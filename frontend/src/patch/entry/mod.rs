@@ -1,24 +1,26 @@
-//! Entry branches: functions that call no hook get a jump to a stub in place of their first instructions. Library calls: the slots by
-//! which the program calls functions of other modules lead to stubs.
+//! Entry branches: functions without a hook get a jump to a stub in place of their first instructions. Library calls:
+//! the program's slots for functions of other modules lead to stubs.
 //!
-//! - `functions` says which functions, as `frames` finds them by their unwind information, have room for a branch, `examine` which may have one,
-//!   and `choosing` which are to.
+//! - `functions` finds the functions with room for a branch, from `frames` with their unwind information, `examine`
+//!   those that may have one, and `choosing` the chosen ones.
 //! - `relocate` makes copies of the displaced instructions; `stubs` makes the targets of the branches.
-//! - `exits` gives the ends of functions branches, so that return addresses stay.
-//! - `leads` gives functions branches to somebody else's hook.
-//! - `sleds` uses the room that compilers leave for XRay; functions that have it need neither stub nor copy.
+//! - `exits` gives the ends of functions branches, so return addresses stay.
+//! - `leads` gives functions branches to another hook.
+//! - `sleds` uses compilers' room for XRay; functions with it need neither stub nor copy.
 //! - `writing` makes the targets, and writes code.
-//! - `unnamed` finds functions without names that can have no branch, by their conduct (`conduct`) and messages (`messages`).
-//! - `outside` is for a process that cannot make it itself.
-//! - `rooms` are those functions in which a compiler has left room for one.
+//! - `unnamed` finds functions without names that can have no branch, by their conduct (`conduct`) and messages
+//!   (`messages`).
+//! - `outside` is for a process unable to make them itself.
+//! - `rooms` are the functions with a compiler's room for a branch.
 //!
-//! This file goes through the modules: once in a program's life, while it has one thread, and writes the branches; or in a program that runs,
-//! again and again, and leaves that to an outside writer that can stop its threads ([`Way`]). Not here: the outcome (`entry_outcome`).
+//! This file goes through the modules: once in a program's life, while it has one thread, and writes the branches; or
+//! in a running program, again and again, and leaves that to an outside writer able to stop its threads ([`Way`]). Not
+//! here: the outcome (`entry_outcome`).
 //!
-//! **Invariant**: a function is left whole where anything about it is unsure: a trace lacks it then, and the program runs as it
-//! does without.
+//! **Invariant**: leave a function whole if anything about it is unsure: a trace lacks it then, and the program runs as
+//! without the tracer.
 //!
-//! **Invariant**: records and filters name a function by its own address, so nobody but this module knows of stubs.
+//! **Invariant**: records and filters name a function by its own address, so only this module knows of stubs.
 
 mod choosing;
 mod conduct;
@@ -72,9 +74,9 @@ struct Now {
     way: Way,
     /// True if anything was ever chosen.
     is_chosen: bool,
-    /// The modules that were gone through: where they lie, and their names.
+    /// The examined modules: their places, and their names.
     modules: Vec<(usize, Vec<u8>)>,
-    /// The functions that are to have a branch, and its stub. Only for others that write it.
+    /// The functions that get a branch, and its stub. Only for other writers.
     wanted: Vec<(u64, u64)>,
     outcome: EntryBranches,
 }
@@ -106,7 +108,7 @@ pub fn prepare_branches() {
     }
 }
 
-/// Returns all branches that were ever prepared for an outside writer.
+/// Returns all branches ever prepared for an outside writer.
 pub fn prepared_branches() -> Vec<Branch> {
     let _at_work = host::at_work();
     let now = now();
@@ -129,12 +131,12 @@ struct Pass<'n> {
     now: &'n mut Now,
     /// Calls of hooks, ascending.
     call_sites: Vec<usize>,
-    /// Branches that are there from earlier, by address: those at beginnings lead to the hook that is wanted now.
+    /// Existing branches, by address: those at beginnings lead to the present hook.
     known: BTreeMap<usize, Branch>,
-    /// All functions that have had a branch, or a slot, at any time.
+    /// All functions with a branch, or a slot, at any time.
     earlier: BTreeSet<usize>,
     part: Part,
-    /// Those of the stubs and thunks that were made.
+    /// The switches of the new stubs and thunks.
     switches: Vec<Switch>,
 }
 
@@ -198,7 +200,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Gives the chosen functions that have sleds their hooks.
+    /// Gives the chosen functions with sleds their hooks.
     fn add_sleds(&mut self, module: &Module<'_>, sleds: &Sleds) {
         let image = module.image;
         let mut chosen = Vec::new();
@@ -279,7 +281,7 @@ impl Pass<'_> {
         is_untouched(module, sled) && !crosses_page(sled.address as usize, SLED_BYTES)
     }
 
-    /// Makes the targets of sleds, for an outside writer. Returns those that were not there.
+    /// Makes the targets of sleds, for an outside writer. Returns the new ones.
     fn prepare_sleds(&mut self, image: &Image<'_>, sleds: &[Sled]) -> Result<Option<Thunks>, (WholeReason, io::Error)> {
         let (known, new): (Vec<Sled>, Vec<Sled>) = sleds.iter().partition(|sled| self.is_prepared(image, sled));
         for branch in known.iter().filter_map(|sled| self.known.get(&(sled.address as usize))) {
@@ -362,7 +364,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Has the ends of a function, whose branches are there from earlier, be written with its beginning.
+    /// Requests the existing branches at a function's ends, together with its beginning.
     fn want_known_ends(&mut self, module: &Module<'_>, function: &Function<'_>) {
         let ends = self.part.ends;
         for part in installed::parts().filter(|part| part.ends == ends) {
@@ -375,7 +377,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Makes stubs, and branches to them or what an outside writer needs: at beginnings, and at ends if these are to have some.
+    /// Makes stubs, and branches to them or the data for an outside writer: at beginnings, and at ends if requested.
     fn make_all(
         &mut self,
         image: &Image<'_>,
@@ -398,7 +400,7 @@ impl Pass<'_> {
         Ok((made, area, exits))
     }
 
-    /// Has branches at ends be written. Returns which will be.
+    /// Requests branches at ends. Returns the future ones.
     fn prepare_ends(&mut self, branches: &[Option<Branch>]) -> Vec<bool> {
         let mut prepare = |branch: &Branch| {
             self.now.wanted.push((branch.function, branch.stub));
@@ -408,7 +410,7 @@ impl Pass<'_> {
         branches.iter().map(|branch| branch.as_ref().filter(can_be).map(&mut prepare).is_some()).collect()
     }
 
-    /// Makes stubs, for an outside writer of the branches. Returns which functions have one.
+    /// Makes stubs, for an outside writer of the branches. Returns the functions with one.
     fn prepare(
         &mut self,
         image: &Image<'_>,
@@ -429,7 +431,7 @@ impl Pass<'_> {
         Ok((made, area))
     }
 
-    /// Has the program's slots for functions of other modules lead to stubs.
+    /// Leads the program's slots for functions of other modules to stubs.
     fn add_library_calls(&mut self, module: &Module<'_>) {
         let make = |calls: &[Call], pages: &[Pages]| {
             let wanted = calls.iter().map(|&Call { site: Site { address: name, .. }, function }| Wanted {

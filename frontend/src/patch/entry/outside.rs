@@ -1,7 +1,7 @@
-//! Entry branches of a process that cannot make them itself, as nothing of this crate is in it: the tracer alone was put there from outside. Its
-//! recorder finds the functions here, by the process's files and memory, and writes the result there.
+//! Entry branches of a process unable to make them itself, without this crate: the tracer alone was put there from
+//! outside. Its recorder finds the functions here, by the process's files and memory, and writes the result there.
 //!
-//! Not here: how it is written (`rftrace-attach`).
+//! Not here: the writing (`rftrace-attach`).
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -30,7 +30,7 @@ use crate::patch::stubs::REACH;
 use crate::patch::unwind::Reader;
 use crate::patch::wanted::Choice;
 
-/// The functions that get a branch in a process that contains only the tracer.
+/// The functions that get a branch in a process with the tracer alone.
 #[derive(Debug, Default)]
 pub struct OutsideBranches {
     areas: Vec<OutsideArea>,
@@ -40,23 +40,23 @@ pub struct OutsideBranches {
     outcome: EntryBranches,
 }
 
-/// The functions of one module that get new stubs.
+/// The functions of one module with new stubs.
 #[derive(Debug)]
 pub struct OutsideArea {
     module: Range<usize>,
     wanted: Vec<Wanted>,
-    /// Bytes that the branches replace.
+    /// The bytes replaced by the branches.
     displaced: Vec<Vec<u8>>,
 }
 
 /// The stubs of one module at their address.
 #[derive(Debug)]
 pub struct OutsideStubs {
-    /// Whole pages of code, which follow the pages with the switches.
+    /// Whole pages of code, behind the pages with the switches.
     pub code: Vec<u8>,
     /// The branches to the stubs.
     pub branches: Vec<Branch>,
-    /// The addresses of functions whose first instructions refer to memory out of reach of the stubs.
+    /// The addresses of functions with first instructions that refer to memory out of reach of the stubs.
     pub unreachable: Vec<u64>,
     /// The unwind information of the stubs: a section `.eh_frame` for any address.
     pub frames: Vec<u8>,
@@ -76,9 +76,9 @@ impl OutsideBranches {
     /// - `process`: the process's folder in `/proc`.
     /// - the patterns: those of [`Config::entry_branches`](crate::Config::entry_branches); functions with one of the
     ///   symbols `exceptions` are left out.
-    /// - `hooks`: the names of hook functions of the process, which other functions call at their beginning.
+    /// - `hooks`: the names of hook functions of the process, called by other functions at their beginning.
     /// - `linker`: an address in its dynamic linker, or 0.
-    /// - `known`: branches that another recorder has prepared there and that are not in the code.
+    /// - `known`: another recorder's prepared branches there that are not in the code.
     /// - `unnamed`: facts about the functions of a program without symbol table.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl OutsideBranches {
         Ok(())
     }
 
-    /// Looks at the functions of a module; one that cannot be read has none.
+    /// Examines the functions of a module; an unreadable one has none.
     fn look_at(
         &mut self,
         process: &Path,
@@ -165,13 +165,13 @@ impl OutsideBranches {
         Some(())
     }
 
-    /// Returns the functions that get new stubs, by module.
+    /// Returns the functions with new stubs, by module.
     #[must_use]
     pub fn areas(&self) -> &[OutsideArea] {
         &self.areas
     }
 
-    /// Returns the branches whose stubs exist already.
+    /// Returns the branches with existing stubs.
     #[must_use]
     pub fn known(&self) -> &[Branch] {
         &self.known
@@ -223,7 +223,8 @@ impl OutsideArea {
         places(&self.module, n_bytes + self.most_bytes(), mapped, (page, REACH))
     }
 
-    /// Returns the stubs for the address `start`, with switches at the address `switches`, which lead to `hook`.
+    /// Returns the stubs for the address `start`, with switches at the address `switches`, and with `hook` as their
+    /// target.
     #[must_use]
     pub fn lay(&self, switches: usize, start: usize, hook: usize) -> OutsideStubs {
         let (stubs, code) = Stubs::new(switches, start, &self.wanted, hook);

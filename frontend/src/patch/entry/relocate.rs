@@ -1,8 +1,8 @@
-//! The first instructions of a function, as they run elsewhere.
+//! The first instructions of a function, in a copy elsewhere.
 //!
-//! Each becomes an instruction that does the same from its new place; behind the last one the function goes on where it is. A call
-//! becomes a push of the return address that it has in the function, and a jump: what the function calls never returns to a
-//! copy, so unwinders see the function itself.
+//! Each becomes an instruction with the same effect from its new place; behind the last one the function goes on in its
+//! own place. A call becomes a push of its return address in the function, and a jump: callees never return to a copy,
+//! so unwinders see the function itself.
 
 use iced_x86::{Code, Encoder, FlowControl, Instruction, MemoryOperand, OpKind, Register};
 
@@ -11,18 +11,18 @@ use iced_x86::{Code, Encoder, FlowControl, Instruction, MemoryOperand, OpKind, R
 pub(super) struct Copied {
     pub(super) code: Vec<u8>,
     pub(super) rows: Vec<Row>,
-    /// Where a displaced call returns to. It stands in the word that the caller of [`copy`] has named.
+    /// The return address of a displaced call. It stands in the word named by the caller of [`copy`].
     pub(super) returns_to: Option<usize>,
 }
 
 /// An instruction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// Where it begins in the copy.
+    /// Its place in the copy.
     pub(super) at: usize,
-    /// The address in the function that it stands for.
+    /// The address of its original in the function.
     pub(super) original: usize,
-    /// Bytes on the stack that the function has not pushed there.
+    /// Bytes on the stack beyond the function's own.
     pub(super) pushed: u8,
 }
 
@@ -73,7 +73,7 @@ pub(super) fn copy(instructions: &[Instruction], place: usize, word: usize) -> O
 }
 
 impl Copied {
-    /// A jump to `target`, in place of a copy of what begins there. `word` is the address of a word that holds that.
+    /// A jump to `target`, in place of a copy of the code there. `word` is the address of a word with the target.
     pub(super) fn jump(target: usize, place: usize, word: usize) -> Option<Self> {
         let mut copy = Self::default();
         let operand = MemoryOperand::with_base_displ_size(Register::RIP, word as i64, 8);
@@ -81,7 +81,7 @@ impl Copied {
         Some(copy)
     }
 
-    /// Appends an instruction, which stands for that at `original`.
+    /// Appends an instruction, with its original at `original`.
     pub(super) fn append(&mut self, place: usize, instruction: &Instruction, original: usize) -> Option<()> {
         let mut encoder = Encoder::new(64);
         encoder.encode(instruction, (place + self.code.len()) as u64).ok()?;
@@ -91,7 +91,7 @@ impl Copied {
     }
 }
 
-/// The jump to where a call goes to, after its return address was pushed.
+/// Returns the jump to a call's target, behind the push of the return address.
 fn jump_for_call(call: &Instruction) -> Option<Instruction> {
     match call.code() {
         Code::Call_rel32_64 => Instruction::with_branch(Code::Jmp_rel32_64, call.near_branch_target()).ok(),

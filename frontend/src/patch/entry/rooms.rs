@@ -1,15 +1,15 @@
-//! Where a compiler has left room for a branch at the beginning of functions, as it lists it.
+//! Compilers' room for a branch at the beginning of functions, by their lists.
 //!
-//! Not here: whether the room is enough (`functions`): the compiler was told how much to leave.
+//! Not here: the size of the room (`functions`): it is an option of the compiler.
 
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
 use crate::elf::patchable::patchable_lists;
 use crate::patch::module::Image;
 
-/// Bytes of the landing pad (`endbr64`) that stands before the room.
+/// Bytes of the landing pad (`endbr64`) in front of the room.
 const LANDING_PAD_BYTES: usize = 4;
-/// The most that may lie before a function: compilers take no larger number.
+/// The maximum before a function: compilers take no larger number.
 const MOST_BEFORE: usize = 255;
 
 /// Addresses of NOPs, ascending.
@@ -17,7 +17,7 @@ const MOST_BEFORE: usize = 255;
 pub(super) struct Rooms(Vec<usize>);
 
 impl Rooms {
-    /// Those that a module lists. `place` tells where something lies that has an address in its file.
+    /// Reads a module's list. `place` returns the place in memory of an address in its file.
     pub(super) fn of(image: &Image<'_>, file: &[u8], place: impl Fn(u64) -> Option<usize>) -> Self {
         let mut found = Vec::new();
         for list in patchable_lists(file) {

@@ -1,5 +1,5 @@
-//! XRay's sleds: a compiler has left room at the beginning of functions and wherever they return or jump to another one. Each gets a jump
-//! through a word, and the word is switched (`patch::switches`).
+//! XRay's sleds: compilers' room at the beginning of functions and at each return or jump to another one. Each gets a
+//! jump through a word, and the word is switched (`patch::switches`).
 //!
 //! ```text
 //! beginning    jmp +9; nine bytes of NOPs      →  jmp [word]; call thunk      off: behind it, on: the call of rftrace_sled_entry
@@ -7,15 +7,16 @@
 //! return       ret; ten bytes of NOPs          →  jmp [word]; ret             off: the ret, on: what calls rftrace_sled_exit and returns
 //! ```
 //!
-//! In a running program the written code is removed again, while threads may be in the hooks: no thread may come back to the middle of a sled,
-//! or stand there. So one instruction replaces the whole sled, and leads to a thunk of its own:
+//! In a running program the written code is removed again, while threads may be in the hooks: no thread may come back
+//! to the middle of a sled, or stand there. So one instruction replaces the whole sled, and leads to a thunk of its
+//! own:
 //!
 //! ```text
 //! beginning, tail call                         →  call thunk                  off: a ret, on: the hook
 //! return                                       →  jmp thunk                   off: a ret, on: as above
 //! ```
 //!
-//! Hooks are out of reach of most programs, so memory near the module has ways to them:
+//! Hooks are out of reach of most programs, so memory near the module has jumps to them:
 //!
 //! ```text
 //! area   +0    a word for each sled: where it leads
@@ -27,12 +28,12 @@
 //!        +40   jmp [rip + …]         in a program that runs, for each sled: by its word
 //! ```
 //!
-//! Functions that were entered are to be left: ends are switched on with the beginning, and stay so.
+//! Entered functions must be left: ends are switched on with the beginning, and stay so.
 //!
-//! Stacks are as behind the call, so the module's own unwind information holds for the function, and a thunk needs none but that it
-//! was called.
+//! Stacks are as behind the call, so the module's own unwind information holds for the function, and a thunk needs only
+//! that of a called function.
 //!
-//! Not here: which functions are chosen (`mod`), how the table is read (`elf::sleds`).
+//! Not here: the choice of functions (`mod`), and the reader of the table (`elf::sleds`).
 
 use std::io;
 use std::ops::Range;
@@ -57,7 +58,7 @@ unsafe extern "C" {
     fn rftrace_sled_exit();
 }
 
-/// Behind a sled is what records and filters name a function by.
+/// The address behind a sled is the function's identity in records and filters.
 pub(super) use rftrace_format::branches::SLED_BYTES;
 
 const RETURN: u8 = 0xc3;
@@ -69,7 +70,7 @@ const CALL_WORD: [u8; 2] = [0xff, 0x15];
 /// Bytes of either.
 const WAY_BYTES: usize = 6;
 const CALL: u8 = 0xe8;
-/// `nop dword ptr [rax]`, as long as what a jump and a `ret` leave of a sled.
+/// `nop dword ptr [rax]`, as long as the rest of a sled behind a jump and a `ret`.
 const NOP: [u8; SLED_BYTES - WAY_BYTES - 1] = [0x0f, 0x1f, 0x40, 0];
 const FILLER: u8 = 0xcc;
 const WORD: usize = size_of::<usize>();
@@ -86,7 +87,7 @@ const THUNK_BYTES: usize = WORD;
 pub(super) struct Sleds(Vec<Sled>);
 
 impl Sleds {
-    /// Those that a module lists. `place` tells where something lies that has an address in its file.
+    /// Reads a module's table. `place` returns the place in memory of an address in its file.
     pub(super) fn of(image: &Image<'_>, file: &[u8], place: impl Fn(u64) -> Option<usize>) -> Self {
         let mut all = Vec::new();
         for table in sled_tables(file) {
@@ -102,14 +103,14 @@ impl Sleds {
         Self(all)
     }
 
-    /// The functions that have one at their beginning, ascending, with all their sleds.
+    /// Returns the functions with one at their beginning, ascending, with all their sleds.
     pub(super) fn functions(&self) -> impl Iterator<Item = (usize, &[Sled])> {
         let all = self.0.chunk_by(|one, next| one.function == next.function);
         let is_entry = |sled: &Sled| sled.kind == SledKind::Entry;
         all.filter(move |sleds| sleds.iter().any(is_entry)).map(|sleds| (sleds[0].function as usize, sleds))
     }
 
-    /// Leaves those of functions away of which not all are such.
+    /// Removes functions with an unusable sled.
     pub(super) fn retain_whole(&mut self, mut is_usable: impl FnMut(&Sled) -> bool) {
         let functions = self.0.chunk_by(|one, next| one.function == next.function);
         self.0 = functions.filter(|own| own.iter().all(&mut is_usable)).flatten().copied().collect();
@@ -141,7 +142,7 @@ pub(super) struct Thunks {
     start: usize,
     words_at: usize,
     words: Bytes,
-    /// Which sleds they are for, ascending.
+    /// Their sleds, ascending.
     sleds: Vec<Sled>,
     way: EntryWay,
 }
@@ -180,7 +181,7 @@ impl Thunks {
         Err(last)
     }
 
-    /// The switches of a function that is known by `site`: none if these are not its thunks.
+    /// Returns the switches of the function of `site`: none if these are not its thunks.
     pub(super) fn switches(&self, function: u64, site: Site) -> Vec<Switch> {
         let first = self.sleds.partition_point(|sled| sled.function < function);
         let own = self.sleds.iter().enumerate().skip(first).take_while(|(_, sled)| sled.function == function);
@@ -198,7 +199,7 @@ impl Thunks {
         self.start + TO_ENTRY_AT..self.start + THUNKS_AT + n_thunks * THUNK_BYTES
     }
 
-    /// Their unwind information, the same for all readers, and where its description begins.
+    /// Returns their unwind information, the same for all readers, and the place of its description.
     pub(super) fn frames(&self) -> (Vec<u8>, usize) {
         unwind::called(&self.range())
     }
@@ -225,7 +226,7 @@ impl Thunks {
         Branch::of_sled(sled.address, self.thunk(self.idx(sled)?) as u64, place, bytes)
     }
 
-    /// Where a sled leads while it is off, and on.
+    /// Returns the targets of a sled in the states off and on.
     fn ways(&self, sled: &Sled) -> (usize, usize) {
         let address = sled.address as usize;
         match (self.way, sled.kind) {
@@ -251,7 +252,7 @@ impl Thunks {
         self.words_at + idx * WORD
     }
 
-    /// The thunk that it leads to in a program that runs.
+    /// Returns its thunk in a running program.
     fn thunk(&self, idx: usize) -> usize {
         self.start + THUNKS_AT + idx * THUNK_BYTES
     }
@@ -279,7 +280,7 @@ fn hooks() -> [usize; 2] {
     [rftrace_sled_entry as *const () as usize, rftrace_sled_exit as *const () as usize]
 }
 
-/// An instruction at `address` that ends with the distance to what it uses.
+/// Returns an instruction at `address` with the distance to its operand at its end.
 fn instruction(opcode: &[u8], address: usize, target: usize) -> Vec<u8> {
     let distance = distance(address + opcode.len() + size_of::<i32>(), target);
     [opcode, &distance.to_le_bytes()].concat()
@@ -303,7 +304,7 @@ mod tests {
 
     const KINDS: [SledKind; 3] = [SledKind::Entry, SledKind::Exit, SledKind::TailCall];
 
-    /// Those of two functions, and their code.
+    /// The thunks of two functions, and their code.
     fn thunks(way: EntryWay) -> (Thunks, Vec<u8>) {
         let other = Sled { function: 0x3f_0000, address: 0x3f_0000, kind: SledKind::Entry };
         let mut sleds = vec![other];
@@ -333,7 +334,7 @@ mod tests {
         }
     }
 
-    /// Of this process: off, nothing but what was there is done, and on, a hook is called from a sled's last bytes.
+    /// In this process: off, only the original code has an effect, and on, a hook is called from a sled's last bytes.
     #[test]
     fn words_say_where_sleds_lead() {
         let (thunks, code) = thunks(EntryWay::Itself);
@@ -359,7 +360,7 @@ mod tests {
         assert_eq!(thunks.code(&none), None);
     }
 
-    /// In a program that runs one instruction takes the place of a sled.
+    /// In a running program one instruction takes the place of a sled.
     #[test]
     fn words_say_where_thunks_lead() {
         const SLED: [u8; SLED_BYTES] = [0x90; SLED_BYTES];

@@ -16,12 +16,12 @@
 //!                jmp [rip + …]       the hook, which goes on there
 //! ```
 //!
-//! A function of another module may go on elsewhere later: at a function that somebody puts in its place. So that word can be written.
+//! A function of another module may go on elsewhere later: at its replacement. So that word can be written.
 //!
-//! Flags are dead at a function's beginning. Off, a call costs two jumps that are taken, to the stub and back, and a comparison.
+//! Flags are dead at a function's beginning. Off, a call costs two taken jumps, to the stub and back, and a comparison.
 //!
-//! A signal may strike in a stub. Its frame is the function's at the instruction that runs there as a copy, with rsp as it is,
-//! less what the stub has pushed. So each instruction has a row with these two; as to the rest see [`unwind`](crate::patch::unwind).
+//! A signal may strike in a stub. Its frame is the function's at the original of the copied instruction, with rsp less
+//! the stub's pushes. So each instruction has a row with these two; for the rest see [`unwind`](crate::patch::unwind).
 
 use std::io;
 use std::ops::Range;
@@ -65,7 +65,7 @@ const PUSH_BYTES: usize = PUSH.len() + size_of::<i32>();
 /// The pushes and the jump to the hook.
 const WAY_BYTES: usize = 3 * PUSH_BYTES;
 const STUB_ALIGN: usize = 16;
-/// More than any stub takes: a few displaced instructions, which may become twice as long, and a jump.
+/// More than any stub takes: a few displaced instructions, maybe twice as long, and a jump.
 const LARGEST: usize = 128;
 
 /// A function that gets a stub.
@@ -78,7 +78,7 @@ pub(super) struct Wanted {
     pub(super) goes_on: GoesOn,
 }
 
-/// Where a function goes on behind the hook.
+/// The target of a function behind the hook.
 #[derive(Debug)]
 pub(super) enum GoesOn {
     /// In a copy of its first instructions: its name is its address.
@@ -88,7 +88,7 @@ pub(super) enum GoesOn {
 }
 
 impl Wanted {
-    /// Bytes of the instructions that make room for a branch, and of what lies between those and its end.
+    /// Returns the bytes of the instructions that make room for a branch, up to its end.
     pub(super) fn n_displaced(&self) -> usize {
         match &self.goes_on {
             GoesOn::Copy(instructions) => instructions.iter().map(Instruction::len).sum::<usize>().max(BRANCH_BYTES),
@@ -101,7 +101,7 @@ impl Wanted {
 #[derive(Debug)]
 pub(super) struct Stubs {
     range: Range<usize>,
-    /// In the order of the functions; `None` for those whose beginnings cannot run elsewhere.
+    /// In the order of the functions; `None` for beginnings that cannot run elsewhere.
     placed: Vec<Option<Placed>>,
 }
 
@@ -117,7 +117,7 @@ struct Placed {
     /// Its address.
     function: usize,
     stub: usize,
-    /// Of the stub: where the pushes begin, and where they end.
+    /// The stub's pushes: their beginning, and their end.
     way_at: usize,
     end: usize,
     rows: Vec<Row>,
@@ -128,19 +128,20 @@ pub(super) fn hook() -> usize {
     rftrace_entry as *const () as usize
 }
 
-/// That of functions whose ends have branches: return addresses stay.
+/// Returns the hook of functions with branches at their ends: return addresses stay.
 pub(super) fn hook_with_ends() -> usize {
     rftrace_entry_with_ends as *const () as usize
 }
 
-/// Returns the most bytes that the stubs of so many functions take, in whole pages, without their switches.
+/// Returns the maximum bytes of the stubs of so many functions, in whole pages, without their switches.
 pub(super) fn most_bytes(n_functions: usize) -> usize {
     let page = usize::try_from(page_size()).unwrap_or(4096);
     (WORDS_AT + n_functions * (WORDS_BYTES + LARGEST) + STUB_ALIGN).next_multiple_of(page)
 }
 
 impl Area {
-    /// Makes stubs for functions of `module`, which lead to a hook, all off. `mapped` are the mapped ranges of this process, ascending.
+    /// Makes stubs for functions of `module`, with a hook as target, all off. `mapped` are the mapped ranges of this
+    /// process, ascending.
     pub(super) fn new(
         module: &Range<usize>,
         wanted: &[Wanted],
@@ -170,12 +171,12 @@ impl Area {
         Err(last)
     }
 
-    /// The switch of a function's stub, which is given by its place in the list.
+    /// Returns the switch of a function's stub, by its place in the list.
     pub(super) fn switch(&self, idx: usize, site: Site) -> Option<Switch> {
         self.bytes.switch(idx, site, false)
     }
 
-    /// Where a function of another module goes on, which is given by its place in the list. `None` for others.
+    /// Returns the target of a function of another module, by its place in the list. `None` for others.
     fn goes_on(&self, idx: usize) -> Option<&'static AtomicUsize> {
         self.bytes.way(self.stubs.placed.len(), idx)
     }
@@ -187,7 +188,8 @@ impl Area {
 }
 
 impl Stubs {
-    /// Stubs for functions whose switches begin at `switches`, and the contents of the memory for them, which begins at `start`: whole pages.
+    /// Returns stubs for functions with switches at `switches`, and the contents of their memory at `start`: whole
+    /// pages.
     pub(super) fn new(switches: usize, start: usize, wanted: &[Wanted], hook: usize) -> (Self, Vec<u8>) {
         let page = usize::try_from(page_size()).unwrap_or(4096);
         let (range, placed, mut contents) = contents(switches, start, wanted, hook);
@@ -200,7 +202,7 @@ impl Stubs {
         self.range.clone()
     }
 
-    /// Where the stub of a function begins, which is given by its place in the list.
+    /// Returns the place of a function's stub, by its place in the list.
     pub(super) fn stub(&self, idx: usize) -> Option<usize> {
         self.placed.get(idx)?.as_ref().map(|placed| placed.stub)
     }
@@ -213,7 +215,7 @@ impl Stubs {
         Branch::new(*function as u64, *stub as u64, displaced, copies)
     }
 
-    /// The section `.eh_frame` of the stubs, and where descriptions begin in it.
+    /// Returns the section `.eh_frame` of the stubs, and the places of descriptions in it.
     pub(super) fn frames(&self, reader: Reader) -> (Vec<u8>, Vec<usize>) {
         frames(&self.placed, reader)
     }
@@ -225,7 +227,7 @@ fn frames(placed: &[Option<Placed>], reader: Reader) -> (Vec<u8>, Vec<usize>) {
     })
 }
 
-/// The section `.eh_frame` of stubs, each of which `append` describes, and where descriptions begin in it.
+/// Returns the section `.eh_frame` of stubs, each described by `append`, and the places of descriptions in it.
 pub(super) fn section_of<T>(
     reader: Reader,
     stubs: impl Iterator<Item = T>,
@@ -244,7 +246,7 @@ pub(super) fn section_of<T>(
     (bytes, descriptions)
 }
 
-/// Appends the description of a stub: where its instructions begin, what each stands for, and what has been pushed there.
+/// Appends the description of a stub: the places of its instructions, the original of each, and the pushed bytes there.
 pub(super) fn append_description(
     bytes: &mut Vec<u8>,
     reader: Reader,
@@ -277,7 +279,7 @@ fn append_rules(bytes: &mut Vec<u8>, reader: Reader, rules: impl Iterator<Item =
     }
 }
 
-/// The stubs of functions whose switches begin at `switches`, and the contents of the memory for them, which begins at `start`.
+/// Returns the stubs of functions with switches at `switches`, and the contents of their memory at `start`.
 fn contents(
     switches: usize,
     start: usize,
@@ -327,12 +329,12 @@ fn contents(
     (first..start + contents.len(), placed, contents)
 }
 
-/// DWARF's numbers of rsp and the return address, which is the program counter of the function's frame.
+/// DWARF's numbers of rsp and the return address, the program counter of the function's frame.
 const RSP: u8 = 7;
 const RETURN_ADDRESS: u8 = 16;
 
 impl Placed {
-    /// Where its instructions begin, what each stands for, and what has been pushed there.
+    /// Returns the places of its instructions, the original of each, and the pushed bytes there.
     fn rules(&self) -> impl Iterator<Item = (usize, usize, u8)> {
         let before = [0, JUMP_IF_ON_AT].map(|at| (at, self.function, 0));
         let in_copy = self.rows.iter().map(|row| (COPY_AT + row.at, row.original, row.pushed));
@@ -361,7 +363,7 @@ mod tests {
         usize::from_le_bytes(contents[at - START..][..WORD].try_into().unwrap())
     }
 
-    /// Checks the way to the hook, and returns the places of what it pushes.
+    /// Checks the way to the hook, and returns the places of the pushed words.
     fn pushed(contents: &[u8], placed: &Placed, idx: usize) -> [usize; 2] {
         let mut decoder =
             Decoder::with_ip(64, &contents[placed.stub - START..], placed.stub as u64, DecoderOptions::NONE);

@@ -1,9 +1,9 @@
-//! A program that is linked statically and has no symbol table: its functions that can have no branch, and the place of its unwinder, by their
-//! conduct.
+//! A statically linked program without symbol table: its functions that can have no branch, and the place of its
+//! unwinder, by their conduct.
 //!
-//! libgcc's unwinder is known by this: some functions read their return address, have another function note it with all registers, which reads its own, and go
-//! on at a stack pointer that they have computed (`__builtin_eh_return`). It is all that lies between the first and the last of these and of what they call
-//! nearby, which a linker takes from one file.
+//! libgcc's unwinder is known by this: some functions read their return address, call another function that notes it
+//! with all registers and reads its own, and go on at a computed stack pointer (`__builtin_eh_return`). It is all code
+//! between the first and the last of these and of their callees nearby, from one file of a linker.
 //!
 //! Not here: the conduct of a single function (`conduct`); LLVM's unwinder (`messages`).
 
@@ -40,7 +40,7 @@ pub enum UnnamedUnwinder {
     Libgcc(Libgcc),
     /// LLVM's unwinder.
     Llvm(Llvm),
-    /// Another unwinder, or one whose functions were not found.
+    /// Another unwinder, or one with functions not found.
     Other,
 }
 
@@ -72,7 +72,7 @@ pub struct Libgcc {
     pub locking: Range<u64>,
 }
 
-/// How far apart functions of one file of libgcc are at the most.
+/// The maximum distance between functions of one file of libgcc.
 const NEAR: usize = 0x6000;
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
@@ -147,8 +147,8 @@ impl All {
         self.0.iter().filter(move |(_, (conduct, _))| is_it(conduct)).map(|(&start, _)| start)
     }
 
-    /// Returns the functions that can have no branch: by themselves; as they go on at or from such a function without a call; or as they have
-    /// such a function ask for their caller, as hooks do that compilers have called.
+    /// Returns the functions that can have no branch: by themselves; as they go on at or from such a function without a
+    /// call; or as they make such a function ask for their caller, like compilers' hooks.
     fn special(&self) -> BTreeSet<usize> {
         let is_seed = |it: &Conduct| it.reads_return_address || it.changes_stack || it.returns_twice;
         let mut found: BTreeSet<usize> = self.that(is_seed).collect();
@@ -166,12 +166,12 @@ impl All {
         }
     }
 
-    /// True if a function has another one note its return address, as functions do that look for callers.
+    /// Returns true if a function makes another one note its return address, like functions that look for callers.
     fn asks_for_registers(&self) -> bool {
         self.that(|it| it.reads_return_address && !it.calls.is_empty() && !it.returns_twice).next().is_some()
     }
 
-    /// libgcc's unwinder, if it is one that is known.
+    /// Returns libgcc's unwinder, if it is a known one.
     fn unwinder(&self, image: &Image<'_>, file: &[u8]) -> Option<Libgcc> {
         let throws = |it: &Conduct| it.reads_return_address && it.changes_stack && !it.calls.is_empty();
         let throwing: Vec<usize> = self.that(throws).collect();
@@ -211,7 +211,7 @@ impl All {
         })
     }
 
-    /// Where the function ends that looks up what the registrar was told: the one that `code` calls behind that.
+    /// Returns the end of the function that looks up the registrar's data: the one called by `code` behind that.
     fn looks_up(&self, code: &Range<usize>, registrar: usize) -> Option<usize> {
         let calls = self.0.range(code.clone()).flat_map(|(_, (it, _))| &it.calls);
         let called: BTreeSet<usize> = calls.copied().filter(|it| (registrar..registrar + NEAR).contains(it)).collect();
@@ -221,7 +221,7 @@ impl All {
         }
     }
 
-    /// The one function within `code` whose instructions are such.
+    /// Returns the one function within `code` with such instructions.
     fn only(&self, image: &Image<'_>, code: &Range<usize>, are_such: impl Fn(&[u8]) -> bool) -> Option<usize> {
         let are_such = |start: usize, end: usize| {
             let bytes = image.bytes(start..end).unwrap_or_default();
@@ -235,7 +235,7 @@ impl All {
     }
 }
 
-/// `_Unwind_SetIP`: writes its second argument into its first one, and that is all.
+/// `_Unwind_SetIP`: writes its second argument into its first one, and nothing else.
 fn sets_address(code: &[u8]) -> bool {
     code.starts_with(&[0x48, 0x89, 0xb7, 0x98, 0, 0, 0, 0xc3])
 }
@@ -249,15 +249,15 @@ fn sets_register(code: &[u8]) -> bool {
     code.starts_with(&COMPARES) && code.windows(WRITES.len()).any(|bytes| bytes == WRITES)
 }
 
-/// Returns the function that tells libgcc of unwind information: one of the first functions of a program (`frame_dummy`) calls it with the
-/// program's own.
+/// Returns the function that registers unwind information with libgcc: one of the first functions of a program
+/// (`frame_dummy`) calls it with the program's own.
 fn registrar(image: &Image<'_>, file: &[u8]) -> Option<usize> {
     let frames = image.section(file, b".eh_frame")?;
     let initializers = image.bytes(image.section(file, b".init_array")?)?.as_chunks().0;
     initializers.iter().find_map(|&word| called_with(image, u64::from_le_bytes(word) as usize, &frames))
 }
 
-/// Returns the first function that the one at `start` calls, if it does so with an address in a range and another one.
+/// Returns the first callee of the function at `start`, if the call has an address in a range and another one.
 fn called_with(image: &Image<'_>, start: usize, told: &Range<usize>) -> Option<usize> {
     const MOST_INSTRUCTIONS: usize = 16;
 

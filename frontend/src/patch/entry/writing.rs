@@ -1,6 +1,6 @@
 //! Makes the targets of branches and sleds, and writes the branches while this is the only thread.
 //!
-//! Not here: which functions get one (`mod`).
+//! Not here: the choice of functions (`mod`).
 
 use std::io;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use crate::patch::unwinder;
 /// Outcome for a function: it has its branch, or why not.
 pub(super) type Made = Result<(), WholeReason>;
 
-/// Makes the stubs, which lead to a hook, and then the branches. Returns which functions have one.
+/// Makes the stubs of a hook, and then the branches. Returns the functions with one.
 pub(super) fn make(
     image: &Image<'_>,
     wanted: &[Wanted],
@@ -45,7 +45,7 @@ pub(super) fn make(
     Ok((made.collect(), area))
 }
 
-/// Writes branches while this is the only thread. Returns which were written.
+/// Writes branches while this is the only thread. Returns the written ones.
 pub(super) fn write_branches(branches: &[Option<Branch>], pages: &[Pages]) -> Vec<bool> {
     let code = |branch: &Branch| (branch.function as usize, branch.branched()[..branch.n_changed()].to_vec());
     let codes: Vec<_> = branches.iter().map(|branch| branch.as_ref().map(code)).collect();
@@ -53,7 +53,7 @@ pub(super) fn write_branches(branches: &[Option<Branch>], pages: &[Pages]) -> Ve
     write(&codes, pages).unwrap_or_else(|_| vec![false; branches.len()])
 }
 
-/// Has sleds lead to the hooks. Returns which of them do.
+/// Leads sleds to the hooks. Returns the ones in effect.
 pub(super) fn lead_sleds(image: &Image<'_>, sleds: &[Sled]) -> Result<(Vec<bool>, Thunks), (WholeReason, io::Error)> {
     let not_writable = |error| (WholeReason::NotWritable, error);
     let pages = Pages::all().map_err(not_writable)?;
@@ -63,7 +63,7 @@ pub(super) fn lead_sleds(image: &Image<'_>, sleds: &[Sled]) -> Result<(Vec<bool>
     Ok((write(&codes, &pages).map_err(not_writable)?, thunks))
 }
 
-/// Makes thunks for these sleds, which unwinders and debuggers know. `pages` are those of this process.
+/// Makes thunks for these sleds, known to unwinders and debuggers. `pages` are those of this process.
 pub(super) fn make_thunks(
     image: &Image<'_>,
     sleds: &[Sled],
@@ -79,8 +79,8 @@ pub(super) fn make_thunks(
     Ok(thunks)
 }
 
-/// Writes code, of which there are addresses and bytes, in a module that stays loaded, and while there is one thread. `pages` are those of this
-/// process. Returns which were written; an error if none was.
+/// Writes code, given as addresses and bytes, in a module that stays loaded, and while there is one thread. `pages` are
+/// those of this process. Returns the written ones; an error without any.
 pub(super) fn write(code: &[Option<(usize, Vec<u8>)>], pages: &[Pages]) -> io::Result<Vec<bool>> {
     let start = code.iter().flatten().map(|(address, _)| *address).min().unwrap_or(0);
     let end = code.iter().flatten().map(|(address, bytes)| address + bytes.len()).max().unwrap_or(0);
@@ -120,7 +120,7 @@ fn write_each(
     }
 }
 
-/// Makes stubs that unwinders and debuggers know. `pages` are those of this process.
+/// Makes stubs known to unwinders and debuggers. `pages` are those of this process.
 pub(super) fn make_stubs(
     image: &Image<'_>,
     wanted: &[Wanted],

@@ -1,7 +1,7 @@
-//! The functions of a module, and which of their instructions gives way to a branch.
+//! The functions of a module, and the instruction of each that gives way to a branch.
 //!
-//! All code of the module is looked at for branches, but for data by the module's sections. That an indirect jump leads to a function's first
-//! instruction from within is not proven wrong.
+//! All code of the module is searched for branches, except data by the module's sections. An indirect jump from within
+//! to a function's first instruction is not ruled out.
 
 use std::collections::BTreeSet;
 
@@ -16,27 +16,29 @@ const LANDING_PADS: [u32; 2] = [0xd503_245f, 0xd503_24df];
 /// `paciasp`, `pacibsp`: landing pads too.
 const SIGNING: [u32; 2] = [0xd503_233f, 0xd503_237f];
 
-/// A module's functions, and what is known of where its code branches to.
+/// A module's functions, and the known targets of branches in its code.
 #[derive(Debug)]
 pub(super) struct Functions {
     ranges: Vec<Range>,
-    /// Addresses that are branched to or have a name, ascending.
+    /// Addresses with a name, or as targets of branches, ascending.
     targets: Vec<usize>,
-    /// Functions that branch to their own beginning.
+    /// Functions with a branch to their own beginning.
     looping: BTreeSet<usize>,
 }
 
-/// Instruction that a branch replaces: sp is the CFA there.
+/// The instruction replaced by a branch: sp is the CFA there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Displaced {
     pub(super) at: usize,
     pub(super) word: u32,
-    /// The instruction in front of it, if that has signed the return address. It stays, as it is where indirect calls may land.
+    /// The instruction in front of it, if that has signed the return address. It stays, as a landing place of indirect
+    /// calls.
     pub(super) signed_by: Option<u32>,
 }
 
 impl Functions {
-    /// Looks at all `code` of a module. `labels` are further addresses that somebody may jump to, such as those of symbols.
+    /// Examines all `code` of a module. `labels` are further possible targets of jumps, such as the addresses of
+    /// symbols.
     pub(super) fn of(image: &Image<'_>, code: &[(usize, &[u8])], labels: impl Iterator<Item = usize>) -> Self {
         let mut found = Self { ranges: frames::ranges(image), targets: labels.collect(), looping: BTreeSet::new() };
         found.ranges.retain(|range| image.text(range.start).is_some_and(|(_, code)| !code.is_empty()));
@@ -71,7 +73,7 @@ impl Functions {
         self.ranges.iter().filter(|range| range.is_function).map(|range| (range.start, range.end))
     }
 
-    /// Returns the instruction of a function that is to give way.
+    /// Returns the instruction of a function that gives way.
     pub(super) fn displaced(&self, image: &Image<'_>, start: usize, end: usize) -> Result<Displaced, WholeReason> {
         if self.looping.contains(&start) {
             return Err(WholeReason::Loop);
@@ -97,8 +99,9 @@ impl Functions {
     }
 }
 
-/// True if code uses x16 or x17 and has not set them. Calls may change them on their way, and stubs do: so such code is a part of another
-/// function, or a function that only its own kind calls. The code is read from its beginning to its end, whatever it branches to.
+/// Returns true if code uses x16 or x17 before setting them. Calls may change them on their way, and stubs do: so such
+/// code is a part of another function, or a function for calls by its own kind only. The code is read from its
+/// beginning to its end, in spite of branches.
 fn takes_registers(code: &[u8]) -> bool {
     let mut unset = [16, 17].map(|register| (register, true));
     for bytes in code.as_chunks::<WORD>().0 {

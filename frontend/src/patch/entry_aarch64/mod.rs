@@ -1,14 +1,15 @@
-//! Functions that call no hook, on aarch64.
+//! Functions without a hook, on aarch64.
 //!
-//! - Those with room for a branch at their beginning are sites as calls of the hook are: they are found, stubbed and switched by
-//!   [`engine`](super::engine). `room_outcome` has their outcome.
-//! - Others that were chosen by name get a branch in place of an instruction: `functions` finds this instruction, `relocate` makes a copy of it,
-//!   and `stubs` makes the targets of the branches. This file goes through the modules, once in a program's life and while it has one thread:
-//!   the instruction may be any, and only a few may be changed into a branch while others run them. Later switches are in the stubs.
+//! - Functions with room for a branch at their beginning are sites like calls of the hook: they are found, stubbed and
+//!   switched by [`engine`](super::engine). `room_outcome` has their outcome.
+//! - Others, chosen by name, get a branch in place of an instruction: `functions` finds this instruction, `relocate`
+//!   makes a copy of it, and `stubs` makes the targets of the branches. This file goes through the modules, once in a
+//!   program's life and while it has one thread: only a few instructions may be changed into a branch while others run
+//!   them. Later switches are in the stubs.
 //!
-//! **Invariant**: a function is left whole where anything about it is unsure.
+//! **Invariant**: leave a function whole if anything about it is unsure.
 //!
-//! **Invariant**: records and filters name these by their own addresses, so nobody but this module knows of stubs.
+//! **Invariant**: records and filters name these by their own addresses, so only this module knows of stubs.
 
 mod functions;
 mod relocate;
@@ -148,7 +149,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Has the program's slots for functions of other modules lead to stubs.
+    /// Leads the program's slots for functions of other modules to stubs.
     fn add_library_calls(&mut self, module: &Module<'_>) {
         let make = |calls: &[Call], pages: &[Pages]| {
             let wanted =
@@ -205,7 +206,7 @@ impl Pass<'_> {
     }
 }
 
-/// Makes the stubs, and then the branches. Returns which functions have one.
+/// Makes the stubs, and then the branches. Returns the functions with one.
 #[allow(clippy::type_complexity, reason = "who calls it takes it apart")]
 fn make(
     image: &Image<'_>,
@@ -242,7 +243,7 @@ fn make(
     }
 }
 
-/// Makes stubs that unwinders know. `pages` are those of this process.
+/// Makes stubs known to unwinders. `pages` are those of this process.
 fn make_stubs(image: &Image<'_>, wanted: &[Wanted], pages: &[Pages]) -> Result<Area, (WholeReason, io::Error)> {
     let mapped: Vec<Range<usize>> = pages.iter().map(|pages| pages.range.clone()).collect();
     let area = Area::new(&(image.start()..image.end()), wanted, &mapped);
@@ -251,7 +252,7 @@ fn make_stubs(image: &Image<'_>, wanted: &[Wanted], pages: &[Pages]) -> Result<A
     Ok(area)
 }
 
-/// True if the C library has begun no other thread (glibc 2.32). An emulator has threads of its own, which are none of the program's.
+/// Returns true if the C library has begun no other thread (glibc 2.32). An emulator's own threads do not count.
 fn has_one_thread_by_library() -> bool {
     // SAFETY: a string that ends with a NUL.
     let is_one = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) }.cast::<u8>();

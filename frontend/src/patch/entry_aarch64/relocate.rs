@@ -4,19 +4,19 @@
 
 use crate::patch::instructions::{is_call, is_conditional, is_test_of_bit, named_page, named_place, target};
 
-/// `x16`, which a call may change on its way to a function.
+/// `x16`; a call may change it on its way to a function.
 const X16: u32 = 16;
 
 /// Copy of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Copied {
     pub(super) words: Vec<u32>,
-    /// True if it is the instruction itself, which may move the stack pointer or sign the return address.
+    /// True for the unchanged instruction; it may move the stack pointer or sign the return address.
     pub(super) is_as_it_was: bool,
 }
 
-/// Copies the instruction at an address to `place`, from where the function goes on at `back`. `None` if it has to stay where it is: calls and
-/// exceptions, which tell others of their place, and what is no instruction.
+/// Copies the instruction at an address to `place`, with the function's continuation at `back`. `None` if it has to
+/// stay in place: calls and exceptions, which publish their place, and words that are no instruction.
 pub(super) fn copy(word: u32, from: usize, place: usize, back: usize) -> Option<Copied> {
     let changed = |words| Some(Copied { words, is_as_it_was: false });
     let register = word & 0x1f;

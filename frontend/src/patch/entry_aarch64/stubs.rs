@@ -19,11 +19,14 @@
 //!
 //! Flags are kept, and all registers but x16 and x17.
 //!
-//! A signal may strike in a stub. Up to the copy, and in it, its frame is one that the function's caller has called: the function has not begun. Where the
-//! copy may have moved the stack pointer or signed the return address, its frame is the function's own, at the instruction that comes next, and all
-//! registers are as they are. That is said as of a signal frame, so that unwinders look up the address itself; its CFA is none of the frames around it.
+//! A signal may strike in a stub. Up to the copy, and in it, its frame is that of a function called by the function's
+//! caller: the function has not begun.
 //!
-//! Not here: how entries are written, and registered (`patch::unwinder`).
+//! Behind a copy that may have moved the stack pointer or signed the return address, its frame is the function's own,
+//! at the next instruction, and all registers are as they are. It is described as a signal frame, so unwinders look up
+//! the address itself; its CFA is none of the frames around it.
+//!
+//! Not here: the format and registration of entries (`patch::unwinder`).
 //!
 //! Sources: DWARF 5 section 6.4, DWARF for the Arm 64-bit Architecture 4.
 
@@ -46,13 +49,13 @@ unsafe extern "C" {
     safe fn rftrace_backend_words_offset() -> usize;
 }
 
-/// How far a branch reaches, less what an area may be longer than it has to.
+/// The reach of a branch, less the excess length of an area.
 const REACH: usize = (1 << 27) - (1 << 16);
 /// More than any stub takes.
 const LARGEST: usize = 96;
 const ALIGN: usize = 16;
 const WORD: usize = size_of::<u32>();
-/// Bytes of the words in front of where the function goes on.
+/// Bytes of the words in front of the function's continuation.
 const WORDS_BYTES: usize = 3 * size_of::<usize>();
 
 /// `brk #0x7ace`
@@ -74,7 +77,7 @@ pub(super) struct Wanted {
     pub(super) goes_on: GoesOn,
 }
 
-/// Where a function goes on behind the hook.
+/// The target of a function behind the hook.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GoesOn {
     /// In a copy of its instruction.
@@ -84,7 +87,7 @@ pub(super) enum GoesOn {
 }
 
 impl Wanted {
-    /// Where its branch is, if it has one.
+    /// Returns the place of its branch, if it has one.
     pub(super) fn branch_at(&self) -> Option<usize> {
         match self.goes_on {
             GoesOn::Copy(displaced) => Some(displaced.at),
@@ -96,7 +99,7 @@ impl Wanted {
 /// The stubs of a module.
 #[derive(Debug)]
 pub(super) struct Area {
-    /// In the order of the functions; `None` for those whose instruction cannot run elsewhere.
+    /// In the order of the functions; `None` for an instruction that cannot run elsewhere.
     stubs: Vec<Option<Stub>>,
     bytes: Bytes,
 }
@@ -105,9 +108,9 @@ pub(super) struct Area {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stub {
     start: usize,
-    /// Behind the instruction that authenticates, and behind that which signs again.
+    /// The places behind the authentication, and behind the new signature.
     signing: Option<Signing>,
-    /// The branch back, if the function has begun there, and where that leads.
+    /// The branch back, if the function has begun there, and its target.
     back: Option<usize>,
     end: usize,
     goes_on: usize,
@@ -153,7 +156,7 @@ impl Area {
         Err(last)
     }
 
-    /// The switch of a function's stub, which is given by its place in the list.
+    /// Returns the switch of a function's stub, by its place in the list.
     pub(super) fn switch(&self, idx: usize, site: Site) -> Option<Switch> {
         self.bytes.switch(idx, site, false)
     }
@@ -163,7 +166,7 @@ impl Area {
         relocate::branch(from, self.stubs.get(idx)?.as_ref()?.start)
     }
 
-    /// Where a function of another module goes on, which is given by its place in the list. `None` for others.
+    /// Returns the target of a function of another module, by its place in the list. `None` for others.
     fn goes_on(&self, idx: usize) -> Option<&'static AtomicUsize> {
         self.bytes.way(self.stubs.len(), idx)
     }
@@ -174,7 +177,7 @@ impl Area {
         Some(library::Stub { start, goes_on: self.goes_on(idx)?, switch: self.switch(idx, site)? })
     }
 
-    /// Tells unwinders of the stubs.
+    /// Registers the stubs with unwinders.
     pub(super) fn register(&self) {
         let (bytes, descriptions) = frames(&self.stubs);
         if let Some(first) = self.stubs.iter().flatten().next() {
@@ -183,7 +186,7 @@ impl Area {
     }
 }
 
-/// The stubs of functions whose switches begin at `switches`, and the contents of the memory for them, which begins at `start`.
+/// Returns the stubs of functions with switches at `switches`, and the contents of their memory at `start`.
 fn contents(switches: usize, start: usize, wanted: &[Wanted], words_offset: usize) -> (Vec<Option<Stub>>, Vec<u8>) {
     let mut contents = Vec::new();
     let mut stubs = Vec::with_capacity(wanted.len());
@@ -201,7 +204,7 @@ fn contents(switches: usize, start: usize, wanted: &[Wanted], words_offset: usiz
     (stubs, contents)
 }
 
-/// The stub of a function that looks at its switch and, where the function is another module's, at the word that says where it goes on.
+/// Returns the stub of a function: it reads its switch and, for a function of another module, the word with its target.
 fn stub(
     start: usize,
     (switch, way): (usize, usize),
@@ -262,14 +265,15 @@ fn stub(
     Some((stub, code))
 }
 
-/// DWARF's numbers of sp, of x30, which holds the return address, and of what holds it while a signal frame is unwound (libgcc's).
+/// DWARF's numbers of sp, of x30, the register of the return address, and of its register during the unwinding of a
+/// signal frame (libgcc's).
 const SP: u8 = 31;
 const RETURN_ADDRESS: u8 = 30;
 const ALTERNATIVE: u8 = 96;
 /// `DW_CFA_AARCH64_negate_ra_state`
 const NEGATE_STATE: u8 = 0x2d;
 
-/// The section `.eh_frame` of stubs, and where descriptions begin in it.
+/// Returns the section `.eh_frame` of stubs, and the places of descriptions in it.
 fn frames(stubs: &[Option<Stub>]) -> (Vec<u8>, Vec<usize>) {
     let mut bytes = Vec::new();
     let mut descriptions = Vec::new();

@@ -1,4 +1,4 @@
-//! The messages, with the numbers that `protos/perfetto/trace` of Perfetto's source gives them.
+//! The messages, with the numbers in `protos/perfetto/trace` of Perfetto's source.
 
 use prost::{Message, Oneof};
 

@@ -14,8 +14,9 @@ use crate::host::linux::threads::ENTRIES;
 /// True if the tracer can record values here.
 pub(crate) const HAS_VALUES: bool = false;
 
-/// Enters the calling thread, then stores its block under the key. The tracer calls this on a new thread. If there is another table by
-/// then, it enters it there too (`threads::copy_to`). Where not all threads are recorded it looks whether this one is (`chosen`).
+/// Enters the calling thread, then stores its block under the key. The tracer calls this on a new thread. If there is
+/// another table by then, it enters it there too (`threads::copy_to`). With a choice of threads, it checks this one
+/// (`chosen`).
 ///
 /// Registers on entry: a0 the key, a1 the block. The system call changes a0 only.
 #[unsafe(naked)]
@@ -78,7 +79,7 @@ pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> 
     );
 }
 
-/// Keeps the name of a thread that ends, then tells the tracer: the destructor of the key.
+/// Keeps the name of an ending thread, then informs the tracer: the destructor of the key.
 ///
 /// Registers on entry: a0 the block.
 #[unsafe(naked)]

@@ -7,7 +7,7 @@
 //! | P | a `ret` or a short jump, and padding behind it |
 //! | D | instructions before it are displaced, which touch no memory but the stack |
 //!
-//! Not here: the bytes that are written there (`stubs`).
+//! Not here: the written bytes (`stubs`).
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use rftrace_format::branches::CONDITION_BYTES;
@@ -17,7 +17,7 @@ use super::pieces::{Piece, is_part, jumps_to};
 use crate::patch::entry::functions::{BRANCH_BYTES, Functions, is_filler, is_linkage, is_untouchable};
 use crate::patch::named::Module;
 
-/// How the written bytes reach an end.
+/// The way of the written bytes to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     /// The copy of the function's beginning has it.
@@ -120,7 +120,7 @@ impl Search<'_> {
         }
     }
 
-    /// A jump to where a register or memory says: to another function, or by a table.
+    /// A jump by a register or memory: to another function, or by a table.
     fn indirect(self, piece: &Piece, place: usize) -> Does {
         let instruction = &piece.instructions[place];
         let is_memory = instruction.op0_kind() == OpKind::Memory;
@@ -177,7 +177,7 @@ impl Windows<'_> {
         last.map_or(self.piece.start, |end| end.max(self.piece.start + BRANCH_BYTES))
     }
 
-    /// The end that the instruction at a place is, if there is room.
+    /// Returns the end at an instruction's place, if there is room.
     fn end(&mut self, place: usize) -> Option<End> {
         let instruction = self.piece.instructions[place];
         let (start, end) = (instruction.ip() as usize, instruction.next_ip() as usize);
@@ -216,7 +216,7 @@ impl Windows<'_> {
         self.take(first, until).then(|| found(displaced, Room::Branch(first))).flatten()
     }
 
-    /// Has the copy of the beginning go on up to an end.
+    /// Extends the copy of the beginning up to an end.
     fn extend_beginning(&mut self, place: usize) -> bool {
         let end = self.beginning_end();
         let more: Vec<Instruction> = self.piece.instructions[..=place]
@@ -237,7 +237,7 @@ impl Windows<'_> {
         is_free
     }
 
-    /// Takes what lies there, if it is free and as the file has it.
+    /// Takes the bytes there, if they are free and unchanged.
     fn take(&mut self, start: usize, end: usize) -> bool {
         let is_free = start >= self.used && self.is_unchanged(start, end);
         if is_free {
@@ -250,7 +250,7 @@ impl Windows<'_> {
         self.search.module.check_unchanged(start..end).is_ok()
     }
 
-    /// How many bytes for alignment only follow, at the most those that are wanted and what belongs to them.
+    /// Returns the number of following bytes for alignment only, up to the requested ones with their instructions.
     fn padding(&self, start: usize, wanted: usize) -> usize {
         /// The longest instruction.
         const LONGEST: usize = 15;
@@ -270,7 +270,7 @@ impl Windows<'_> {
     }
 }
 
-/// True if an instruction may run elsewhere: nobody may expect that it fails where it is. `next` follows it.
+/// Returns true if an instruction may run elsewhere: no fault is expected at its place. `next` follows it.
 fn may_be_displaced(instruction: &Instruction, next: Option<&Instruction>) -> bool {
     let names_memory = instruction.op_kinds().any(|kind| kind == OpKind::Memory);
     let is_harmless = matches!(instruction.mnemonic(), Mnemonic::Lea | Mnemonic::Nop);

@@ -1,4 +1,4 @@
-//! Addresses at which somebody may arrive: the code there, and behind it, stays where it is.
+//! Possible targets of jumps: the code there, and behind it, stays in place.
 //!
 //! Not here: return points. Displacement never goes back over a call.
 
@@ -14,9 +14,9 @@ use crate::patch::module::Image;
 pub(super) struct Marks {
     /// Ascending.
     addresses: Vec<usize>,
-    /// Those that are named other than by jumps, ascending.
+    /// Addresses named other than by jumps, ascending.
     named: Vec<usize>,
-    /// The beginnings of ranges of which it is not known where exceptions land.
+    /// The beginnings of ranges with unknown landing places of exceptions.
     unknown: BTreeSet<usize>,
 }
 
@@ -55,7 +55,7 @@ impl Marks {
         has_any(&self.named, start, end)
     }
 
-    /// True if all marks of the range that begins there are known.
+    /// Returns true if all marks of the range at an address are known.
     pub(super) fn knows(&self, range: usize) -> bool {
         !self.unknown.contains(&range)
     }

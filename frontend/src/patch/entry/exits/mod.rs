@@ -1,15 +1,15 @@
-//! Branches at the ends of functions: each `ret`, and each jump to another function, leads to a stub that calls the hook of sleds first. Return
-//! addresses stay unchanged.
+//! Branches at the ends of functions: each `ret`, and each jump to another function, leads to a stub that calls the
+//! hook of sleds first. Return addresses stay unchanged.
 //!
-//! - `pieces` finds the pieces of a function, `marks` the places at which somebody may arrive.
+//! - `pieces` finds the pieces of a function, `marks` the possible targets of jumps.
 //! - `ends` finds ends, and room for branches.
 //! - `stubs` makes the targets of these.
 //!
-//! A function that has an end without room is recorded all the same: what follows tells of that end, as with sleds.
+//! A function with an end without room is recorded all the same: the next record ends it, as with sleds.
 //!
 //! Not here: branches at beginnings (`entry`), and the hook.
 //!
-//! **Invariant**: an end is left whole where anything about it is unsure.
+//! **Invariant**: leave an end whole if anything about it is unsure.
 
 mod ends;
 mod marks;
@@ -42,21 +42,21 @@ use crate::patch::unwinder;
 /// The ends of the chosen functions of a module.
 #[derive(Debug, Default)]
 pub(super) struct Exits {
-    /// The places of the functions that have a piece, for each piece.
+    /// The places of the functions with each piece.
     owners: Vec<Vec<usize>>,
     /// Each with the place of its piece.
     ends: Vec<(usize, End)>,
-    /// Which pieces have ends without room.
+    /// The pieces with an end without room.
     are_incomplete: Vec<bool>,
 }
 
-/// Stubs of the ends, which beginnings lead to already.
+/// Stubs of the ends; beginnings lead to them already.
 pub(super) struct LaidExits {
     exits: Exits,
     area: Area,
 }
 
-/// The ends of functions that have branches.
+/// The ends of functions with branches.
 pub(super) struct MadeExits {
     area: Area,
     /// The pieces of each function.
@@ -67,7 +67,7 @@ pub(super) struct MadeExits {
 }
 
 impl Exits {
-    /// Finds them. What is displaced for branches at beginnings may become longer.
+    /// Finds them. The displaced code of branches at beginnings may become longer.
     pub(super) fn find(
         module: &Module<'_>,
         functions: &Functions,
@@ -86,7 +86,7 @@ impl Exits {
         found
     }
 
-    /// Makes the stubs of ends, and has beginnings lead to them that contain an end. `pages` are those of this process.
+    /// Makes the stubs of ends, and leads beginnings with an end in them there. `pages` are those of this process.
     pub(super) fn lay(
         mut self,
         image: &Image<'_>,
@@ -106,8 +106,8 @@ impl Exits {
 }
 
 impl LaidExits {
-    /// Makes branches to the stubs, where a function has one at its beginning: `made` tells which have. `put` writes a list, and returns which
-    /// of them are in the code, or will be.
+    /// Makes branches to the stubs, for functions with one at their beginning, by `made`. `put` writes a list, and
+    /// returns the ones in the code, now or later.
     pub(super) fn make(
         self,
         image: &Image<'_>,
@@ -161,7 +161,7 @@ fn beginning<'w>(piece: &Piece, chosen: &[Function<'_>], wanted: &'w mut [Wanted
     }
 }
 
-/// Has the copy of a function's beginning lead to the stub of an end. Returns false if the end is not there.
+/// Leads the copy of a function's beginning to the stub of an end. Returns false if the end is not there.
 fn lead(wanted: &mut Wanted, end: &End, stub: usize) -> bool {
     let GoesOn::Copy(instructions) = &mut wanted.goes_on else { return false };
     let is_it = |instruction: &&mut Instruction| instruction.ip() == end.instruction.ip();
@@ -175,7 +175,7 @@ fn lead(wanted: &mut Wanted, end: &End, stub: usize) -> bool {
     true
 }
 
-/// Makes stubs that unwinders and debuggers know.
+/// Makes stubs known to unwinders and debuggers.
 fn make_stubs(
     image: &Image<'_>,
     ends: &[(usize, End)],

@@ -1,6 +1,6 @@
-//! The pieces of functions: their own range, and the parts that a compiler has moved out of it (`.cold`).
+//! The pieces of functions: their own range, and the parts moved out of it by a compiler (`.cold`).
 //!
-//! Not here: where they end (`ends`).
+//! Not here: their ends (`ends`).
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ pub(super) fn is_part(module: &Module<'_>, range: &Range, target: usize) -> bool
     (!range.is_function || is_cold(module, &function)) && !is_linkage(module.image, target)
 }
 
-/// Where an instruction jumps to, if that is written in it.
+/// Returns the target of a direct jump.
 pub(super) fn jumps_to(instruction: &Instruction) -> Option<usize> {
     let jumps = matches!(instruction.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch);
     (jumps && instruction.op0_kind() == OpKind::NearBranch64).then(|| instruction.near_branch_target() as usize)

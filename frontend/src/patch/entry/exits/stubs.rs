@@ -11,11 +11,12 @@
 //!          …     the end: `ret`, or a jump
 //! ```
 //!
-//! The hook stands where a sled's does: the frame is gone, flags and memory below the stack pointer are dead. Only the hook returns to a stub.
+//! The hook stands in the place of a sled's: the frame is gone, flags and memory below the stack pointer are dead. Only
+//! the hook returns to a stub.
 //!
-//! A signal may strike in a stub. Its frame is the function's at the instruction that the one in the stub stands for.
+//! A signal may strike in a stub. Its frame is the function's at the original of the stub's instruction.
 //!
-//! Not here: where ends are (`ends`).
+//! Not here: the places of ends (`ends`).
 
 use std::io;
 use std::ops::Range;
@@ -68,7 +69,7 @@ struct Placed {
 }
 
 impl Area {
-    /// Makes stubs for ends, each with the place of its piece, of which there are `n_pieces`. All are off.
+    /// Makes stubs for ends, each with the place of its piece, of `n_pieces` in all. All are off.
     pub(super) fn new(
         module: &Range<usize>,
         ends: &[(usize, &End)],
@@ -111,7 +112,7 @@ impl Area {
         Branch::new(start as u64, range.start as u64, displaced, copies)?.at(place)
     }
 
-    /// The switch of a piece, for a function that has it.
+    /// Returns the switch of a piece, for a function with it.
     pub(super) fn switch(&self, piece: usize, site: Site) -> Option<Switch> {
         self.bytes.switch(piece, site, true)
     }
@@ -120,7 +121,7 @@ impl Area {
         self.range.clone()
     }
 
-    /// The section `.eh_frame` of the stubs, and where descriptions begin in it.
+    /// Returns the section `.eh_frame` of the stubs, and the places of descriptions in it.
     pub(super) fn frames(&self, reader: Reader) -> (Vec<u8>, Vec<usize>) {
         section_of(reader, self.placed.iter().flatten(), |bytes, placed| {
             let rows = placed.rows.iter().map(|row| (row.at, row.original, row.pushed));
@@ -129,7 +130,7 @@ impl Area {
     }
 }
 
-/// The stubs, whose memory begins at `start`, and which look at bytes at `switches`.
+/// Returns the stubs, with their memory at `start` and their bytes at `switches`.
 fn contents(switches: usize, start: usize, ends: &[(usize, &End)]) -> (Vec<Option<Placed>>, Vec<u8>) {
     let mut contents = (rftrace_sled_exit as *const () as usize).to_le_bytes().to_vec();
     contents.resize(FIRST_AT, FILLER);
@@ -147,7 +148,7 @@ fn contents(switches: usize, start: usize, ends: &[(usize, &End)]) -> (Vec<Optio
     (placed, contents)
 }
 
-/// A stub at `stub`, which looks at the byte at `switch` and calls what the word at `hook` says.
+/// A stub at `stub`, with its byte at `switch` and the hook's address at `hook`.
 fn copy(end: &End, stub: usize, switch: usize, hook: usize) -> Option<Copied> {
     let mut copied = Copied::default();
     for instruction in &end.displaced {
@@ -192,7 +193,7 @@ mod tests {
         End { instruction, displaced, room: Room::Branch(FUNCTION as usize) }
     }
 
-    /// Returns the instructions of a stub, for the end of piece number 3; a row tells for which instruction each stands.
+    /// Returns the instructions of a stub, for the end of piece number 3; a row has the original of each.
     fn stub(end: &End) -> Vec<Instruction> {
         let (placed, contents) = contents(SWITCHES, START, &[(3, end)]);
         let Placed { range, rows } = placed[0].as_ref().unwrap();
