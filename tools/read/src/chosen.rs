@@ -8,8 +8,11 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
+use rftrace_format::events::SCHED_IN;
 use rftrace_format::record::{Kind, Record};
 use rftrace_pattern::Pattern;
+
+use crate::off_cpu::OffCpu;
 
 /// The chosen part of a trace. All conditions must hold.
 #[derive(Debug, Clone)]
@@ -24,7 +27,7 @@ pub struct Choice {
     /// The minimum duration of calls in nanoseconds.
     pub min_ns: u64,
     /// The shown time, in nanoseconds of the trace's clock. Functions open at its beginning are entered then; those
-    /// open at its end return then.
+    /// open at its end return then. Times without a processor begin and end with it too.
     pub times: Range<u64>,
 }
 
@@ -114,6 +117,8 @@ pub(crate) struct Chooser {
     chosen: VecDeque<Record>,
     /// The next record's depth is the number of open functions.
     trusts_depth: bool,
+    /// The kind of the task's time without a processor, if it has none.
+    off_cpu: Option<OffCpu>,
     /// The shown time has begun.
     has_begun: bool,
     has_ended: bool,
@@ -135,6 +140,7 @@ impl Chooser {
             waiting: Vec::new(),
             chosen: VecDeque::new(),
             trusts_depth: true,
+            off_cpu: None,
             has_begun: false,
             has_ended: false,
             last_ns: 0,
@@ -167,6 +173,8 @@ impl Chooser {
         self.open.clear();
         self.n_shown = 0;
         self.trusts_depth = trusts_depth;
+        // A task with a record there has a processor.
+        self.off_cpu = None;
         for &(addr, entered_ns) in open.iter().take(Self::MAX_DEPTH) {
             let listed = addr.map_or(Listed::default(), |addr| self.listed(entered_ns, addr, names));
             let frame = self.frame(addr, entered_ns, listed);
@@ -223,6 +231,7 @@ impl Chooser {
             Kind::Entry => self.enter(&record, names),
             Kind::Exit => self.exit(&record, names),
             Kind::Event => {
+                self.off_cpu = OffCpu::of_event(record.addr).or(self.off_cpu.filter(|_| record.addr != SCHED_IN));
                 if self.is_visible() || names.is_loss(record.addr) {
                     self.show(record);
                 }
@@ -379,7 +388,14 @@ impl Chooser {
         if self.waiting_calls.is_empty() { self.chosen.push_back(record) } else { self.waiting.push(record) }
     }
 
-    /// Begins the shown time: enters the open functions.
+    /// Shows an event at an edge of the time.
+    fn show_event(&mut self, time_ns: u64, addr: u64) {
+        if self.is_visible() {
+            self.show(Record { time_ns, kind: Kind::Event, has_payload: false, payload_at: 0, depth: 0, addr });
+        }
+    }
+
+    /// Begins the shown time: enters the open functions, and goes on with a time without a processor.
     fn begin(&mut self) {
         self.has_begun = true;
         let time_ns = self.choice.times.start;
@@ -395,12 +411,18 @@ impl Chooser {
             }
             n_around += usize::from(is_shown);
         }
+        if let Some(kind) = self.off_cpu {
+            self.show_event(time_ns, kind.event());
+        }
     }
 
-    /// Ends the shown time, and the open functions.
+    /// Ends the shown time, a time without a processor, and the open functions.
     fn end(&mut self) {
         let time_ns = self.choice.times.end;
         self.release_long(time_ns);
+        if self.off_cpu.take().is_some() {
+            self.show_event(time_ns, SCHED_IN);
+        }
         while let Some(frame) = self.pop(time_ns) {
             if frame.is_shown
                 && self.has_begun
