@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!(
-                "cargo-rftrace: {}: {error}; both programs belong together: cargo install rftrace-tools",
+                "cargo-rftrace: cannot run {}: {error}; install both programs together: cargo install rftrace-tools",
                 rftrace.display()
             );
             ExitCode::FAILURE

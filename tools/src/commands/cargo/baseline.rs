@@ -208,7 +208,7 @@ impl Baseline {
         let text = opener::read_text(path, MOST_TEXT).with_context(cannot)?;
         let found: Self = serde_json::from_str(&text).with_context(cannot)?;
         if found.version != VERSION {
-            bail!("{} has version {}, and this rftrace reads {VERSION}", path.display(), found.version);
+            bail!("cannot read {}: it has version {}, and this rftrace reads {VERSION}", path.display(), found.version);
         }
         Ok(Some(found))
     }

@@ -30,7 +30,7 @@ pub(super) fn run(
     let mut child = cargo.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run {name}"))?;
     let mut programs = Vec::new();
     for message in child.stdout.take().map(BufReader::new).into_iter().flat_map(Message::parse_stream) {
-        let message = message.with_context(|| format!("cannot read what {name} prints"))?;
+        let message = message.with_context(|| format!("cannot read the output of {name}"))?;
         if let Message::CompilerArtifact(artifact) = message
             && !artifact.target.is_custom_build()
         {
@@ -51,7 +51,7 @@ pub(super) fn run(
             let prepared = hooks.prepared(path, &CallSites::read(path)?);
             if prepared == 0 {
                 warning(&format!(
-                    "the compiler has prepared no function of {}, nothing of it can be recorded",
+                    "cannot record {}: the compiler has instrumented no function of it; try --hooks=entry",
                     path.display()
                 ));
             } else {

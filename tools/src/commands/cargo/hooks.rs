@@ -54,12 +54,12 @@ impl Hooks {
     pub(super) fn described(self, is_chosen: bool) -> String {
         let how = match self {
             Self::Mcount => "calls of mcount (-Z instrument-mcount)",
-            Self::Patchable => "branches where the compiler has left room (-Z patchable-function-entry)",
-            Self::Xray => "calls in sleds that the compiler has left (-Z instrument-xray)",
-            Self::Entry if is_chosen => "branches at functions' beginnings",
-            Self::Entry => "branches at functions' beginnings, as there is no nightly toolchain (--hooks=entry)",
+            Self::Patchable => "branches in the room that the compiler leaves (-Z patchable-function-entry)",
+            Self::Xray => "calls in the sleds of the compiler (-Z instrument-xray)",
+            Self::Entry if is_chosen => "branches at function entries",
+            Self::Entry => "branches at function entries, as there is no nightly toolchain (--hooks=entry)",
         };
-        format!("{how}; calls that the compiler has inlined are not recorded, in a debug build there are the fewest")
+        format!("{how}; no records of inlined calls (a debug build has the fewest)")
     }
 }
 
@@ -74,7 +74,7 @@ pub(super) fn list_path(folder: &Path) -> PathBuf {
 /// Writes that file. The library is in `libraries`.
 pub(super) fn write_list(libraries: &Path, folder: &Path) -> Result<()> {
     let mut symbols = compiled_functions(libraries)
-        .context("which functions are the standard library's? Is it installed for this target?")?;
+        .context("cannot read the functions of the standard library; is it installed for this target?")?;
     symbols.extend(OF_THE_COMPILER.map(String::from));
     let path = list_path(folder);
     fs::write(&path, symbols.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))

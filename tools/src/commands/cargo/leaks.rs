@@ -53,7 +53,7 @@ impl LeakOptions {
                 rest.push(arg);
                 continue;
             }
-            let Some(value) = value.map(OsString::from).or_else(|| all.next()) else { bail!("{name} has no value") };
+            let Some(value) = value.map(OsString::from).or_else(|| all.next()) else { bail!("{name} needs a value") };
             match name {
                 "--suppress" => self.suppress.push(value.to_string_lossy().into_owned()),
                 _ => self.suppressions.push(value.into()),
@@ -67,12 +67,12 @@ impl LeakOptions {
     pub(super) fn patterns(&self, subcommand: &str) -> Result<Vec<Pattern>> {
         if self.leaks && subcommand != "test" {
             bail!(
-                "--leaks is for `test`; of a program: cargo rftrace --resources memory {subcommand}, then rftrace resources --leaks DIR"
+                "--leaks works only with `test`; for a program: cargo rftrace --resources memory {subcommand}, then rftrace resources --leaks DIR"
             );
         }
         let has_patterns = !self.suppress.is_empty() || !self.suppressions.is_empty();
         if has_patterns && !self.leaks {
-            bail!("--suppress and --suppressions are for --leaks");
+            bail!("--suppress and --suppressions work only with --leaks");
         }
         let mut patterns = Vec::new();
         for pattern in &self.suppress {
@@ -121,7 +121,7 @@ pub(super) fn print(
         }
         let recording = Recording::open(&path)?;
         if recording.lost > 0 || recording.is_cut || !recording.is_whole {
-            warning(&format!("{program}: not all was recorded, so what is told may be wrong"));
+            warning(&format!("{program}: the recording is incomplete, so the leaks may be wrong"));
         }
         let mut names = Names::of_recording(&recording);
         let tests = Tests::of(&recording, wanted, suppressed, &mut names)?;
@@ -138,17 +138,17 @@ pub(super) fn print(
                 status("Left out", &format!("{program}: {} {why}", amounts.join(", ")));
             }
         };
-        left_out(&tests.outside, "that no test has taken");
-        left_out(&tests.suppressed, "made once for all, or suppressed");
+        left_out(&tests.outside, "outside the tests");
+        left_out(&tests.suppressed, "made once for the process, or suppressed");
     }
     if n_tests > 0 {
         let (s, verb) = if n_tests == 1 { ("", "has") } else { ("s", "have") };
-        error(&format!("{n_tests} test{s} {verb} not given back all that was taken"));
+        error(&format!("{n_tests} test{s} {verb} leaks; for all their blocks:"));
         for dir in dirs {
             say_styled!("  {}", styled(FAINT, format!("rftrace resources --leaks {}", shell_word(&dir))));
         }
     } else if !quiet && !runs.is_empty() {
-        status("Leaked", "nothing: the tests gave back all that they took");
+        status("Leaked", "nothing: the tests have released all resources");
     }
     Ok(n_tests > 0)
 }
@@ -168,7 +168,7 @@ fn print_test(program: &str, name: &str, leaks: &TestLeaks, limit: usize) {
         }
     }
     if leaks.stacks.len() > limit {
-        say_styled!("{:>13}… {} more; --limit shows them", "", leaks.stacks.len() - limit);
+        say_styled!("{:>13}… {} more; --limit N shows them", "", leaks.stacks.len() - limit);
     }
 }
 

@@ -51,7 +51,7 @@ Examples:
   cargo rftrace build --release                       builds only
   cargo rftrace check --update bench                  keeps the counts of calls, for `check`
 
-Options of rftrace go before `run`, options of cargo behind it, those of the program behind `--`.
+Options of rftrace go before `run`, options of cargo after it, options of the program after `--`.
 All functions of the program and its dependencies are recorded, except inlined ones and those of the
 precompiled standard library (instrument it with cargo's -Z build-std). Build scripts and procedural
 macros are not instrumented. The target directory is `rftrace` within your own; traces lie there in

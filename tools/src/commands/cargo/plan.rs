@@ -62,7 +62,7 @@ impl Plan {
         let is_everywhere = hooks != Hooks::Xray && !is_leaks;
         if !is_everywhere && Processor::of_target(&target).is_some_and(|processor| !processor.has_all) {
             bail!(
-                "XRay's sleds, and who takes memory, are recorded on x86-64 alone; for {target} there are --hooks=mcount, --hooks=patchable and --hooks=entry"
+                "--hooks=xray and --leaks work only on x86-64; for {target} use --hooks=mcount, --hooks=patchable or --hooks=entry"
             );
         }
         let target_dir = config::target_dir(&toolchain, args)?.join("rftrace");
@@ -133,7 +133,6 @@ impl Plan {
 /// Runs cargo to its end. An interrupt by the terminal goes to the program; what it did until then is worth a report.
 fn wait(cargo: &mut Command) -> Result<ExitStatus> {
     // A handler, unlike an ignored signal, is not for the child.
-    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default())
-        .context("cannot prepare for interrupts")?;
+    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default()).context("cannot handle SIGINT")?;
     cargo.status().with_context(|| format!("cannot run {}", cargo.get_program().display()))
 }

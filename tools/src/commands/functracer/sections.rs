@@ -189,7 +189,7 @@ impl Sections {
             }
         }
         for path in names.changed() {
-            say!("rftrace: {path} is not here, or of another build than was recorded: no names of its functions");
+            say!("rftrace: cannot name functions of {path}: the file is missing, or differs from the recorded one");
         }
         Ok(())
     }

@@ -9,7 +9,8 @@ pub(super) fn check(options: &[(&str, bool)]) -> Result<()> {
     match options.iter().find(|(_, is_given)| *is_given) {
         None => Ok(()),
         Some((option, _)) => bail!(
-            "{option} is for x86-64, and this rftrace is for {}: there it records what calls the tracer, has room for that, is chosen by -P or is called of libraries",
+            "{option} works only on x86-64, and this rftrace is for {}; leave it out. There rftrace records calls of the \
+             tracer, patchable functions, functions of -P and library calls",
             own.name
         ),
     }

@@ -82,7 +82,7 @@ pub(super) fn send_to_receiver(args: &RecordArgs, output: &Output, sending: Send
         Some(Err(error)) => {
             let dir = shell_word(output.dir());
             say!(
-                "rftrace: not all was sent to {to}: {error:#}; the trace lies in {dir}, send it with\n  rftrace send {dir} {to}"
+                "rftrace: cannot send all records to {to}: {error:#}; the trace lies in {dir}; send it with\n  rftrace send {dir} {to}"
             );
             return;
         }
@@ -92,11 +92,11 @@ pub(super) fn send_to_receiver(args: &RecordArgs, output: &Output, sending: Send
     let dir = shell_word(output.dir());
     if !args.quiet {
         // The user who ends it is not told more.
-        say!("rftrace: sending {dir} to {to}; Ctrl-C ends that, and the trace stays");
+        say!("rftrace: sending {dir} to {to}; Ctrl-C stops the sending, and the trace stays");
     }
     match crate::commands::send::send(output.dir(), to, token.as_ref(), RECEIVER_PATIENCE) {
         Err(error) if is_kept => {
-            say!("rftrace: {error:#}; the trace lies in {dir}, send it with\n  rftrace send {dir} {to}");
+            say!("rftrace: {error:#}; the trace lies in {dir}; send it with\n  rftrace send {dir} {to}");
         }
         Err(error) => say!("rftrace: {error:#}"),
         Ok(sent) => {

@@ -38,7 +38,7 @@ use crate::commands::overview;
 /// The directory was moved while it was recorded to.
 pub(super) fn tell_of_move(moved: Option<&(PathBuf, PathBuf)>) {
     if let Some((from, to)) = moved {
-        say!("rftrace: {} was moved to {}: what was recorded is there", shell_word(from), shell_word(to));
+        say!("rftrace: {} was moved to {}; the records are there", shell_word(from), shell_word(to));
     }
 }
 
@@ -103,10 +103,7 @@ fn print_killed(trace: &Path, main: u32, ends: &BTreeMap<u32, i32>) {
     if killed.len() > MOST {
         let n_more = (killed.len() - MOST) as u64;
         let trace = shell_word(trace);
-        say!(
-            "rftrace: {} killed by signals; see\n  rftrace info {trace}",
-            of(n_more, "more process was", "more processes were")
-        );
+        say!("rftrace: signals killed {}; see\n  rftrace info {trace}", of(n_more, "more process", "more processes"));
     }
 }
 
@@ -175,21 +172,21 @@ pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, 
     }
     if joined.too_much > 0 {
         say!(
-            "rftrace: {} not written: the trace has its --max-size, {}; raise that, or record less (-F, -N, -D, -t)",
-            of(joined.too_much as u64, "save of a process was", "saves of processes were"),
+            "rftrace: the trace lacks {}: it has reached --max-size, {}; use a larger --max-size, or record less (-F, -N, -D, -t)",
+            of(joined.too_much as u64, "buffer of a process", "buffers of processes"),
             size(most_bytes),
         );
     }
     if joined.full > 0 {
         say!(
-            "rftrace: the buffer of {} was full before the end, the rest is not recorded: leave out --stop, --buffer {} or more, \
-             --ring to keep the end, or -F, -N, -D, -t to record less",
+            "rftrace: the buffer of {} was full before the end, and the trace lacks all later calls; leave out --stop, use --buffer {} \
+             or more, keep the end with --ring, or record less (-F, -N, -D, -t)",
             of(joined.full as u64, "process", "processes"),
             size(buffer.saturating_mul(4)),
         );
     }
     if joined.overwritten > 0 {
-        say!("rftrace: the buffer keeps the end of what happened; for more of it: --buffer");
+        say!("rftrace: the ring has kept only the last calls; for more of them, use a larger --buffer");
     }
     if joined.lost > 0 {
         say!(
@@ -199,7 +196,7 @@ pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, 
     }
     if joined.untraced_threads > 0 {
         say!(
-            "rftrace: {} too many at one time, and not recorded",
+            "rftrace: {} not recorded: too many threads ran at one time",
             of(joined.untraced_threads, "thread was", "threads were")
         );
     }
@@ -229,7 +226,7 @@ pub(crate) fn tell_of_branches(
     is_quiet: bool,
 ) -> Result<()> {
     if has_branches && told.functions.of == 0 {
-        say!("rftrace: -P names no function; the names are those that `rftrace report` would show");
+        say!("rftrace: -P matches no function; write names as `rftrace report` shows them");
     }
     let path = dir.join(BRANCHES_FILE);
     if is_kept && !told.left_out.is_empty() {
@@ -256,12 +253,12 @@ pub(crate) fn tell_of_branches(
     for program in &told.readers {
         let name = Path::new(program).file_name().unwrap_or(program.as_ref()).to_string_lossy();
         say!(
-            "rftrace: the runtime of {name} reads return addresses: they stay, and branches record the ends of functions"
+            "rftrace: the runtime of {name} reads return addresses; rftrace leaves them, and records exits by branches"
         );
     }
     // Such as an interpreter that only calls its library.
     if has_branches && (1..FEW).contains(&told.functions.of) {
-        say!("rftrace: functions of a library have them when it is named: -P '*@libNAME'");
+        say!("rftrace: to record functions of a library, name it: -P '*@libNAME'");
     }
     Ok(())
 }
@@ -274,9 +271,9 @@ pub(crate) fn tell_of_stop((n_moved, stopped): (usize, Duration), is_quiet: bool
     }
     let moved = match n_moved {
         0 => String::new(),
-        n => format!("; {} moved out of changed code", of(n as u64, "thread was", "threads were")),
+        n => format!(", and moved {} out of changed code", of(n as u64, "thread", "threads")),
     };
-    say!("rftrace: all threads were stopped for {:.1} ms to write the branches{moved}", stopped.as_secs_f64() * 1e3);
+    say!("rftrace: stopped all threads for {:.1} ms to write the branches{moved}", stopped.as_secs_f64() * 1e3);
 }
 
 /// Says what a recording that was interrupted has left.
@@ -301,16 +298,16 @@ pub(crate) fn print_snapshots(joined: &Joined) {
     let NotThere { n_more, n_removed, n_without_room } = joined.dumps_not_there;
     let dumps = |number: usize| of(number as u64, "dump was", "dumps were");
     if n_more > 0 {
-        say!("rftrace: {} due and not made: --dumps N makes more", dumps(n_more));
+        say!("rftrace: {} due and not made; --dumps N makes more", dumps(n_more));
     }
     if n_without_room > 0 {
         say!(
-            "rftrace: {} due and not made, as others took all room: --dumps-size SIZE makes more",
+            "rftrace: {} due and not made, as the others fill --dumps-size; --dumps-size SIZE makes room",
             dumps(n_without_room)
         );
     }
     if n_removed > 0 {
-        say!("rftrace: {} removed when others were made: --dumps N keeps more", dumps(n_removed));
+        say!("rftrace: {} replaced by others; --dumps N keeps more", dumps(n_removed));
     }
 }
 
@@ -328,20 +325,20 @@ fn print_kernel(kernel: &InKernel) {
     say!("rftrace: {} in the kernel, and {}", of(n_calls, "call", "calls"), of(n_events, "event", "events"));
     if n_lost > 0 {
         say!(
-            "rftrace: {} or more records of the kernel are lost: they came faster than they were read; record fewer functions \
-             (--kernel=GLOBS)",
+            "rftrace: the trace lacks {} or more records of the kernel: they came faster than rftrace read them; record fewer \
+             functions (--kernel=GLOBS)",
             HumanCount(n_lost)
         );
     }
     if n_dropped_pages > 0 {
         say!(
-            "rftrace: the end of what the kernel has recorded is missing, {} pages: raise --max-size (--buffer with --stop), or \
-             record fewer functions (--kernel=GLOBS)",
+            "rftrace: the trace lacks the last {} pages of kernel records: use a larger --max-size (with --stop: --buffer), or record \
+             fewer functions (--kernel=GLOBS)",
             HumanCount(n_dropped_pages)
         );
     }
     if n_wrong_pages > 0 {
-        say!("rftrace: {} pages of the kernel's records could not be read to their end", HumanCount(n_wrong_pages));
+        say!("rftrace: cannot read {} pages of kernel records to their end", HumanCount(n_wrong_pages));
     }
 }
 

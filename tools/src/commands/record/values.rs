@@ -90,7 +90,7 @@ fn read_module(path: &Path, build_id: Option<&str>, has_library_calls: bool) -> 
         None => return Ok(None),
     };
     if module.build_id() != build_id {
-        bail!("{} is another file than the one that runs", path.display());
+        bail!("{} is not the file that the process has loaded", path.display());
     }
     if has_library_calls {
         module.add_library_calls(Binary::read(path)?.imports());
@@ -107,7 +107,7 @@ pub(super) fn wanted(args: &Options<'_>, program: &Path, work: &Path) -> Result<
     {
         say!("rftrace: {how}");
     }
-    let filter: Filter = rules.parse().context("what to record")?;
+    let filter: Filter = rules.parse().context("cannot read the rules")?;
     let types = if needs_types(args)? {
         // That of one that runs may be deleted.
         let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
@@ -119,8 +119,8 @@ pub(super) fn wanted(args: &Options<'_>, program: &Path, work: &Path) -> Result<
         if !is_known && (args.auto_args || options(args.arguments).any(|(_, specs)| specs.is_none())) {
             let why = notes.into_iter().next().unwrap_or_default();
             say!(
-                "rftrace: {why} (-g, or `debug = true` in Cargo.toml), or it lies in files that are not there (.dwo, .dwp, .debug); write \
-                 which values are wanted, as in -A 'open@arg1/s'"
+                "rftrace: {why}, or the files with it are missing (.dwo, .dwp, .debug); build it with -g (Cargo.toml: `debug = true`), or \
+                 name the values, as in -A 'open@arg1/s'"
             );
         }
         drop(known_now);
@@ -199,11 +199,11 @@ impl Wanted {
         if !modules.is_empty()
             && let Err(error) = rftrace_symbols::name_values(owned, &modules)
         {
-            say!("rftrace: values of enumerations are shown as numbers: {error}");
+            say!("rftrace: cannot name values of enumerations, which show as numbers: {error}");
         }
         if !known.notes.is_empty() && !is_quiet {
             let notes: Vec<&str> = known.notes.iter().map(String::as_str).collect();
-            say!("rftrace: values only where -A and -R tell of them: {}", notes.join("; "));
+            say!("rftrace: only values with specs in -A and -R were recorded: {}", notes.join("; "));
         }
     }
 }
@@ -213,8 +213,8 @@ impl Wanted {
 pub(super) fn tell_of_addresses(is_confined: bool, is_quiet: bool) {
     if is_confined && !is_quiet {
         say!(
-            "rftrace: what values point to is shown by its address where it lies neither on the stack nor among constants: the program has, or may get, a \
-             filter of system calls (seccomp) that forbids to read it"
+            "rftrace: pointers outside the stack and the constants show as addresses: the program has, or may get, a filter of system \
+             calls (seccomp) that forbids reading other memory"
         );
     }
 }
@@ -257,7 +257,7 @@ pub(super) fn rules(args: &Options<'_>) -> Result<String> {
         // Without debug information it is a number.
         let spec = spec.unwrap_or("result,retval");
         if !spec.starts_with("result") && !spec.starts_with("retval") {
-            bail!("-R {name}@{spec}: a result is `retval`, as in -R '{name}@retval/i32'; arguments are for -A");
+            bail!("-R {name}@{spec}: write `retval`, as in -R '{name}@retval/i32', or use -A for arguments");
         }
         rules.push(format!("values={name}@{spec}"));
     }

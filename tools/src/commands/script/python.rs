@@ -95,7 +95,9 @@ impl Python {
     /// Starts it with a script. The wanted steps are `None` if it has failed, and has said so, or has ended.
     pub(super) fn start(script: &Path, args: &[String]) -> Result<(Self, Option<Wanted>)> {
         let Some(program) = find_program("python3") else {
-            bail!("python3 is not in PATH, which runs scripts: apt install python3, or see https://www.python.org");
+            bail!(
+                "cannot find python3 in PATH, which runs scripts; install it with apt install python3, or see https://www.python.org"
+            );
         };
         let (channel, of_child) = UnixStream::pair().context("cannot make a socket")?;
         let child = Command::new(&program)
@@ -113,7 +115,7 @@ impl Python {
         };
         let functions = patterns.iter().map(|text| {
             parse_uftrace_pattern(text)
-                .map_err(|error| anyhow!("UFTRACE_FUNCS in {} has `{text}`: {error}", script.display()))
+                .map_err(|error| anyhow!("cannot read `{text}` of UFTRACE_FUNCS in {}: {error}", script.display()))
         });
         match functions.collect::<Result<_>>() {
             Ok(functions) => {
