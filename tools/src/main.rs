@@ -1,4 +1,4 @@
-//! The `rftrace` command: how it is called, and what becomes of errors.
+//! The `rftrace` command: its command line and its errors.
 //!
 //! Not here: the subcommands (`commands`).
 

@@ -118,7 +118,7 @@ const OTHERWISE: [Row; 52] = [
     recording(&["--report"], "`rftrace report` shows the trace, `rftrace top PID` a running program"),
 ];
 
-/// Has the error for an option that is not there say what is. `name` is that of the subcommand, of those that `program` has.
+/// Adds a tip to the error for an unknown option. `name` is that of the subcommand, of those that `program` has.
 pub(crate) fn explain(mut error: Error, program: &Command, name: Option<&str>) -> Error {
     if error.kind() != ErrorKind::UnknownArgument {
         return error;
@@ -137,7 +137,7 @@ pub(crate) fn explain(mut error: Error, program: &Command, name: Option<&str>) -
     error
 }
 
-/// Where a command's user finds an option that the command does not have.
+/// The tip for an option that the command does not have.
 fn tip(program: &Command, name: &str, option: &str) -> Option<String> {
     let is_recorder = RECORDERS.contains(&name);
     if name == "recv" {

@@ -1,4 +1,4 @@
-//! The `cargo rftrace` command: what cargo starts. `rftrace`, beside it, does the work.
+//! The `cargo rftrace` command, which cargo starts. `rftrace`, beside it, does the work.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -14,8 +14,8 @@ use super::process::code_of;
 use super::status::{status, warning};
 use crate::commands::common::shell_word;
 
-/// Runs cargo and says where the programs are. `list` writes which functions need no branch where the compiler has prepared none, and
-/// returns where.
+/// Runs cargo and prints the paths of the programs. `list` writes a list of functions that need no branch, for `--hooks=entry`, and returns
+/// its path.
 pub(super) fn run(
     cargo: &mut Command,
     args: &CargoArguments,

@@ -130,7 +130,7 @@ fn root() -> Result<PathBuf> {
     Ok(Path::new(manifest.trim_end()).parent().context("cargo names no manifest of the workspace")?.to_owned())
 }
 
-/// What came of a target.
+/// Outcome of the check of a target.
 enum Outcome {
     Same,
     Changed,
@@ -396,7 +396,7 @@ fn add_calls(numbers: &mut Numbers, program: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Adds what the program has taken of memory, if that was recorded.
+/// Adds the allocations of the program, if they were recorded.
 fn add_memory(numbers: &mut Numbers, program: &str, dir: &Path) -> Result<()> {
     let path = dir.join(RESOURCES);
     if !path.exists() {
@@ -415,7 +415,7 @@ fn add_memory(numbers: &mut Numbers, program: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How much there is.
+/// The size of the numbers, in words.
 fn amount(numbers: &Numbers) -> String {
     let calls = numbers.iter().filter(|(key, _)| key.what == CALLS);
     let (n_calls, n_functions) = calls

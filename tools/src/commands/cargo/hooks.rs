@@ -1,9 +1,8 @@
-//! How the calls of a program's functions are recorded.
+//! The ways to record calls of a program's functions.
 //!
-//! With `mcount` the compiler puts a call of the tracer into each function, with `patchable` room for a branch, with `xray` room for a call where
-//! it begins and where it ends, by unstable flags. With
-//! `entry` it compiles as ever, and the functions of the program that runs get branches. All ways the same functions are meant: those that are compiled for this program, so
-//! not those of the standard library, which is compiled already.
+//! By unstable flags the compiler puts into each function a call of the tracer (`mcount`), room for a branch (`patchable`), or room for calls
+//! at entry and exits (`xray`). With `entry` it compiles as ever, and functions of the running program get branches. All ways mean the same
+//! functions: those that are compiled for this program, without the precompiled standard library.
 
 use std::ffi::OsString;
 use std::fs;

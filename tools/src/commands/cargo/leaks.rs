@@ -1,6 +1,6 @@
-//! `cargo rftrace test --leaks`: which tests did not give back what they took.
+//! `cargo rftrace test --leaks`: the tests with leaks.
 //!
-//! Not here: how that is found in a recording (`rftrace-resources`).
+//! Not here: the search for leaks in a recording (`rftrace-resources`).
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -84,8 +84,8 @@ impl LeakOptions {
         Ok(patterns)
     }
 
-    /// Adds to the user's options for `rftrace record`. Returns what is wanted: threads are recorded anyway, to know which test has begun
-    /// them.
+    /// Adds to the user's options for `rftrace record`. Returns the wanted resources; threads are recorded anyway, to know the test that
+    /// began them.
     pub(super) fn record(given: &mut Vec<OsString>) -> Vec<Resource> {
         let value = |option: &OsString| option.to_str()?.strip_prefix("--resources=").map(str::to_owned);
         let values: Vec<String> = given.iter().filter_map(value).collect();
@@ -100,7 +100,7 @@ impl LeakOptions {
     }
 }
 
-/// Tells what tests did not give back. Returns whether there is such.
+/// Prints the leaks of tests. Returns true if there are any.
 pub(super) fn print(
     runs: &[ProgramRun],
     wanted: &[Resource],
@@ -153,7 +153,7 @@ pub(super) fn print(
     Ok(n_tests > 0)
 }
 
-/// So many functions of a stack are shown.
+/// The most functions of a stack that are shown.
 const DEPTH: usize = 16;
 
 fn print_test(program: &str, name: &str, leaks: &TestLeaks, limit: usize) {

@@ -1,4 +1,4 @@
-//! How cargo builds and runs programs so that they are recorded: with which toolchain, for which target, in which environment.
+//! The toolchain, target and environment in which cargo builds and runs recorded programs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use super::session::{Orders, Session};
 use super::status::status;
 use super::toolchain::Toolchain;
 
-/// All that cargo is started with.
+/// The toolchain, target and environment of cargo.
 #[derive(Debug)]
 pub(super) struct Plan {
     toolchain: Toolchain,
@@ -30,7 +30,7 @@ pub(super) struct Plan {
     is_leaks: bool,
 }
 
-/// What `rftrace record` does with the programs.
+/// Options for `rftrace record` and its traces.
 #[derive(Debug)]
 pub(super) struct Recording {
     /// Where traces go; usually into the target directory.
@@ -96,7 +96,7 @@ impl Plan {
         build::run(&mut cargo, args, self.hooks, &list, quiet)
     }
 
-    /// Builds, runs and records. Returns what was run, and how cargo ended. What cargo and the programs write to stdout goes there.
+    /// Builds, runs and records. Returns the session and the exit status of cargo. The stdout of cargo and the programs goes to `stdout`.
     pub(super) fn record(
         &self,
         args: &CargoArguments,

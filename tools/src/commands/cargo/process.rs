@@ -1,4 +1,4 @@
-//! Processes that are run for cargo: what they print, and how they end.
+//! Output and exit status of processes that run for cargo.
 
 use std::ffi::OsStr;
 use std::process::{Command, ExitCode, ExitStatus};

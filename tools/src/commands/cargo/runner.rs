@@ -101,7 +101,7 @@ fn is_doctest(program: &Path) -> bool {
     parent.to_string_lossy().starts_with("rustdoctest")
 }
 
-/// Why a program cannot be recorded.
+/// The reason why a program cannot be recorded.
 fn problem(program: &Path, sites: &CallSites, hooks: Hooks) -> Option<String> {
     if !sites.is_dynamic {
         // Its hook is its C library's own.
@@ -125,7 +125,7 @@ fn problem(program: &Path, sites: &CallSites, hooks: Hooks) -> Option<String> {
     }
 }
 
-/// Where the trace of `program` goes. Programs of the same name have the digits that cargo gave them.
+/// The directory for the trace of `program`. Programs of the same name have the digits that cargo gave them.
 fn trace_dir(dir: &Path, orders: &Orders, program: &Path) -> PathBuf {
     if orders.one_trace {
         return orders.traces.clone();

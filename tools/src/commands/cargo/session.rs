@@ -104,7 +104,7 @@ pub(super) fn bytes_of(trace: &Path) -> u64 {
     sizes.filter(fs::Metadata::is_file).map(|meta| meta.len()).sum()
 }
 
-/// Reads what `cargo rftrace` wants of a runner in `dir`.
+/// Reads the orders of `cargo rftrace` for a runner in `dir`.
 pub(super) fn orders(dir: &Path) -> Result<Orders> {
     let path = dir.join(ORDERS);
     let text = opener::read(&path, MOST_TEXT)

@@ -1,4 +1,4 @@
-//! The report at the end: where the time went, what was lost, and what to do next.
+//! The report at the end: the hot functions, the losses and the next commands.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ struct Recorded {
     overview: Option<String>,
 }
 
-/// Reads the traces of what was run and prints what is in them.
+/// Reads the traces of all programs and prints their contents.
 pub(super) fn print(runs: &[ProgramRun], limit: usize, success: bool) -> Result<()> {
     let mut recorded = Vec::new();
     for run in runs {

@@ -1,9 +1,9 @@
-//! `rftrace functracer`: what functracer did, by its options, in its files and its words.
+//! `rftrace functracer`: functracer's options, files and texts.
 //!
-//! The program is recorded as by `rftrace record --resources`, and followed by ptrace for what else functracer tells: processes, threads,
-//! signals. In `sections` is what is told from one signal that switches to the next.
+//! The program is recorded as by `rftrace record --resources`, and followed by ptrace for functracer's other events: processes, threads,
+//! signals. `sections` has the text from one switching signal to the next.
 //!
-//! Not here: how lines look (`rftrace-resources`).
+//! Not here: the form of lines (`rftrace-resources`).
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -175,7 +175,7 @@ pub(crate) fn run(args: FunctracerArgs) -> Result<()> {
     start(&args, track, way, work, sections)
 }
 
-/// Takes what has happened.
+/// Takes an event.
 fn take(
     args: &FunctracerArgs,
     (sections, recorder, work): (&mut Sections, &ResourceRecorder, &Path),

@@ -285,7 +285,7 @@ pub(crate) struct RecordArgs {
 pub(crate) const DEFAULT_BUFFER: &str = "64M";
 const KEPT_BUFFER: &str = "256M";
 
-/// How ends of functions with branches are seen.
+/// The way to record exits of functions with branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Ends {
     /// As the program needs it.
@@ -416,7 +416,7 @@ impl RecordArgs {
         self.patch_within.as_ref().map(canonical).transpose()
     }
 
-    /// Refuses what makes no sense together, before anything is made.
+    /// Refuses options that exclude each other, before anything is made.
     pub(super) fn check(&self) -> Result<()> {
         // The rules' words do not depend on known types.
         values::rules(&self.what())?.parse::<rftrace_frontend::Filter>().context("cannot read the rules")?;
@@ -427,7 +427,7 @@ impl RecordArgs {
         Ok(())
     }
 
-    /// Refuses what needs the library, for a program that it is not loaded into.
+    /// Refuses options that need the library, for a program that does not load it.
     pub(super) fn check_outside(&self, program: &Path) -> Result<()> {
         let refused = [
             (self.stop, "--stop"),

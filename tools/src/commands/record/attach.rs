@@ -1,6 +1,6 @@
 //! `rftrace record -p`: recording programs that run.
 //!
-//! Not here: how that is done (`rftrace-attach`, `rftrace-record`).
+//! Not here: the attaching itself (`rftrace-attach`, `rftrace-record`).
 
 use std::path::PathBuf;
 
@@ -49,7 +49,7 @@ pub(super) fn leave(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Says what has become of a process that was attached to, if it was not left as wanted.
+/// Reports the end of a process, unless it was detached as planned.
 pub(crate) fn tell_of_end(pid: u32, reason: &Reason) {
     match reason {
         Reason::Left => {}
@@ -62,7 +62,7 @@ pub(crate) fn tell_of_end(pid: u32, reason: &Reason) {
     }
 }
 
-/// Records processes. Returns the trace; there is none if what was recorded stays where it is.
+/// Records processes. Returns the trace; `None` if some records could not be joined.
 pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     let mut output = Output::prepare(request.output.as_deref(), request.is_live)?;
     if request.is_anonymous {

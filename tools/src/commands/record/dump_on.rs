@@ -1,4 +1,4 @@
-//! `--dump-on`: how it is written what dumps are made on.
+//! The syntax of `--dump-on`.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const KINDS: &str = "signal:NAME, fatal, panic, throw, stall:TIME, every:TIME, c
 /// Shortest time between two dumps, or without a record: each look costs something.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// Reads what a dump is made on.
+/// Reads an event and its suffixes.
 pub(super) fn parse(text: &str) -> Result<DumpOn, String> {
     let (event, extent) = split(text)?;
     let (kind, detail) = event.split_once(':').map_or((event, None), |(kind, detail)| (kind, Some(detail)));
@@ -54,7 +54,7 @@ pub(super) fn parse(text: &str) -> Result<DumpOn, String> {
     Ok(DumpOn { text: text.to_owned(), event, extent })
 }
 
-/// Takes what stands behind the last commas away. A name may have commas too.
+/// Splits off the suffixes. A name may have commas too.
 fn split(text: &str) -> Result<(&str, Extent), String> {
     let mut extent = Extent::default();
     let mut event = text;

@@ -1,6 +1,6 @@
-//! `rftrace record`; in `arguments` what it takes, in `progress` and `summary` what it says while the program runs and at the end.
+//! `rftrace record`: its options (`arguments`), and its messages during the run (`progress`) and at the end (`summary`).
 //!
-//! Not here: what it does with the program and what was saved (`rftrace-record`).
+//! Not here: the recording of the program and the saving of records (`rftrace-record`).
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -58,8 +58,8 @@ use values::Wanted;
 #[cfg(attaching)]
 pub(crate) use values::function_rules;
 
-/// Runs it; ends this process with the program's exit status, whatever became of the trace: who runs a program in a script gets
-/// the program's answer.
+/// Runs it; ends this process with the program's exit status, even if there is no trace: a script that runs the program needs its
+/// status.
 pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     rftrace_record::inherited::put_aside()?;
     processor::check(&args.of_one_processor())?;
@@ -370,7 +370,7 @@ fn run_attached(_args: &RecordArgs) -> Result<()> {
     Ok(())
 }
 
-/// Makes a trace of what an interrupted recording has left where this one is going to be.
+/// Makes a trace of an interrupted recording in the directory of this one.
 fn recover_older(args: &RecordArgs) -> Result<()> {
     if !args.live || args.output.is_some() {
         let dir = args.output.as_deref().unwrap_or("uftrace.data".as_ref());
@@ -382,7 +382,7 @@ fn recover_older(args: &RecordArgs) -> Result<()> {
     Ok(())
 }
 
-/// Prepares what is to be recorded of the kernel, if that is wanted.
+/// Prepares the recording of the kernel, if an option asks for it.
 fn open_kernel(args: &RecordArgs) -> Result<Option<KernelEvents>> {
     let names = |globs: &String| globs.split(',').filter(|glob| !glob.is_empty()).map(str::to_owned).collect();
     let wanted = kernel::Wanted { functions: args.kernel.as_ref().map(names), events: args.events.clone() };
@@ -396,7 +396,7 @@ fn open_kernel(args: &RecordArgs) -> Result<Option<KernelEvents>> {
     Ok(Some(kernel))
 }
 
-/// Makes one trace of what was recorded, and says what it is.
+/// Makes one trace of all records, and prints the summary.
 fn finish(
     args: &RecordArgs,
     program: &Path,
@@ -488,7 +488,7 @@ fn finish(
     if args.view { view::show(output.dir()) } else { Ok(()) }
 }
 
-/// Leaves what was recorded as it is, and says what that is.
+/// Keeps the records as a stream, and prints the summary.
 fn keep_stream(
     args: &RecordArgs,
     mut output: Output,

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use rftrace_record::Processor;
 
-/// Refuses options that are not there for this processor; each with whether it is given.
+/// Refuses options that this processor does not support; each comes with true if it is given.
 pub(super) fn check(options: &[(&str, bool)]) -> Result<()> {
     let Some(own) = Processor::own().filter(|own| !own.has_all) else { return Ok(()) };
     match options.iter().find(|(_, is_given)| *is_given) {

@@ -1,4 +1,4 @@
-//! `rftrace record --resources`: what the library for it is told, and what is said of it.
+//! `rftrace record --resources`: options for its library, and messages.
 
 use std::ffi::OsString;
 #[cfg(attaching)]
@@ -21,7 +21,7 @@ use rftrace_record::specification::{Allocator, Plan, Specification};
 
 use crate::commands::common::shell_word;
 
-/// How it is found who has called.
+/// The way to find callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Backtraces {
     /// By the unwind information of programs and libraries.
@@ -167,10 +167,10 @@ pub(crate) fn of_running(kinds: &[Kind], way: Backtraces, pids: &[u32], is_detai
     Ok(Resources { wanted, kinds, plan, is_detailed })
 }
 
-/// Says which calls were not seen of a program that was attached to.
+/// Names the calls that an attached recorder cannot record.
 #[cfg(attaching)]
 pub(crate) fn tell_of_left_out(functions: &[String]) {
-    /// So many are named.
+    /// The most calls that are named.
     const MOST: usize = 5;
 
     if functions.is_empty() {
@@ -216,7 +216,7 @@ pub(crate) fn environment(recorder: &ResourceRecorder, way: Backtraces) -> Resul
     Ok(others.into_iter().chain(table).collect())
 }
 
-/// Adds what the program takes from an allocator that it has in it, if memory is wanted.
+/// Adds the functions of an allocator in the program, if memory is wanted.
 pub(super) fn add_allocator((wanted, plan): &mut (Vec<Resource>, Plan), program: &Path) -> Result<()> {
     if wanted.contains(&Resource::Memory)
         && let Some(allocator) = Allocator::of(program)?
@@ -239,7 +239,7 @@ pub(crate) fn tell_of_allocator(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Says what was not recorded.
+/// Reports losses.
 pub(crate) fn tell_of_losses(recorded: &Recorded, most_bytes: usize) {
     if recorded.is_cut {
         say!(
@@ -260,7 +260,7 @@ pub(crate) fn tell_of_losses(recorded: &Recorded, most_bytes: usize) {
     }
 }
 
-/// Says where it is.
+/// Names the command that shows the resources.
 pub(super) fn tell_of_place(dir: &Path) {
     say!("rftrace: for the resources and their callers: rftrace resources {}", shell_word(dir));
 }

@@ -35,7 +35,7 @@ use crate::commands::choice::source_lines;
 use crate::commands::common::shell_word;
 use crate::commands::overview;
 
-/// The directory was moved while it was recorded to.
+/// Reports that the directory was moved during the recording.
 pub(super) fn tell_of_move(moved: Option<&(PathBuf, PathBuf)>) {
     if let Some((from, to)) = moved {
         say!("rftrace: {} was moved to {}; the records are there", shell_word(from), shell_word(to));
@@ -64,7 +64,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Says it on stderr. `buffer` is its size for each process, `most_bytes` what all together may write; the trace lies in `trace`.
+/// Prints it on stderr. `buffer` is the size for each process, `most_bytes` the limit for all together; the trace lies in `trace`.
 pub(crate) fn print(
     joined: &Joined,
     (buffer, most_bytes): (usize, usize),
@@ -76,7 +76,7 @@ pub(crate) fn print(
     print_recorded(joined, buffer, most_bytes, place);
 }
 
-/// Says how the program ended, unless as programs do: by itself, with a status of 0, or with another one and no function open but
+/// Reports the end of the program, unless it is a usual one: by itself, with a status of 0, or with another one and no function open but
 /// the outermost ones, of which one has called `exit`.
 fn print_end(trace: &Path, ended: &Ended) {
     if ended.status.success() {
@@ -88,7 +88,7 @@ fn print_end(trace: &Path, ended: &Ended) {
     }
 }
 
-/// Says which of the other processes a signal has killed.
+/// Names the other processes that a signal has killed.
 fn print_killed(trace: &Path, main: u32, ends: &BTreeMap<u32, i32>) {
     /// More lines tell nothing new.
     const MOST: usize = 5;
@@ -151,7 +151,7 @@ fn open_calls(trace: &mut Trace, pid: u32) -> rftrace_read::Result<OpenCalls> {
     Ok(found)
 }
 
-/// As [`print`], where all stays as it reached the disk.
+/// As [`print`], for a stream.
 pub(crate) fn print_kept(kept: &KeptStream, dir: &str, ended: &Ended) {
     if ended.status.signal().is_some() {
         say!("rftrace: {}", ending::in_words(ended.status.into_raw()));
@@ -164,7 +164,7 @@ pub(crate) fn print_kept(kept: &KeptStream, dir: &str, ended: &Ended) {
     );
 }
 
-/// As [`print`], of a program that was not started for it.
+/// As [`print`], for running programs.
 pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, place: Place<'_>) {
     print_counts(joined);
     if let Some(kernel) = &joined.kernel {
@@ -216,8 +216,8 @@ pub(crate) use rftrace_format::store::BRANCHES as BRANCHES_FILE;
 /// Fewer functions than this are hardly all that a program is about.
 const FEW: u64 = 4;
 
-/// Says how many functions have a branch (`has_branches`: they were asked for), and how many of libraries are recorded, and writes a list of
-/// those that are not into the trace's directory, which is made for it where nothing was recorded.
+/// Reports the number of functions with a branch (`has_branches`: -P is given) and of recorded library functions. Writes a list of the others
+/// into the trace's directory, which is made for it if nothing was recorded.
 pub(crate) fn tell_of_branches(
     told: &Told,
     has_branches: bool,
@@ -263,7 +263,7 @@ pub(crate) fn tell_of_branches(
     Ok(())
 }
 
-/// Says for how long all threads were stopped, and how many of them stood where code was changed.
+/// Reports the time for which all threads were stopped, and the number of threads in changed code.
 #[cfg(attaching)]
 pub(crate) fn tell_of_stop((n_moved, stopped): (usize, Duration), is_quiet: bool) {
     if is_quiet || stopped.is_zero() {
@@ -276,7 +276,7 @@ pub(crate) fn tell_of_stop((n_moved, stopped): (usize, Duration), is_quiet: bool
     say!("rftrace: stopped all threads for {:.1} ms to write the branches{moved}", stopped.as_secs_f64() * 1e3);
 }
 
-/// Says what a recording that was interrupted has left.
+/// Reports the trace of an interrupted recording.
 pub(crate) fn print_found(joined: &Joined, dir: &Path) {
     for error in &joined.errors {
         say!("rftrace: {error}");
@@ -288,7 +288,7 @@ pub(crate) fn print_found(joined: &Joined, dir: &Path) {
     }
 }
 
-/// Says which snapshots were taken, and what for.
+/// Reports the snapshots and their events.
 pub(crate) fn print_snapshots(joined: &Joined) {
     for snapshot in &joined.snapshots {
         let told = opener::read(&snapshot.join(GAPS), MOST_TEXT).unwrap_or_default();

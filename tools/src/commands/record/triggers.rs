@@ -1,6 +1,6 @@
-//! `-T`: what is done when a function is called, in uftrace's spelling, as rules of a filter.
+//! `-T`: actions at calls of a function, in uftrace's syntax, as rules of a filter.
 //!
-//! Not here: what the rules mean (`rftrace-frontend`), and how a function without `@` has recording begin (`rftrace-preload`).
+//! Not here: the meaning of the rules (`rftrace-frontend`), and a function without `@`, at which recording begins (`rftrace-preload`).
 
 use std::time::Duration;
 

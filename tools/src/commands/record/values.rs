@@ -1,4 +1,4 @@
-//! The filter of `rftrace record`, and what is known of values: by debug information, and of functions of the C library.
+//! The filter of `rftrace record`, and the types of values: from debug information, and for functions of the C library.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -79,7 +79,7 @@ impl KnownModules {
     }
 }
 
-/// Reads what is known of a file. `None` if nothing is.
+/// Reads the types of a file. `None` if it has none.
 fn read_module(path: &Path, build_id: Option<&str>, has_library_calls: bool) -> Result<Option<ModuleValues>> {
     let known = rftrace_symbols::read_values(path)?.filter(|module| module.n_functions() > 0);
     let mut module = match known {
@@ -98,7 +98,7 @@ fn read_module(path: &Path, build_id: Option<&str>, has_library_calls: bool) -> 
     Ok((module.n_functions() > 0).then_some(module))
 }
 
-/// Reads the filter, and what is known of the functions of `program` where it is wanted. `work`: the folder of the recording.
+/// Reads the filter, and the types of `program` if they are needed. `work`: the folder of the recording.
 pub(super) fn wanted(args: &Options<'_>, program: &Path, work: &Path) -> Result<Wanted> {
     let known = Arc::new(Mutex::new(KnownModules { has_library_calls: args.libcalls, ..KnownModules::default() }));
     let rules = rules(args)?;
@@ -159,7 +159,7 @@ impl Wanted {
         Ok(Some(("RFTRACE_FILTER", (&self.rules).into())))
     }
 
-    /// Says which rules have matched nothing.
+    /// Names the rules that have matched nothing.
     pub(super) fn tell_of_rules(&self, is_quiet: bool) -> Result<()> {
         let without = self.effects.without_effect()?;
         if !without.is_empty() && !is_quiet {
@@ -173,7 +173,7 @@ impl Wanted {
         self.types.as_ref().map(Types::passed).transpose()
     }
 
-    /// Reads what is known of all files that a process has loaded, so that it does not wait for that later.
+    /// Reads the types of all files that a process has loaded, so that it does not wait for them later.
     pub(super) fn read_ahead(&self, pid: u32) {
         if self.types.is_none() {
             return;
@@ -192,7 +192,7 @@ impl Wanted {
         lock(&self.known).notes.clear();
     }
 
-    /// Writes names of enumerations into the trace in `dir`, and says of what nothing was known.
+    /// Writes names of enumerations into the trace, and reports files without types.
     pub(super) fn name_values(&self, owned: &Owned, is_quiet: bool) {
         let known = lock(&self.known);
         let modules: Vec<&ModuleValues> = known.modules.values().flatten().collect();
@@ -208,7 +208,7 @@ impl Wanted {
     }
 }
 
-/// Says that not all is shown that values point to.
+/// Reports that some pointers show as addresses.
 #[cfg(attaching)]
 pub(super) fn tell_of_addresses(is_confined: bool, is_quiet: bool) {
     if is_confined && !is_quiet {
@@ -219,7 +219,7 @@ pub(super) fn tell_of_addresses(is_confined: bool, is_quiet: bool) {
     }
 }
 
-/// Each of the options of -A or -R: a pattern, and what stands behind its `@`.
+/// Each of the options of -A or -R: a pattern, and the specs after its `@`.
 fn options(options: &[String]) -> impl Iterator<Item = (&str, Option<&str>)> {
     let split = |wanted| match str::rsplit_once(wanted, '@') {
         Some((pattern, specs)) => (pattern, Some(specs)),

@@ -1,6 +1,6 @@
 //! `rftrace script`.
 //!
-//! Not here: the Python that runs a script (`python`, `driver.py`), and what it is told (`feed`).
+//! Not here: the Python that runs a script (`python`, `driver.py`), and the steps that it gets (`feed`).
 
 mod feed;
 mod python;
@@ -86,7 +86,7 @@ fn subjects(paths: Vec<PathBuf>, script: Option<PathBuf>, data: Option<PathBuf>)
     }
 }
 
-/// Says what else is no script, before a trace is read.
+/// Refuses files that are no script, before a trace is read.
 fn check(script: &Path, dir: &Path) -> Result<()> {
     if script.is_dir() {
         bail!(
