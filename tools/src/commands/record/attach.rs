@@ -141,7 +141,7 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
             summary::tell_of_branches(&told, has_branches, &dir, request.is_kept, request.is_quiet)?;
         }
         bail!(
-            "nothing was recorded: the program called no {} during the recording",
+            "nothing was recorded: during the recording the program called no {}",
             if hooks_others { "recorded function" } else { "function with a hook; for any program: -P '*'" }
         );
     }
