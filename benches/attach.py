@@ -172,11 +172,11 @@ class Recorder:
             self.n_busy += 1
         else:
             self.seconds.append((end - begin) / 1e9)
-        stopped = re.search(r"stopped for ([\d.]+) ms to write the branches(?:; (\d+) thread)?", done.stderr)
+        stopped = re.search(r"stopped all threads for ([\d.]+) ms to write the branches(?:, and moved (\d+) thread)?", done.stderr)
         if stopped:
             self.stopped.append(float(stopped[1]))
             self.n_moved += int(stopped[2] or 0)
-        if "may still call the tracer" in done.stderr:
+        if "cannot remove the tracer from process" in done.stderr:
             self.n_cleaned += 1
             for _ in range(20):
                 if self.run([self.rftrace, "record", "-p", str(target.pid), "--leave"]).returncode == 0:

@@ -1,4 +1,4 @@
-//! The `rftrace` command: how it is called, and what becomes of errors.
+//! The `rftrace` command: its command line and its errors.
 //!
 //! Not here: the subcommands (`commands`).
 
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     let matches = program.try_get_matches_from_mut(std::env::args_os());
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches)).unwrap_or_else(|error| {
         if cfg!(not(feature = "full")) && error.kind() == ErrorKind::InvalidSubcommand {
-            say!("rftrace: this one was built with replay, report and info alone; all: cargo install --path tools");
+            say!("rftrace: this build has only replay, report and info; for all commands: cargo install --path tools");
         }
         spelling::explain(error, &program, std::env::args().nth(1).as_deref()).exit()
     });

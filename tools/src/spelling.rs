@@ -110,7 +110,7 @@ const OTHERWISE: [Row; 52] = [
     recording(&["--no-pltbind"], "`--libcalls` sees all calls, so it needs no option"),
     recording(&["--no-randomize-addr"], "`setarch -R PROGRAM` runs a program without address randomization"),
     recording(&["--nop"], "`--ring` keeps records in memory"),
-    recording(&["--num-thread"], "one thread takes all records; `--on-full drop` lets the program never wait for it"),
+    recording(&["--num-thread"], "one thread takes all records; with `--on-full drop` the program never waits for it"),
     recording(&["--rt-prio"], "`chrt -f 10 rftrace record …` sets a priority"),
     recording(&["--time"], "`time rftrace record …` measures the run"),
     recording(&["--watch", "-W"], "`-A` records arguments, and `rftrace script` compares them"),
@@ -118,7 +118,7 @@ const OTHERWISE: [Row; 52] = [
     recording(&["--report"], "`rftrace report` shows the trace, `rftrace top PID` a running program"),
 ];
 
-/// Has the error for an option that is not there say what is. `name` is that of the subcommand, of those that `program` has.
+/// Adds a tip to the error for an unknown option. `name` is that of the subcommand, of those that `program` has.
 pub(crate) fn explain(mut error: Error, program: &Command, name: Option<&str>) -> Error {
     if error.kind() != ErrorKind::UnknownArgument {
         return error;
@@ -137,12 +137,12 @@ pub(crate) fn explain(mut error: Error, program: &Command, name: Option<&str>) -
     error
 }
 
-/// Where a command's user finds an option that the command does not have.
+/// The tip for an option that the command does not have.
 fn tip(program: &Command, name: &str, option: &str) -> Option<String> {
     let is_recorder = RECORDERS.contains(&name);
     if name == "recv" {
         let is_address = ["--host", "--port"].contains(&option);
-        return is_address.then(|| "`--listen HOST:PORT` is the address".to_owned());
+        return is_address.then(|| "`--listen HOST:PORT` sets the address".to_owned());
     }
     if !is_recorder && !VIEWS.contains(&name) {
         return None;

@@ -55,7 +55,11 @@ fn what_is_not_there_is_said() {
     for options in options {
         let run = record(options, &program.path, &["plain"]);
         assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{options:?}: {}", run.stderr);
-        assert!(run.stderr.contains("is for x86-64, and this rftrace is for aarch64"), "{options:?}: {}", run.stderr);
+        assert!(
+            run.stderr.contains("works only on x86-64, and this rftrace is for aarch64"),
+            "{options:?}: {}",
+            run.stderr
+        );
     }
     let without = CProgram::new(&["recorded.c"]).without_hooks().with_compilers(aarch64::PREFIX);
     let run = record(&[], &without.with(&["-O1", "-Wno-infinite-recursion"]).build().path, &["plain"]);
@@ -76,5 +80,5 @@ fn what_is_not_there_is_said() {
     assert!(foreign.stderr.contains("a rftrace that is built for aarch64 records it"), "{}", foreign.stderr);
     let mut cargo = Command::new(rftrace().with_file_name("cargo-rftrace"));
     let refused = Run::of_any(cargo.args(["rftrace", "run", "--target", aarch64::TARGET]));
-    assert!(refused.stderr.contains("are recorded by a rftrace that is built for aarch64"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("they need an rftrace for aarch64"), "{}", refused.stderr);
 }

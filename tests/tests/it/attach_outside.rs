@@ -280,7 +280,7 @@ fn refusals() {
         refused(running.pid(), |command| _ = command.args(options), "is linked statically");
     }
     let output = running.record(&["--leave"]);
-    assert!(told(&output).contains("holds no tracer"), "{}", told(&output));
+    assert!(told(&output).contains("has no tracer: --leave"), "{}", told(&output));
     assert_eq!(running.code(), code);
     let maps = fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap();
     assert!(!maps.contains("rftrace"), "{maps}");

@@ -175,7 +175,7 @@ fn children_that_come_and_go() {
     let mut n_moved = 0;
     for _ in 0..8 {
         let output = recorded(&running, &["-P", "*", "--for", "30ms", "--max-size", "1M", "--on-full", "drop"]);
-        n_moved += usize::from(told(&output).contains("moved out of changed code"));
+        n_moved += usize::from(told(&output).contains(" out of changed code"));
         check_code(&running);
         assert_eq!(running.ask("?"), OWN);
     }

@@ -221,7 +221,7 @@ fn busy_threads_again_and_again() {
         for _ in 0..3 {
             let options = ["-P", "*", "--for", "30ms", "--max-size", "1M", "--on-full", "drop"];
             let output = recorded(&running, &options);
-            n_moved += usize::from(told(&output).contains("moved out of changed code"));
+            n_moved += usize::from(told(&output).contains(" out of changed code"));
             check_code(&running);
         }
         let (status, said) = running.end();
@@ -460,7 +460,7 @@ fn patterns_are_looked_at() {
     }
     for program in plain() {
         let run = record(&["-P", "no_such_function"], program, &["asked"]);
-        assert!(run.stderr.contains("-P names no function"), "{}", run.stderr);
+        assert!(run.stderr.contains("-P matches no function"), "{}", run.stderr);
         let run = record(&["-P", "/(/"], program, &["asked"]);
         assert!(run.status.code() == Some(1) && run.stderr.contains("entry branches: /(/"), "{}", run.stderr);
     }

@@ -367,7 +367,7 @@ fn panics_of_rust_programs() {
         assert_eq!(pair.calls(&run.path("trace")).get("outside_panics::descend"), Some(&4), "{shown}");
         let run = record(&["-P", "nothing_such"], &pair.stripped, &["panics"]);
         assert_eq!((run.status.code(), &*run.stdout), (Some(5), "80\n"), "{shown}: {}", run.stderr);
-        assert!(run.stderr.contains("-P names no function"), "{shown}: {}", run.stderr);
+        assert!(run.stderr.contains("-P matches no function"), "{shown}: {}", run.stderr);
     }
 }
 

@@ -299,7 +299,7 @@ fn what_is_wrong_is_told() {
         (&["set", "trace_marker", " "], "a mark is a text"),
         (&["set", "snapshot", "7"], "1 to make a dump"),
         (&["trigger", "add", "call:leaf"], "--ring"),
-        (&["trigger", "add", "crash"], "a dump is made on"),
+        (&["trigger", "add", "crash"], "no such event; events are"),
         (&["trigger", "del", "call:leaf"], "no dumps are made on call:leaf"),
         (&["set", "set_ftrace_notrace", "!other"], "has no other"),
         (&["set", "buffer_size_kb", "1"], "--buffer"),

@@ -106,7 +106,7 @@ fn a_ring_outlives_its_program() {
             assert_eq!(count(&trace, "main"), 1, "{way}: {}", told(&output));
         }
         assert!(dumps(&folder).is_empty());
-        assert!(told(&output).contains("keeps the end of what happened"), "{way}: {}", told(&output));
+        assert!(told(&output).contains("has kept only the last calls"), "{way}: {}", told(&output));
     }
 }
 
@@ -122,7 +122,7 @@ fn what_is_not_overwritten_is_all_there() {
         assert_eq!(count(&trace, "leaf"), 2000, "{way}: {}", told(&output));
         assert_eq!(count(&trace, "main"), n_processes, "{way}: {}", told(&output));
         assert_eq!(count(&trace, "mark"), n_processes - 1, "{way}: {}", told(&output));
-        assert!(!told(&output).contains("keeps the end"), "{way}: {}", told(&output));
+        assert!(!told(&output).contains("has kept only the last calls"), "{way}: {}", told(&output));
     }
 }
 
@@ -147,14 +147,14 @@ fn rings_of_static_programs() {
             let (leaf, middle) = (count(&trace, "leaf"), count(&trace, "middle"));
             assert!((500..=683).contains(&middle), "{way}: {middle}");
             assert!((2 * middle - 2..=2 * middle).contains(&leaf), "{way}: {leaf} in {middle}");
-            assert!(told(&output).contains("keeps the end of what happened"), "{way}: {}", told(&output));
+            assert!(told(&output).contains("has kept only the last calls"), "{way}: {}", told(&output));
             let (folder, output) = record(&["--dump-on", "fatal"], 1000, way);
             let dumps = dumps(&folder);
             assert_eq!(dumps.len(), usize::from(way != "return"), "{way}: {}", told(&output));
             for trace in dumps.iter().chain([&folder.path().join("trace")]) {
                 assert_eq!((count(trace, "leaf"), count(trace, "main")), (2000, 1), "{way}: {}", told(&output));
             }
-            assert!(!told(&output).contains("keeps the end"), "{way}: {}", told(&output));
+            assert!(!told(&output).contains("has kept only the last calls"), "{way}: {}", told(&output));
         }
         for event in ["panic", "throw"] {
             let options = [hooks, &["--dump-on", event]].concat();
@@ -220,7 +220,7 @@ fn a_dump_of_a_stall_and_one_every_so_often() {
     let (folder, output) = record_ring(&["--dump-on", "every:200ms", "--dumps", "2"], 100, "sleeps");
     let made = dumps(&folder);
     assert_eq!(reasons(&made), ["every:200ms"; 2], "{}", told(&output));
-    assert!(told(&output).contains("due and not made: --dumps N makes more"), "{}", told(&output));
+    assert!(told(&output).contains("due and not made; --dumps N makes more"), "{}", told(&output));
     assert_eq!(count(&folder.path().join("trace"), "leaf"), 202);
 }
 
@@ -315,14 +315,14 @@ fn those_that_are_kept() {
     };
     let (first, text) = marks(&["--dumps", "2"]);
     assert_eq!(first, [1, 2], "{text}");
-    assert!(text.contains("3 dumps were due and not made: --dumps N"), "{text}");
+    assert!(text.contains("3 dumps were due and not made; --dumps N"), "{text}");
     let (last, text) = marks(&["--dumps", "2", "--dumps-keep", "last"]);
     assert_eq!(last, [4, 5], "{text}");
-    assert!(text.contains("3 dumps were removed when others were made"), "{text}");
+    assert!(text.contains("3 dumps were replaced by others"), "{text}");
     // A chunk of 64K for the thread.
     let (few, text) = marks(&["--dumps-size", "100K"]);
     assert_eq!(few, [1, 2], "{text}");
-    assert!(text.contains("3 dumps were due and not made, as others took all room: --dumps-size"), "{text}");
+    assert!(text.contains("3 dumps were due and not made, as the others fill --dumps-size"), "{text}");
     let (last, text) = marks(&["--dumps-size", "100K", "--dumps-keep", "last"]);
     assert_eq!(last, [4, 5], "{text}");
 
@@ -621,12 +621,12 @@ fn what_cannot_be_is_told() {
         return;
     }
     for (options, expected) in [
-        (&["--dump-on", "crash"][..], "a dump is made on signal:NAME, fatal"),
+        (&["--dump-on", "crash"][..], "no such event; events are signal:NAME, fatal"),
         (&["--dump-on", "slow:f"], "slow:FUNCTION>5ms"),
         (&["--dump-on", "call:f#0"], "1 is the first"),
         (&["--dump-on", "signal:KILL"], "no program can handle this signal"),
         (&["--dump-on", "signal:HUP", "--dump-on", "signal:TERM"], "names two signals"),
-        (&["--dump-on", "stall:1s,thread"], "are for call, slow, panic and throw"),
+        (&["--dump-on", "stall:1s,thread"], "work only with call, slow, panic and throw"),
         (&["--dumps", "3"], "--dump-on"),
         (&["--dumps-keep", "last"], "--dump-on"),
     ] {

@@ -141,5 +141,5 @@ fn node_lives() {
     let node = Path::new("/usr/bin/node");
     let run = record(&["-P", "v8::internal::*", "--max-size", "300M"], node, &["-e", SCRIPT]);
     assert_eq!((run.stdout.as_str(), run.status.code()), ("40020\n", Some(0)), "{}", run.stderr);
-    assert!(run.stderr.contains("the runtime of node reads return addresses: they stay"), "{}", run.stderr);
+    assert!(run.stderr.contains("the runtime of node reads return addresses; rftrace leaves them"), "{}", run.stderr);
 }

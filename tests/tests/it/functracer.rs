@@ -203,7 +203,7 @@ fn each_option() {
     for (options, code, words) in [
         (&["-t", "65", "true"][..], 2, "Depth must be between 0 and 64"),
         (&["-l", "/nothing", "true"], 2, "Path must be a valid directory path"),
-        (&["-e", "audio", "true"], 2, "there are memory, file, thread-resource, gobject"),
+        (&["-e", "audio", "true"], 2, "plugins are memory, file, thread-resource, gobject"),
         (&["-e", "audit", "true"], 2, "-a 'SYMBOL;SYMBOL'"),
         (&["-p", "999999999"], 1, "there is no process 999999999"),
         (&["-p", "1,2,3,4,5,6,7,8,9,10", "-p", "1,2,3,4,5,6,7,8,9,10,11"], 1, "Maximum number of PID exceeded"),

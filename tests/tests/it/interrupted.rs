@@ -223,7 +223,7 @@ fn a_new_recording_keeps_what_a_killed_one_has_left() {
     for (old, now) in [(10, 2), (2, 2)] {
         let recorded = folder.recording(&[], "").output().unwrap();
         assert_eq!(recorded.status.code(), Some(0), "{}", stderr(&recorded));
-        assert_eq!(stderr(&recorded).contains("the recording before was interrupted"), old == 10);
+        assert_eq!(stderr(&recorded).contains("an earlier recording was interrupted"), old == 10);
         assert_eq!(leaves(&folder.path("trace.old")), old);
         assert_eq!(leaves(&folder.path("trace")), now);
     }

@@ -136,7 +136,7 @@ fn what_a_rust_program_loses() {
 #[track_caller]
 fn check_own_allocator(program: &Path, source: &str, lost: &[[u64; 2]], taken: u64) {
     let (folder, told) = record_kinds("memory", &[], program, &[]);
-    assert!(!told.contains("not seen"), "{told}");
+    assert!(!told.contains("not seen") && !told.contains("cannot record calls"), "{told}");
     let found = values(&folder, &[]);
     for key in ["doubled", "lost", "unknown_releases"] {
         assert_eq!(found["memory"][key], 0, "{key} of {found:#}\n{told}");

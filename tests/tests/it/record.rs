@@ -140,7 +140,7 @@ fn a_full_buffer_is_told_of() {
     assert!(run.stderr.contains("the buffer of 1 process was full") && run.stderr.contains("--ring"), "{}", run.stderr);
     assert!(calls(&run)["leaf"] > 100_000);
     let run = record(&["--ring"], program, &["much"]);
-    assert!(run.stderr.contains("keeps the end"), "{}", run.stderr);
+    assert!(run.stderr.contains("has kept only the last calls"), "{}", run.stderr);
     let run = record(&["--stop", "--buffer", "64M"], program, &["much"]);
     assert_eq!(calls(&run)["leaf"], 1_000_002);
     // With `main`, `how` and two times `work`.

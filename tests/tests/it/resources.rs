@@ -531,7 +531,7 @@ fn a_sanitizers_build_is_refused() {
             let output = rftrace.args(command).arg(program).current_dir(folder.path()).output().unwrap();
             let told = String::from_utf8_lossy(&output.stderr);
             assert!(!output.status.success() && output.stdout.is_empty(), "{told}");
-            let remedy = format!("Build the program without -fsanitize={option}");
+            let remedy = format!("build the program without -fsanitize={option}");
             for words in [program.to_str().unwrap(), name, place, &remedy] {
                 assert!(told.contains(words), "{words}: {told}");
             }

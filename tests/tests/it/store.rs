@@ -190,7 +190,7 @@ fn a_directory_that_is_moved_has_the_trace() {
         folder.go();
         let ended = recorder.wait_with_output().unwrap();
         succeeds(&ended);
-        assert!(stderr(&ended).contains("trace was moved to moved: what was recorded is there"), "{}", stderr(&ended));
+        assert!(stderr(&ended).contains("trace was moved to moved; the records are there"), "{}", stderr(&ended));
         assert_eq!(contents(&folder.path("trace")).len(), 1);
         if options == ["--keep-stream"] {
             succeeds(&folder.command(&["recover", "moved"]).output().unwrap());

@@ -88,7 +88,7 @@ fn libraries_that_come_later() {
         let wanted: Vec<_> = (0..if has_own { 200 } else { 0 }).map(|x| (x, x + 1)).collect();
         assert_eq!(own, wanted, "{options:?}: {}", run.stderr);
         check_library(&run.path("trace"));
-        assert!(run.stderr.contains("shown by its address"), "{}", run.stderr);
+        assert!(run.stderr.contains("show as addresses"), "{}", run.stderr);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The `cargo rftrace` command: what cargo starts. `rftrace`, beside it, does the work.
+//! The `cargo rftrace` command, which cargo starts. `rftrace`, beside it, does the work.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!(
-                "cargo-rftrace: {}: {error}; both programs belong together: cargo install rftrace-tools",
+                "cargo-rftrace: cannot run {}: {error}; install both programs together: cargo install rftrace-tools",
                 rftrace.display()
             );
             ExitCode::FAILURE

@@ -15,8 +15,7 @@ arch::start!(rftrace_preload_resources_start, started);
 #[cfg(library = "rftrace-preload-resources")]
 extern "C" fn started() -> ! {
     eprintln!(
-        "rftrace-preload-resources {}: a library, which `rftrace record --resources` puts into programs that it records. It does \
-         nothing by itself",
+        "rftrace-preload-resources {} is a library, and does nothing by itself; `rftrace record --resources` loads it into programs",
         env!("CARGO_PKG_VERSION")
     );
     std::process::exit(1)
@@ -24,6 +23,6 @@ extern "C" fn started() -> ! {
 
 #[cfg(not(library = "rftrace-preload-resources"))]
 fn main() {
-    eprintln!("rftrace record --resources is for programs on x86-64 Linux with the GNU C library");
+    eprintln!("rftrace record --resources works only on x86-64 Linux with the GNU C library");
     std::process::exit(1);
 }

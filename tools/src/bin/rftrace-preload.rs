@@ -20,7 +20,7 @@ extern "C" fn started() -> ! {
         std::process::exit(0)
     }
     eprintln!(
-        "rftrace-preload {}: a library, which `rftrace record PROGRAM` puts into programs that it records. It does nothing by itself",
+        "rftrace-preload {} is a library, and does nothing by itself; `rftrace record PROGRAM` loads it into programs",
         env!("CARGO_PKG_VERSION")
     );
     std::process::exit(1)
@@ -28,6 +28,6 @@ extern "C" fn started() -> ! {
 
 #[cfg(not(library = "rftrace-preload"))]
 fn main() {
-    eprintln!("rftrace record is for programs on x86-64 and aarch64 Linux with the GNU C library");
+    eprintln!("rftrace record works only on x86-64 and aarch64 Linux with the GNU C library");
     std::process::exit(1);
 }

@@ -383,7 +383,7 @@ fn a_receiver_that_stops_costs_the_program_nothing() {
     }
     let (code, stderr) = recording.end();
     assert_eq!(code, Some(5), "{stderr}");
-    assert!(stderr.contains("not all was sent"), "{stderr}");
+    assert!(stderr.contains("cannot send all records"), "{stderr}");
     assert_eq!(calls_of(&folder.path().join("here"), "leaf"), CALLS);
     kill("-CONT", &pid);
     let line = recv.line();

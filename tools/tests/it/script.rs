@@ -125,8 +125,8 @@ fn errors_in_scripts() {
         ("def uftrace_begin(ctx): x", "NameError"),
         ("def uftrace_end(): x", "NameError"),
         ("def uftrace_end(: x", "SyntaxError"),
-        ("UFTRACE_FUNCS = 'main'", "UFTRACE_FUNCS has to be a list of strings"),
-        ("UFTRACE_FUNCS = ['(']", "a script.py has `(`"),
+        ("UFTRACE_FUNCS = 'main'", "UFTRACE_FUNCS must be a list of strings"),
+        ("UFTRACE_FUNCS = ['(']", "cannot read `(` of UFTRACE_FUNCS"),
         ("import os\nos.kill(os.getpid(), 9)", "signal: 9"),
     ] {
         let (code, stdout, stderr) = run_script(text, dir.path(), &[]);

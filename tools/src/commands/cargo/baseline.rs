@@ -28,7 +28,7 @@ pub(super) struct Baseline {
     pub(super) targets: Vec<Target>,
 }
 
-/// What a command of cargo runs.
+/// The programs of one command of cargo, and their numbers.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Target {
     /// `run`, `test` or `bench`, and its arguments.
@@ -51,13 +51,13 @@ pub(super) struct Numbers(BTreeMap<Key, Number>);
 /// The same in the file: by the name of the program, that of the function, and what is counted.
 type Nested = BTreeMap<String, BTreeMap<String, BTreeMap<String, Number>>>;
 
-/// What a number is of.
+/// The program, the function and the count of a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) program: String,
     /// Its name, or [`WHOLE`].
     pub(super) function: String,
-    /// What is counted.
+    /// `calls`, `depth`, `allocations` or `bytes`.
     pub(super) what: String,
 }
 
@@ -208,7 +208,7 @@ impl Baseline {
         let text = opener::read_text(path, MOST_TEXT).with_context(cannot)?;
         let found: Self = serde_json::from_str(&text).with_context(cannot)?;
         if found.version != VERSION {
-            bail!("{} has version {}, and this rftrace reads {VERSION}", path.display(), found.version);
+            bail!("cannot read {}: it has version {}, and this rftrace reads {VERSION}", path.display(), found.version);
         }
         Ok(Some(found))
     }

@@ -14,8 +14,8 @@ use super::process::code_of;
 use super::status::{status, warning};
 use crate::commands::common::shell_word;
 
-/// Runs cargo and says where the programs are. `list` writes which functions need no branch where the compiler has prepared none, and
-/// returns where.
+/// Runs cargo and prints the paths of the programs. `list` writes a list of functions that need no branch, for `--hooks=entry`, and returns
+/// its path.
 pub(super) fn run(
     cargo: &mut Command,
     args: &CargoArguments,
@@ -30,7 +30,7 @@ pub(super) fn run(
     let mut child = cargo.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run {name}"))?;
     let mut programs = Vec::new();
     for message in child.stdout.take().map(BufReader::new).into_iter().flat_map(Message::parse_stream) {
-        let message = message.with_context(|| format!("cannot read what {name} prints"))?;
+        let message = message.with_context(|| format!("cannot read the output of {name}"))?;
         if let Message::CompilerArtifact(artifact) = message
             && !artifact.target.is_custom_build()
         {
@@ -51,7 +51,7 @@ pub(super) fn run(
             let prepared = hooks.prepared(path, &CallSites::read(path)?);
             if prepared == 0 {
                 warning(&format!(
-                    "the compiler has prepared no function of {}, nothing of it can be recorded",
+                    "cannot record {}: the compiler has instrumented no function of it; try --hooks=entry",
                     path.display()
                 ));
             } else {

@@ -88,7 +88,7 @@ enum Format {
 pub(super) fn run(args: CheckArgs, program_args: Vec<OsString>, mut options: Options) -> Result<ExitCode> {
     options.leaks.patterns("check")?;
     if options.view {
-        bail!("--view is for run, test and bench; the traces of check lie where theirs do");
+        bail!("--view works only with run, test and bench; use `rftrace view DIR` for a trace of check");
     }
     let root = root()?;
     let path = args.baseline.map_or_else(|| Ok(root.join("rftrace-baseline.json")), std::path::absolute)?;
@@ -114,23 +114,23 @@ pub(super) fn run(args: CheckArgs, program_args: Vec<OsString>, mut options: Opt
         }
     }
     if !is_same {
-        error("the numbers are not those of the baseline; if they are to be so: cargo rftrace check --update");
+        error("the numbers differ from the baseline; to accept them: cargo rftrace check --update");
     }
     Ok(if is_same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn not_text(word: OsString) -> anyhow::Error {
-    anyhow!("{}: only text can be kept", word.display())
+    anyhow!("cannot keep {} in the baseline: it is not text (UTF-8)", word.display())
 }
 
 /// The folder of the workspace's manifest.
 fn root() -> Result<PathBuf> {
     let mut cargo = Command::new(present_cargo());
     let manifest = output_of(cargo.args(["locate-project", "--workspace", "--message-format", "plain"]))?;
-    Ok(Path::new(manifest.trim_end()).parent().context("no folder of the workspace")?.to_owned())
+    Ok(Path::new(manifest.trim_end()).parent().context("cargo names no manifest of the workspace")?.to_owned())
 }
 
-/// What came of a target.
+/// Outcome of the check of a target.
 enum Outcome {
     Same,
     Changed,
@@ -153,9 +153,9 @@ impl Check {
         let targets = self.baseline.iter().flat_map(|baseline| &baseline.targets);
         let commands: Vec<_> = targets.map(|target| target.command.clone()).collect();
         if commands.is_empty() {
-            let update = if is_update { "name" } else { "make one; name" };
+            let update = if is_update { "name a command" } else { "make one" };
             bail!(
-                "there is no baseline in {}: {update} what it is of, with cargo's arguments: cargo rftrace check --update bench (or test, run)",
+                "there is no baseline in {}; {update}, with cargo's arguments: cargo rftrace check --update bench (or test, run)",
                 self.path.display()
             );
         }
@@ -199,7 +199,7 @@ impl Check {
     fn compare(&self, command: &[String], format: Format) -> Result<Outcome> {
         let Some(target) = self.target(command) else {
             bail!(
-                "{} has no numbers of `{}`; to add them: cargo rftrace check --update {}",
+                "{} has no numbers for `{}`; to add them: cargo rftrace check --update {}",
                 self.path.display(),
                 words(command),
                 words(command)
@@ -231,7 +231,7 @@ impl Check {
         let built = runs.plan.described();
         if built != target.built {
             warning(&format!(
-                "the baseline is of {}, this is {built}: the compilers may make the difference",
+                "the baseline is of {}, this is {built}: the compilers may cause the difference",
                 target.built
             ));
         }
@@ -245,7 +245,7 @@ impl Check {
             "run" | "r" => "run",
             "test" | "t" => "test",
             "bench" => "bench",
-            other => bail!("{other}: it is run, test or bench that is checked, with cargo's arguments"),
+            other => bail!("cannot check `{other}`: the command is run, test or bench, with cargo's arguments"),
         };
         let (own, program) = rest.split_at(rest.iter().position(|word| word == "--").unwrap_or(rest.len()));
         let texts = |words: &[String]| words.iter().map(OsString::from).collect();
@@ -271,7 +271,12 @@ impl Check {
         if changes.is_empty() {
             return writeln!(out, "{title}: {}, as in the baseline", amount(measured));
         }
-        writeln!(out, "{title}: not as in the baseline ({} of {} numbers)\n", changes.len(), measured.iter().count())?;
+        writeln!(
+            out,
+            "{title}: differs from the baseline ({} of {} numbers)\n",
+            changes.len(),
+            measured.iter().count()
+        )?;
         let headings = ["Baseline", "Now", "of"].map(String::from);
         if is_markdown {
             markdown::write_head(&headings, "Function", out)?;
@@ -306,7 +311,10 @@ impl Check {
             functions.iter().take(self.options.limit).map(|name| Shown::new(name).to_string()).collect();
         let n_more = functions.len() - named.len();
         let more = if n_more > 0 { format!(", and {n_more} others") } else { String::new() };
-        self.status("Varying", &format!("not the same in each run, so not compared: {}{more}", named.join(", ")));
+        self.status(
+            "Varying",
+            &format!("not compared, as their numbers vary from run to run: {}{more}", named.join(", ")),
+        );
     }
 
     fn status(&self, word: &str, text: &str) {
@@ -339,12 +347,12 @@ impl Runs<'_> {
         };
         let (session, exit) = self.plan.record(&self.args, recording, io::stderr())?;
         if !exit.success() {
-            error(&format!("a run that fails is not compared ({exit})"));
+            error(&format!("the run has failed ({exit}); check compares only successful runs"));
             return Ok(Err(code_of(exit)));
         }
         self.traces = named(session.runs()?)?;
         if self.traces.is_empty() {
-            bail!("no program was run, so there is nothing to compare");
+            bail!("cargo has run no program, so there is nothing to compare");
         }
         let mut numbers = Numbers::default();
         for (program, dir) in &self.traces {
@@ -365,7 +373,9 @@ fn named(runs: Vec<ProgramRun>) -> Result<Vec<(String, PathBuf)>> {
         let name = if *number > 1 { format!("{name} ({number})") } else { name.to_owned() };
         Ok((
             name,
-            trace.with_context(|| format!("{} is not recorded, so there is nothing to compare", program.display()))?,
+            trace.with_context(|| {
+                format!("rftrace has not recorded {}, so there is nothing to compare", program.display())
+            })?,
         ))
     });
     named.collect()
@@ -377,7 +387,7 @@ fn add_calls(numbers: &mut Numbers, program: &str, dir: &Path) -> Result<()> {
     let Counts { functions, summary, .. } = Counts::read(&trace)?;
     let losses = losses(&summary, &trace.gaps()?);
     if !losses.is_empty() {
-        bail!("{program}: not all calls are in the trace, so their numbers cannot be compared. {}", losses.join(". "));
+        bail!("cannot compare {program}: the trace lacks calls. {}", losses.join(". "));
     }
     for (function, count) in functions {
         numbers.add(program, &function, CALLS, count.calls);
@@ -386,7 +396,7 @@ fn add_calls(numbers: &mut Numbers, program: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Adds what the program has taken of memory, if that was recorded.
+/// Adds the allocations of the program, if they were recorded.
 fn add_memory(numbers: &mut Numbers, program: &str, dir: &Path) -> Result<()> {
     let path = dir.join(RESOURCES);
     if !path.exists() {
@@ -397,7 +407,7 @@ fn add_memory(numbers: &mut Numbers, program: &str, dir: &Path) -> Result<()> {
         return Ok(());
     }
     if resources.lost > 0 || resources.is_cut || !resources.is_whole {
-        bail!("{program}: not all allocations were recorded, so their numbers cannot be compared");
+        bail!("cannot compare {program}: the recording lacks allocations; use a larger --max-size");
     }
     let total = Account::of(&resources, Resource::Memory, Until::End, None)?.total;
     numbers.add(program, WHOLE, "allocations", total.allocations);
@@ -405,7 +415,7 @@ fn add_memory(numbers: &mut Numbers, program: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How much there is.
+/// The size of the numbers, in words.
 fn amount(numbers: &Numbers) -> String {
     let calls = numbers.iter().filter(|(key, _)| key.what == CALLS);
     let (n_calls, n_functions) = calls

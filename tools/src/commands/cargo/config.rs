@@ -31,7 +31,7 @@ impl Config {
         cargo.env("RUSTC_BOOTSTRAP", "1");
         cargo.args(["-Z", "unstable-options", "config", "get", "--format", "json-value"]).args(args.config());
         let text = output_of(&mut cargo).context("cannot read cargo's configuration")?;
-        let values = serde_json::from_str(&text).context("`cargo config get` prints no JSON")?;
+        let values = serde_json::from_str(&text).context("cannot read the output of `cargo config get`")?;
         Ok(Self { values, cfgs: OnceCell::new() })
     }
 
@@ -53,30 +53,33 @@ impl Config {
             [] => toolchain.host(),
             [target] if target == "host-tuple" => toolchain.host(),
             [target] => target,
-            _ => bail!("only one target at a time can be recorded, not {}; give one with --target", named.join(", ")),
+            _ => bail!("cannot record several targets at a time ({}); name one with --target", named.join(", ")),
         };
         let host = toolchain.host();
-        let own = Processor::own().context("programs for this machine cannot be recorded")?;
+        let own = Processor::own()
+            .context("cannot record programs for this machine: rftrace does not support its processor")?;
         match Processor::of_target(target).filter(|_| target.ends_with("-linux-gnu")) {
             Some(processor) if processor.arch == own.arch => {}
             Some(other) => bail!(
-                "programs for {target} are recorded by a rftrace that is built for {} Linux, and this one is for {}. Build the program with \
-                 RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target {target}, and start it where programs for {0} run, \
-                 on such a machine or in an emulator, with: rftrace record PROGRAM",
+                "cannot record programs for {target}: they need an rftrace for {} Linux, and this one is for {}. Build the program with \
+                 RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target {target}, and record it on a machine or an emulator \
+                 for {0}, with: rftrace record PROGRAM",
                 other.name,
                 own.name
             ),
             None if target == format!("{}-unknown-linux-musl", own.arch) && own.has_all => bail!(
-                "programs for {target} are recorded by `rftrace record PROGRAM`, not by `cargo rftrace`, as musl has no hook that their functions could \
-                 call. Write one into the program,\n  \
+                "cargo rftrace cannot record programs for {target}, as musl has no `mcount` for their functions to call. Write one into \
+                 the program,\n  \
                  std::arch::global_asm!(\".globl mcount\", \".p2align 4\", \"mcount: ret\", \".p2align 4\");\n\
-                 and build it with\n  \
-                 RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target {target}"
+                 build it with\n  \
+                 RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target {target}\n\
+                 and record it with\n  \
+                 rftrace record PROGRAM"
             ),
             None => bail!(
-                "programs for {target} cannot be recorded from outside, only dynamically linked ones for {} Linux with \
-                 glibc, as {}-unknown-linux-gnu (this machine is {host}). A program with the tracer linked in can: add the \
-                 crates rftrace and rftrace-frontend, see https://github.com/hermit-os/rftrace",
+                "cargo rftrace cannot record programs for {target}, only dynamically linked ones for {} Linux with glibc, as \
+                 {}-unknown-linux-gnu (this machine is {host}). Link the tracer into the program: add the crates rftrace and \
+                 rftrace-frontend, see https://github.com/hermit-os/rftrace",
                 own.name,
                 own.arch
             ),
@@ -152,6 +155,6 @@ pub(super) fn target_dir(toolchain: &Toolchain, args: &CargoArguments) -> Result
     let mut cargo = toolchain.cargo();
     cargo.args(["metadata", "--no-deps", "--format-version", "1"]).args(args.place());
     let text = output_of(&mut cargo)?;
-    let metadata = MetadataCommand::parse(text.trim()).context("`cargo metadata` prints what is not known")?;
+    let metadata = MetadataCommand::parse(text.trim()).context("cannot read the output of `cargo metadata`")?;
     Ok(metadata.target_directory.into())
 }

@@ -1,9 +1,8 @@
-//! How the calls of a program's functions are recorded.
+//! The ways to record calls of a program's functions.
 //!
-//! With `mcount` the compiler puts a call of the tracer into each function, with `patchable` room for a branch, with `xray` room for a call where
-//! it begins and where it ends, by unstable flags. With
-//! `entry` it compiles as ever, and the functions of the program that runs get branches. All ways the same functions are meant: those that are compiled for this program, so
-//! not those of the standard library, which is compiled already.
+//! By unstable flags the compiler puts into each function a call of the tracer (`mcount`), room for a branch (`patchable`), or room for calls
+//! at entry and exits (`xray`). With `entry` it compiles as ever, and functions of the running program get branches. All ways mean the same
+//! functions: those that are compiled for this program, without the precompiled standard library.
 
 use std::ffi::OsString;
 use std::fs;
@@ -54,12 +53,12 @@ impl Hooks {
     pub(super) fn described(self, is_chosen: bool) -> String {
         let how = match self {
             Self::Mcount => "calls of mcount (-Z instrument-mcount)",
-            Self::Patchable => "branches where the compiler has left room (-Z patchable-function-entry)",
-            Self::Xray => "calls in sleds that the compiler has left (-Z instrument-xray)",
-            Self::Entry if is_chosen => "branches at functions' beginnings",
-            Self::Entry => "branches at functions' beginnings, as there is no nightly toolchain (--hooks=entry)",
+            Self::Patchable => "branches in the room that the compiler leaves (-Z patchable-function-entry)",
+            Self::Xray => "calls in the sleds of the compiler (-Z instrument-xray)",
+            Self::Entry if is_chosen => "branches at function entries",
+            Self::Entry => "branches at function entries, as there is no nightly toolchain (--hooks=entry)",
         };
-        format!("{how}; calls that the compiler has inlined are not recorded, in a debug build there are the fewest")
+        format!("{how}; no records of inlined calls (a debug build has the fewest)")
     }
 }
 
@@ -74,7 +73,7 @@ pub(super) fn list_path(folder: &Path) -> PathBuf {
 /// Writes that file. The library is in `libraries`.
 pub(super) fn write_list(libraries: &Path, folder: &Path) -> Result<()> {
     let mut symbols = compiled_functions(libraries)
-        .context("which functions are the standard library's? Is it installed for this target?")?;
+        .context("cannot read the functions of the standard library; is it installed for this target?")?;
     symbols.extend(OF_THE_COMPILER.map(String::from));
     let path = list_path(folder);
     fs::write(&path, symbols.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))

@@ -1,6 +1,6 @@
-//! `cargo rftrace test --leaks`: which tests did not give back what they took.
+//! `cargo rftrace test --leaks`: the tests with leaks.
 //!
-//! Not here: how that is found in a recording (`rftrace-resources`).
+//! Not here: the search for leaks in a recording (`rftrace-resources`).
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ impl LeakOptions {
                 rest.push(arg);
                 continue;
             }
-            let Some(value) = value.map(OsString::from).or_else(|| all.next()) else { bail!("{name} has no value") };
+            let Some(value) = value.map(OsString::from).or_else(|| all.next()) else { bail!("{name} needs a value") };
             match name {
                 "--suppress" => self.suppress.push(value.to_string_lossy().into_owned()),
                 _ => self.suppressions.push(value.into()),
@@ -67,12 +67,12 @@ impl LeakOptions {
     pub(super) fn patterns(&self, subcommand: &str) -> Result<Vec<Pattern>> {
         if self.leaks && subcommand != "test" {
             bail!(
-                "--leaks is for `test`; of a program: cargo rftrace --resources memory {subcommand}, then rftrace resources --leaks DIR"
+                "--leaks works only with `test`; for a program: cargo rftrace --resources memory {subcommand}, then rftrace resources --leaks DIR"
             );
         }
         let has_patterns = !self.suppress.is_empty() || !self.suppressions.is_empty();
         if has_patterns && !self.leaks {
-            bail!("--suppress and --suppressions are for --leaks");
+            bail!("--suppress and --suppressions work only with --leaks");
         }
         let mut patterns = Vec::new();
         for pattern in &self.suppress {
@@ -84,8 +84,8 @@ impl LeakOptions {
         Ok(patterns)
     }
 
-    /// Adds to the user's options for `rftrace record`. Returns what is wanted: threads are recorded anyway, to know which test has begun
-    /// them.
+    /// Adds to the user's options for `rftrace record`. Returns the wanted resources; threads are recorded anyway, to know the test that
+    /// began them.
     pub(super) fn record(given: &mut Vec<OsString>) -> Vec<Resource> {
         let value = |option: &OsString| option.to_str()?.strip_prefix("--resources=").map(str::to_owned);
         let values: Vec<String> = given.iter().filter_map(value).collect();
@@ -100,7 +100,7 @@ impl LeakOptions {
     }
 }
 
-/// Tells what tests did not give back. Returns whether there is such.
+/// Prints the leaks of tests. Returns true if there are any.
 pub(super) fn print(
     runs: &[ProgramRun],
     wanted: &[Resource],
@@ -121,7 +121,7 @@ pub(super) fn print(
         }
         let recording = Recording::open(&path)?;
         if recording.lost > 0 || recording.is_cut || !recording.is_whole {
-            warning(&format!("{program}: not all was recorded, so what is told may be wrong"));
+            warning(&format!("{program}: the recording is incomplete, so the leaks may be wrong"));
         }
         let mut names = Names::of_recording(&recording);
         let tests = Tests::of(&recording, wanted, suppressed, &mut names)?;
@@ -138,22 +138,22 @@ pub(super) fn print(
                 status("Left out", &format!("{program}: {} {why}", amounts.join(", ")));
             }
         };
-        left_out(&tests.outside, "that no test has taken");
-        left_out(&tests.suppressed, "made once for all, or suppressed");
+        left_out(&tests.outside, "outside the tests");
+        left_out(&tests.suppressed, "made once for the process, or suppressed");
     }
     if n_tests > 0 {
         let (s, verb) = if n_tests == 1 { ("", "has") } else { ("s", "have") };
-        error(&format!("{n_tests} test{s} {verb} not given back all that was taken"));
+        error(&format!("{n_tests} test{s} {verb} leaks; for all their blocks:"));
         for dir in dirs {
             say_styled!("  {}", styled(FAINT, format!("rftrace resources --leaks {}", shell_word(&dir))));
         }
     } else if !quiet && !runs.is_empty() {
-        status("Leaked", "nothing: the tests gave back all that they took");
+        status("Leaked", "nothing: the tests have released all resources");
     }
     Ok(n_tests > 0)
 }
 
-/// So many functions of a stack are shown.
+/// The most functions of a stack that are shown.
 const DEPTH: usize = 16;
 
 fn print_test(program: &str, name: &str, leaks: &TestLeaks, limit: usize) {
@@ -168,7 +168,7 @@ fn print_test(program: &str, name: &str, leaks: &TestLeaks, limit: usize) {
         }
     }
     if leaks.stacks.len() > limit {
-        say_styled!("{:>13}… {} more; --limit shows them", "", leaks.stacks.len() - limit);
+        say_styled!("{:>13}… {} more; --limit N shows them", "", leaks.stacks.len() - limit);
     }
 }
 

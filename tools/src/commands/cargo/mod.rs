@@ -51,7 +51,7 @@ Examples:
   cargo rftrace build --release                       builds only
   cargo rftrace check --update bench                  keeps the counts of calls, for `check`
 
-Options of rftrace go before `run`, options of cargo behind it, those of the program behind `--`.
+Options of rftrace go before `run`, options of cargo after it, options of the program after `--`.
 All functions of the program and its dependencies are recorded, except inlined ones and those of the
 precompiled standard library (instrument it with cargo's -Z build-std). Build scripts and procedural
 macros are not instrumented. The target directory is `rftrace` within your own; traces lie there in
@@ -107,7 +107,7 @@ pub(crate) fn command() -> clap::Command {
     help::arranged(CargoCli::command())
 }
 
-/// Does what is asked for if this process is `cargo rftrace`, or what cargo runs programs with.
+/// Runs `cargo rftrace`, or the runner of cargo's programs, if this process is one of them.
 pub(crate) fn main() -> Option<ExitCode> {
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_default();
@@ -187,7 +187,7 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
     Ok(code_of(exit))
 }
 
-/// Says what is wrong with the command line.
+/// Reports a wrong command line.
 fn refused(message: &str) -> ExitCode {
     status::error(message);
     ExitCode::from(2)

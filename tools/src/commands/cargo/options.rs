@@ -9,7 +9,7 @@ use super::record_options::RecordOptions;
 /// A group in `--help`.
 const BUILD: &str = "Build: --bootstrap";
 
-/// What holds for every subcommand.
+/// Options of all subcommands.
 #[derive(clap::Args)]
 pub(super) struct Options {
     /// Directory for the trace; tests and benchmarks get one directory for each binary in it [default: target/rftrace/traces/NAME].

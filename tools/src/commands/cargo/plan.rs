@@ -1,4 +1,4 @@
-//! How cargo builds and runs programs so that they are recorded: with which toolchain, for which target, in which environment.
+//! The toolchain, target and environment in which cargo builds and runs recorded programs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use super::session::{Orders, Session};
 use super::status::status;
 use super::toolchain::Toolchain;
 
-/// All that cargo is started with.
+/// The toolchain, target and environment of cargo.
 #[derive(Debug)]
 pub(super) struct Plan {
     toolchain: Toolchain,
@@ -30,7 +30,7 @@ pub(super) struct Plan {
     is_leaks: bool,
 }
 
-/// What `rftrace record` does with the programs.
+/// Options for `rftrace record` and its traces.
 #[derive(Debug)]
 pub(super) struct Recording {
     /// Where traces go; usually into the target directory.
@@ -62,7 +62,7 @@ impl Plan {
         let is_everywhere = hooks != Hooks::Xray && !is_leaks;
         if !is_everywhere && Processor::of_target(&target).is_some_and(|processor| !processor.has_all) {
             bail!(
-                "XRay's sleds, and who takes memory, are recorded on x86-64 alone; for {target} there are --hooks=mcount, --hooks=patchable and --hooks=entry"
+                "--hooks=xray and --leaks work only on x86-64; for {target} use --hooks=mcount, --hooks=patchable or --hooks=entry"
             );
         }
         let target_dir = config::target_dir(&toolchain, args)?.join("rftrace");
@@ -96,7 +96,7 @@ impl Plan {
         build::run(&mut cargo, args, self.hooks, &list, quiet)
     }
 
-    /// Builds, runs and records. Returns what was run, and how cargo ended. What cargo and the programs write to stdout goes there.
+    /// Builds, runs and records. Returns the session and the exit status of cargo. The stdout of cargo and the programs goes to `stdout`.
     pub(super) fn record(
         &self,
         args: &CargoArguments,
@@ -133,7 +133,6 @@ impl Plan {
 /// Runs cargo to its end. An interrupt by the terminal goes to the program; what it did until then is worth a report.
 fn wait(cargo: &mut Command) -> Result<ExitStatus> {
     // A handler, unlike an ignored signal, is not for the child.
-    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default())
-        .context("cannot prepare for interrupts")?;
+    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default()).context("cannot handle SIGINT")?;
     cargo.status().with_context(|| format!("cannot run {}", cargo.get_program().display()))
 }

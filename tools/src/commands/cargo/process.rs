@@ -1,4 +1,4 @@
-//! Processes that are run for cargo: what they print, and how they end.
+//! Output and exit status of processes that run for cargo.
 
 use std::ffi::OsStr;
 use std::process::{Command, ExitCode, ExitStatus};
@@ -11,7 +11,12 @@ pub(super) fn output_of(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {name}"))?;
     if !output.status.success() {
         let args: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
-        bail!("{name} {}: {}\n{}", args.join(" "), output.status, String::from_utf8_lossy(&output.stderr).trim_end());
+        bail!(
+            "{name} {} has failed: {}\n{}",
+            args.join(" "),
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

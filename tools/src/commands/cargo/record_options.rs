@@ -47,7 +47,10 @@ impl RecordOptions {
         let text = |arg: &OsString| Some(arg.to_str()?.to_owned());
         self.args
             .iter()
-            .map(|arg| text(arg).with_context(|| format!("{}: only text can be kept", arg.display())))
+            .map(|arg| {
+                text(arg)
+                    .with_context(|| format!("cannot keep {} in the baseline: it is not text (UTF-8)", arg.display()))
+            })
             .collect()
     }
 }

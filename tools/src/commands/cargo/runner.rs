@@ -17,10 +17,10 @@ use super::status::{status, warning};
 
 /// Runs the program in `args`; `name` is this program's path, beside the session's files.
 pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
-    let dir = name.parent().context("no directory")?;
+    let dir = name.parent().context("the path of rftrace-runner has no directory")?;
     let orders = session::orders(dir)?;
     let mut args = args.into_iter();
-    let program = PathBuf::from(args.next().context("no program to run")?);
+    let program = PathBuf::from(args.next().context("cargo has named no program to run")?);
 
     // The user's runner, then `rftrace record`, then the program.
     let mut words = orders.user_runner.clone();
@@ -31,11 +31,12 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
         let left = bytes_left(dir, &orders)?;
         let problem = problem.or_else(|| {
             let most = HumanBytes(orders.max_size);
-            (left == 0).then(|| format!("the traces of this run have {most}; for more: cargo rftrace --max-size …"))
+            (left == 0)
+                .then(|| format!("the traces of this run have reached --max-size, {most}; use a larger --max-size"))
         });
         let trace = problem.is_none().then(|| trace_dir(dir, &orders, &program));
         if let Some(problem) = problem {
-            warning(&format!("{} is not recorded: {problem}", program.display()));
+            warning(&format!("cannot record {}: {problem}", program.display()));
         }
         if let Some(trace) = &trace {
             if !orders.quiet && !orders.is_leaks {
@@ -43,14 +44,15 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
                     Hooks::Mcount | Hooks::Patchable | Hooks::Xray => {
                         format!("{} instrumented functions", HumanCount(orders.hooks.prepared(&program, &sites)))
                     }
-                    Hooks::Entry => "the program's functions, but for those of the standard library".to_owned(),
+                    Hooks::Entry => "the program's functions, without those of the standard library".to_owned(),
                 };
                 status("Tracing", &what);
             }
             words.extend([std::env::current_exe()?.into(), "record".into(), "--quiet".into()]);
             words.extend(orders.record.iter().cloned());
             if orders.hooks == Hooks::Entry && !orders.is_leaks {
-                let within = folder_of_target(&program, &orders.target).context("no folder of the target")?;
+                let within = folder_of_target(&program, &orders.target)
+                    .context("the path of the program has no folder of the target")?;
                 words.extend(hooks::options(&hooks::list_path(dir), within, &orders.record));
             }
             words.extend(["--max-size".into(), format!("{}B", left.max(LEAST_SIZE)).into()]);
@@ -62,7 +64,7 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
     words.extend(args);
 
     let mut words = words.into_iter();
-    let mut command = Command::new(words.next().context("no program to run")?);
+    let mut command = Command::new(words.next().context("cargo has named no program to run")?);
     command.args(words);
     for (variable, value) in &orders.variables {
         match value {
@@ -99,7 +101,7 @@ fn is_doctest(program: &Path) -> bool {
     parent.to_string_lossy().starts_with("rustdoctest")
 }
 
-/// Why a program cannot be recorded.
+/// The reason why a program cannot be recorded.
 fn problem(program: &Path, sites: &CallSites, hooks: Hooks) -> Option<String> {
     if !sites.is_dynamic {
         // Its hook is its C library's own.
@@ -107,23 +109,23 @@ fn problem(program: &Path, sites: &CallSites, hooks: Hooks) -> Option<String> {
             hooks == Hooks::Mcount && program::check(program, Recorded::Calls).is_ok_and(|way| way == Way::Outside);
         (!is_taken).then(|| {
             String::from(
-                "it is linked statically, so only calls of the tracer are recorded in it (`--hooks=mcount`), if it has its symbols (no `strip`). \
-                 Build it without `-C target-feature=+crt-static`, or add the crates rftrace and rftrace-frontend to it",
+                "it is linked statically, and of such programs rftrace records only calls of the tracer (`--hooks=mcount`), with symbols \
+                 (no `strip`). Build it without `-C target-feature=+crt-static`, or add the crates rftrace and rftrace-frontend to it",
             )
         })
     } else if sites.has_own_hooks {
-        Some("it has a tracer of its own, which writes its own trace".to_owned())
+        Some("it has its own tracer, which writes its own trace".to_owned())
     } else {
         let flag = hooks.flag().filter(|_| hooks.prepared(program, sites) == 0)?.concat();
         Some(format!(
-            "the compiler has prepared no function of it: either all were inlined, or the flag `{flag}` did not reach the compiler; \
-             `--hooks=entry` needs none. Look with `cargo rftrace build -v`: a compiler wrapper, or `--config …rustflags` with a higher \
-             priority, may have replaced it"
+            "the compiler has instrumented no function of it: it has inlined them all, or the flag `{flag}` has not reached it. Look with \
+             `cargo rftrace build -v`: a compiler wrapper, or `--config …rustflags` with a higher priority, may have replaced the flag. \
+             Or use `--hooks=entry`, which needs no flag"
         ))
     }
 }
 
-/// Where the trace of `program` goes. Programs of the same name have the digits that cargo gave them.
+/// The directory for the trace of `program`. Programs of the same name have the digits that cargo gave them.
 fn trace_dir(dir: &Path, orders: &Orders, program: &Path) -> PathBuf {
     if orders.one_trace {
         return orders.traces.clone();

@@ -57,9 +57,12 @@ impl Session {
     pub(super) fn create() -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("rftrace-").tempdir().context("cannot make a temporary directory")?;
         if dir.path().to_string_lossy().contains(char::is_whitespace) {
-            bail!("{}: cargo cannot run what has a space in its path; set TMPDIR to another one", dir.path().display());
+            bail!(
+                "{} has a space in its path, and cargo cannot run programs there; set TMPDIR to another directory",
+                dir.path().display()
+            );
         }
-        let this = std::env::current_exe().context("cannot find this program's own path")?;
+        let this = std::env::current_exe().context("cannot find the path of this program")?;
         let link = dir.path().join(RUNNER);
         std::os::unix::fs::symlink(&this, &link).with_context(|| format!("cannot make the link {}", link.display()))?;
         Ok(Self(dir))
@@ -101,12 +104,12 @@ pub(super) fn bytes_of(trace: &Path) -> u64 {
     sizes.filter(fs::Metadata::is_file).map(|meta| meta.len()).sum()
 }
 
-/// Reads what `cargo rftrace` wants of a runner in `dir`.
+/// Reads the orders of `cargo rftrace` for a runner in `dir`.
 pub(super) fn orders(dir: &Path) -> Result<Orders> {
     let path = dir.join(ORDERS);
     let text = opener::read(&path, MOST_TEXT)
-        .with_context(|| format!("{}: only `cargo rftrace` starts this", path.display()))?;
-    serde_json::from_slice(&text).with_context(|| path.display().to_string())
+        .with_context(|| format!("cannot read {}: only `cargo rftrace` starts this program", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// The programs that were run up to now.
@@ -116,7 +119,9 @@ pub(super) fn runs(dir: &Path) -> Result<Vec<ProgramRun>> {
         return Ok(Vec::new());
     }
     let text = opener::read_text(&path, MOST_TEXT).with_context(|| format!("cannot read {}", path.display()))?;
-    text.lines().map(|line| serde_json::from_str(line).with_context(|| path.display().to_string())).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).with_context(|| format!("cannot read {}", path.display())))
+        .collect()
 }
 
 /// Adds a program.

@@ -1,4 +1,4 @@
-//! The report at the end: where the time went, what was lost, and what to do next.
+//! The report at the end: the hot functions, the losses and the next commands.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ struct Recorded {
     overview: Option<String>,
 }
 
-/// Reads the traces of what was run and prints what is in them.
+/// Reads the traces of all programs and prints their contents.
 pub(super) fn print(runs: &[ProgramRun], limit: usize, success: bool) -> Result<()> {
     let mut recorded = Vec::new();
     for run in runs {
@@ -47,12 +47,12 @@ pub(super) fn print(runs: &[ProgramRun], limit: usize, success: bool) -> Result<
             Ok(found) => recorded.push(found),
             // `rftrace record` has said why.
             Err(_) if !dir.join(INFO).exists() => warning(&format!("{program} left no trace")),
-            Err(error) => warning(&format!("{program} left no trace: {error:#}")),
+            Err(error) => warning(&format!("cannot read the trace of {program}: {error:#}")),
         }
     }
     if recorded.is_empty() {
         if success && runs.is_empty() {
-            warning("no program was run, so there is nothing to report");
+            warning("cargo has run no program, so there is nothing to report");
         }
         return Ok(());
     }
@@ -119,8 +119,12 @@ fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
     let list = recorded.dir.join(BRANCHES_FILE);
     if let Ok(text) = opener::read_text(&list, MOST_TEXT) {
         let n = text.lines().count() as u64;
-        let text =
-            format!("{of}{} {} not recorded, and why: {}", HumanCount(n), plural(n, "function"), shell_word(&list));
+        let text = format!(
+            "{of}{} {} not recorded; for the reasons see {}",
+            HumanCount(n),
+            plural(n, "function"),
+            shell_word(&list)
+        );
         status("Left out", &text);
     }
     // An overview says it.

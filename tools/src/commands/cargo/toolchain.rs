@@ -12,8 +12,8 @@ use super::hooks::Hooks;
 use super::process::output_of;
 
 /// Advice if no toolchain can instrument.
-const REMEDY: &str = "install one with `rustup toolchain install nightly`, or let the present compiler take the unstable flag \
-                      `-Z instrument-mcount`: `cargo rftrace --bootstrap …`; or have nothing instrumented: `cargo rftrace --hooks=entry …`";
+const REMEDY: &str = "install one with `rustup toolchain install nightly`, permit unstable flags to the present compiler with \
+                      `cargo rftrace --bootstrap …`, or record without them with `cargo rftrace --hooks=entry …`";
 
 /// How cargo and rustc are called.
 #[derive(Debug)]
@@ -32,12 +32,12 @@ impl Toolchain {
     pub(super) fn choose(bootstrap: bool, hooks: Option<Hooks>) -> Result<(Self, Hooks)> {
         if bootstrap && hooks == Some(Hooks::Entry) {
             bail!(
-                "--bootstrap is for --hooks=mcount, --hooks=patchable and --hooks=xray: --hooks=entry needs no unstable flag"
+                "--bootstrap works only with --hooks=mcount, --hooks=patchable and --hooks=xray; --hooks=entry needs no unstable flag"
             );
         }
         let bootstrap = bootstrap || env::var_os("RUSTC_BOOTSTRAP").is_some_and(|value| value == "1");
         let present = Self::asked(None, bootstrap).context(
-            "cannot ask the compiler for its version; is Rust installed? See https://rustup.rs, or set RUSTC",
+            "cannot read the version of the compiler; is Rust installed? See https://rustup.rs, or set RUSTC",
         )?;
         if hooks == Some(Hooks::Entry) {
             return Ok((Self { bootstrap: false, ..present }, Hooks::Entry));
@@ -50,7 +50,7 @@ impl Toolchain {
             if hooks.is_none() {
                 return Ok((present, Hooks::Entry));
             }
-            bail!("{} is no nightly, and rustup has none; {REMEDY}", present.release);
+            bail!("rustc {} is no nightly, and rustup has none; {REMEDY}", present.release);
         };
         let nightly = Self::asked(Some(nightly.clone()), false)
             .with_context(|| format!("rustup's toolchain {nightly} does not work; {REMEDY}"))?;

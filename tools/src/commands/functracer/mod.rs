@@ -1,9 +1,9 @@
-//! `rftrace functracer`: what functracer did, by its options, in its files and its words.
+//! `rftrace functracer`: functracer's options, files and texts.
 //!
-//! The program is recorded as by `rftrace record --resources`, and followed by ptrace for what else functracer tells: processes, threads,
-//! signals. In `sections` is what is told from one signal that switches to the next.
+//! The program is recorded as by `rftrace record --resources`, and followed by ptrace for functracer's other events: processes, threads,
+//! signals. `sections` has the text from one switching signal to the next.
 //!
-//! Not here: how lines look (`rftrace-resources`).
+//! Not here: the form of lines (`rftrace-resources`).
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -110,13 +110,13 @@ fn plugin(text: &str) -> Result<Kind, String> {
     let name = Path::new(text).file_name().and_then(OsStr::to_str).unwrap_or(text);
     match name.strip_suffix(".so").unwrap_or(name) {
         "thread-resource" => Ok(Kind::BuiltIn(Resource::Thread)),
-        "audit" => Err("the plugin audit tracks what is named: -a 'SYMBOL;SYMBOL'".to_owned()),
+        "audit" => Err("the plugin audit needs names of functions; use -a 'SYMBOL;SYMBOL'".to_owned()),
         name if name.ends_with(".toml") => parse(text),
         name if parse(name).is_ok() => parse(name),
         name => {
             let others: Vec<&str> = Specification::built_in().collect();
             Err(format!(
-                "there is no plugin {name}; there are memory, file, thread-resource, {}, and files that end with .toml",
+                "no plugin has the name {name}; plugins are memory, file, thread-resource, {}, and FILE.toml",
                 others.join(", ")
             ))
         }
@@ -150,7 +150,9 @@ pub(crate) fn run(args: FunctracerArgs) -> Result<()> {
     let place = match (args.file > 0, &args.path) {
         (false, _) => Place::Stdout,
         (true, Some(path)) => Place::Folder(path.clone()),
-        (true, None) => Place::Folder(std::env::home_dir().context("-f without -l saves to $HOME, which is not set")?),
+        (true, None) => {
+            Place::Folder(std::env::home_dir().context("-f without -l saves to $HOME, which is not set; add -l DIR")?)
+        }
     };
     let track = args.audit.as_ref().unwrap_or(&args.track);
     let resource = match track {
@@ -173,7 +175,7 @@ pub(crate) fn run(args: FunctracerArgs) -> Result<()> {
     start(&args, track, way, work, sections)
 }
 
-/// Takes what has happened.
+/// Takes an event.
 fn take(
     args: &FunctracerArgs,
     (sections, recorder, work): (&mut Sections, &ResourceRecorder, &Path),

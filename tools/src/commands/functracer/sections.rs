@@ -11,7 +11,7 @@ use rftrace_record::follow::{Happened, command_of, process_of};
 use rftrace_record::resources::ResourceRecorder;
 use rftrace_resources::{FunctracerText, Names, Recording, Section, functracer_header};
 
-/// Where sections go.
+/// Destination of sections.
 #[derive(Debug)]
 pub(super) enum Place {
     Stdout,
@@ -69,7 +69,7 @@ impl Sections {
         Self { text, place, is_started, is_verbose, processes, threads, ended }
     }
 
-    /// Takes what happened.
+    /// Takes an event.
     pub(super) fn add(&mut self, happened: Happened, recorder: &ResourceRecorder) -> Result<()> {
         let now = recorder.now();
         match happened {
@@ -155,7 +155,7 @@ impl Sections {
         pids.into_iter().for_each(|pid| self.finish(pid, now));
     }
 
-    /// Writes what has ended, of this recording.
+    /// Writes the ended sections of this recording.
     pub(super) fn write(&mut self, recording: &Path) -> Result<()> {
         if self.ended.is_empty() {
             return Ok(());
@@ -189,7 +189,7 @@ impl Sections {
             }
         }
         for path in names.changed() {
-            say!("rftrace: {path} is not here, or of another build than was recorded: no names of its functions");
+            say!("rftrace: cannot name functions of {path}: the file is missing, or differs from the recorded one");
         }
         Ok(())
     }
@@ -249,7 +249,7 @@ impl Sections {
         }
     }
 
-    /// Says where the section of a thread's process is, that was open until now.
+    /// Prints the place of the section, open until now, of a thread's process.
     fn tell_ended(&self, pid: u32, tid: u32) {
         if !self.is_verbose {
             return;

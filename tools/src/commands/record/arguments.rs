@@ -285,7 +285,7 @@ pub(crate) struct RecordArgs {
 pub(crate) const DEFAULT_BUFFER: &str = "64M";
 const KEPT_BUFFER: &str = "256M";
 
-/// How ends of functions with branches are seen.
+/// The way to record exits of functions with branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Ends {
     /// As the program needs it.
@@ -405,28 +405,29 @@ impl RecordArgs {
     /// Symbols of functions that get no branch.
     pub(super) fn exceptions(&self) -> Result<Vec<String>> {
         let Some(path) = &self.patch_except else { return Ok(Vec::new()) };
-        let text = opener::read_text(path, MOST_TEXT).with_context(|| path.display().to_string())?;
+        let text = opener::read_text(path, MOST_TEXT).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(text.lines().map(str::to_owned).collect())
     }
 
     /// The folder of the programs whose functions get branches, as the system names these.
     pub(super) fn within(&self) -> Result<Option<PathBuf>> {
-        let canonical = |path: &PathBuf| path.canonicalize().with_context(|| path.display().to_string());
+        let canonical =
+            |path: &PathBuf| path.canonicalize().with_context(|| format!("--patch-within {}", path.display()));
         self.patch_within.as_ref().map(canonical).transpose()
     }
 
-    /// Refuses what makes no sense together, before anything is made.
+    /// Refuses options that exclude each other, before anything is made.
     pub(super) fn check(&self) -> Result<()> {
         // The rules' words do not depend on known types.
-        values::rules(&self.what())?.parse::<rftrace_frontend::Filter>().context("what to record")?;
+        values::rules(&self.what())?.parse::<rftrace_frontend::Filter>().context("cannot read the rules")?;
         let is_finish = |on: &DumpOn| on.event == Event::Signal(self.signal_finish);
         if self.dump_on.iter().any(is_finish) {
-            bail!("--signal and --dump-on name the same signal");
+            bail!("--signal and --dump-on name the same signal; name two different ones");
         }
         Ok(())
     }
 
-    /// Refuses what needs the library, for a program that it is not loaded into.
+    /// Refuses options that need the library, for a program that does not load it.
     pub(super) fn check_outside(&self, program: &Path) -> Result<()> {
         let refused = [
             (self.stop, "--stop"),
@@ -437,8 +438,8 @@ impl RecordArgs {
         ];
         if let Some((_, what)) = refused.into_iter().find(|&(is_wanted, _)| is_wanted) {
             bail!(
-                "{} is linked statically, or uses musl as its C library, and {what} is only for programs that are linked dynamically with the GNU C \
-                 library",
+                "{what} works only with programs that are linked dynamically with the GNU C library, and {} is linked statically or uses \
+                 musl; leave {what} out",
                 program.display()
             );
         }
@@ -468,7 +469,7 @@ impl RecordArgs {
         [
             ("--pid", !self.pid.is_empty()),
             ("--resources", !self.resources.is_empty()),
-            ("--trigger with a function alone", self.triggers().is_ok_and(|triggers| triggers.start.is_some())),
+            ("--trigger without an action", self.triggers().is_ok_and(|triggers| triggers.start.is_some())),
         ]
     }
 

@@ -1,6 +1,6 @@
 //! `rftrace record -p`: recording programs that run.
 //!
-//! Not here: how that is done (`rftrace-attach`, `rftrace-record`).
+//! Not here: the attaching itself (`rftrace-attach`, `rftrace-record`).
 
 use std::path::PathBuf;
 
@@ -42,27 +42,27 @@ pub(super) fn leave(options: &Options) -> Result<()> {
     let of_resources = Preload::find(preload::RESOURCES)?;
     for &pid in &options.pids {
         if !attach::leave(pid, &options.library, of_resources.path())? {
-            bail!("process {pid} holds no tracer that could be taken out");
+            bail!("process {pid} has no tracer: --leave has nothing to remove");
         }
         say!("rftrace: process {pid} goes on without the tracer");
     }
     Ok(())
 }
 
-/// Says what has become of a process that was attached to, if it was not left as wanted.
+/// Reports the end of a process, unless it was detached as planned.
 pub(crate) fn tell_of_end(pid: u32, reason: &Reason) {
     match reason {
         Reason::Left => {}
         Reason::Ended => say!("rftrace: process {pid} has ended"),
-        Reason::OtherProgram => say!("rftrace: process {pid} runs another program now, which is not recorded"),
+        Reason::OtherProgram => say!("rftrace: process {pid} runs another program now; its recording has ended"),
         Reason::NotLeft(error) => say!(
-            "rftrace: process {pid} may still call the tracer, which records nothing any more: {error:#}; to take it out: rftrace record \
-             -p {pid} --leave"
+            "rftrace: cannot remove the tracer from process {pid}: {error:#}; it records nothing more; to remove it later: rftrace \
+             record -p {pid} --leave"
         ),
     }
 }
 
-/// Records processes. Returns the trace; there is none if what was recorded stays where it is.
+/// Records processes. Returns the trace; `None` if some records could not be joined.
 pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     let mut output = Output::prepare(request.output.as_deref(), request.is_live)?;
     if request.is_anonymous {
@@ -78,10 +78,10 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
     let begun = |uncontrolled: Option<&std::io::Error>| {
         if let Some(error) = uncontrolled {
-            say!("rftrace: this recording cannot be controlled (rftrace ctl): {error}");
+            say!("rftrace: rftrace ctl cannot control this recording: {error}");
         }
         if !request.is_quiet {
-            let until = if options.limit.is_some() { "" } else { "; Ctrl-C ends that" };
+            let until = if options.limit.is_some() { "" } else { "; Ctrl-C ends the recording" };
             let pids: Vec<String> = options.pids.iter().map(u32::to_string).collect();
             let processes = if pids.len() > 1 { "processes" } else { "process" };
             say!("rftrace: recording {processes} {}{until}", pids.join(", "));
@@ -113,7 +113,7 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
             let dir = shell_word(output.dir());
             let work = output.keep();
             return Err(error.context(format!(
-                "no trace could be made of what was recorded, which stays in {}; when the cause is gone: rftrace recover {dir}",
+                "cannot make a trace; the records stay in {} (remove the cause, then run `rftrace recover {dir}`)",
                 work.display()
             )));
         }
@@ -132,7 +132,7 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
         let dir = output.dir().to_owned();
         summary::print_snapshots(&joined);
         if joined.left_over > 0 {
-            say!("rftrace: what is in no trace stays in {}", output.keep().display());
+            say!("rftrace: the trace lacks some records; they stay in {}", output.keep().display());
         } else {
             output.discard();
         }
@@ -141,8 +141,8 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
             summary::tell_of_branches(&told, has_branches, &dir, request.is_kept, request.is_quiet)?;
         }
         bail!(
-            "nothing was recorded: no function that {} has begun meanwhile",
-            if hooks_others { "is recorded" } else { "calls the tracer" }
+            "nothing was recorded: during the recording the program called no {}",
+            if hooks_others { "recorded function" } else { "function with a hook; for any program: -P '*'" }
         );
     }
     if !options.branches.is_empty() || options.has_library_calls {
@@ -159,7 +159,7 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     if request.has_lines
         && let Err(error) = rftrace_symbols::add_source_lines(output.owned())
     {
-        say!("rftrace: source lines are missing: {error}");
+        say!("rftrace: cannot add source lines: {error}");
     }
     anonymous::finish_trace(&output)?;
     if request.is_live {
@@ -174,7 +174,7 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
         resources::tell_of_place(output.dir());
     }
     if joined.left_over > 0 {
-        say!("rftrace: what is in no trace stays in {}", output.keep().display());
+        say!("rftrace: the trace lacks some records; they stay in {}", output.keep().display());
         return Ok(None);
     }
     output.finish()?;

@@ -1,4 +1,4 @@
-//! `--dump-on`: how it is written what dumps are made on.
+//! The syntax of `--dump-on`.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ const KINDS: &str = "signal:NAME, fatal, panic, throw, stall:TIME, every:TIME, c
 /// Shortest time between two dumps, or without a record: each look costs something.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// Reads what a dump is made on.
+/// Reads an event and its suffixes.
 pub(super) fn parse(text: &str) -> Result<DumpOn, String> {
     let (event, extent) = split(text)?;
     let (kind, detail) = event.split_once(':').map_or((event, None), |(kind, detail)| (kind, Some(detail)));
     let time = |detail: &str| match duration_ns(detail).map(Duration::from_nanos)? {
-        time if time < SHORTEST => Err(format!("{detail} is too short: 100ms is the least")),
+        time if time < SHORTEST => Err(format!("{detail} is too short: the shortest time is 100ms")),
         time => Ok(time),
     };
     let event = match (kind, detail) {
@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str) -> Result<DumpOn, String> {
         ("panic", None) => Event::Panic,
         ("throw", None) => Event::Throw,
         ("signal", Some(name)) => match parse_signal(name)? {
-            0 => return Err("no signal: leave it out".to_owned()),
+            0 => return Err(format!("`{name}` is no signal; name one, as in signal:USR1")),
             signal => Event::Signal(signal),
         },
         ("stall", Some(detail)) => Event::Stall(time(detail)?),
@@ -38,23 +38,23 @@ pub(super) fn parse(text: &str) -> Result<DumpOn, String> {
             rule(0, event).parse::<Filter>().map_err(|error| error.to_string())?;
             Event::Call
         }
-        _ => return Err(format!("a dump is made on {KINDS}")),
+        _ => return Err(format!("no such event; events are {KINDS}")),
     };
     let is_of_thread = matches!(event, Event::Call | Event::Panic | Event::Throw);
     let of_whole = Extent { last: extent.last, ..Extent::default() };
     if !is_of_thread && extent != of_whole {
         return Err(
-            "`after`, `thread`, `burst` and `times` are for call, slow, panic and throw: what happens in a thread"
+            "`after`, `thread`, `burst` and `times` work only with call, slow, panic and throw, the events of one thread"
                 .to_owned(),
         );
     }
     if event == Event::Fatal && extent.last.is_some() {
-        return Err("`last` is not for fatal: that has all".to_owned());
+        return Err("`last` does not work with fatal, which saves the whole ring; leave it out".to_owned());
     }
     Ok(DumpOn { text: text.to_owned(), event, extent })
 }
 
-/// Takes what stands behind the last commas away. A name may have commas too.
+/// Splits off the suffixes. A name may have commas too.
 fn split(text: &str) -> Result<(&str, Extent), String> {
     let mut extent = Extent::default();
     let mut event = text;
@@ -66,7 +66,7 @@ fn split(text: &str) -> Result<(&str, Extent), String> {
             None if option == "thread" => extent.is_of_thread = true,
             Some(("times", value)) => match value.parse() {
                 Ok(times @ 1..) => extent.times = Some(times),
-                _ => return Err(format!("`{value}` is no number of times")),
+                _ => return Err(format!("times={value}: write a number, 1 or more")),
             },
             None if option == "burst" => extent.is_burst = true,
             _ => break,
@@ -107,7 +107,7 @@ pub(super) fn options(on: &[DumpOn], (most, most_bytes, keep): (usize, u64, Keep
     });
     let chosen = signals.next().unwrap_or(signal);
     if signals.any(|other| other != chosen) {
-        bail!("--dump-on names two signals: one asks for dumps");
+        bail!("--dump-on names two signals; name only one");
     }
     Ok(Options { on: on.to_vec(), most, keep, most_bytes, signal: chosen, of_running: false })
 }
@@ -149,25 +149,25 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told() {
         for (text, expected) in [
-            ("", "a dump is made on signal:NAME"),
-            ("fatal:x", "a dump is made on"),
-            ("crash", "a dump is made on"),
+            ("", "no such event; events are signal:NAME"),
+            ("fatal:x", "no such event; events are"),
+            ("crash", "no such event; events are"),
             ("signal:KILL", "no program can handle this signal"),
-            ("signal:none", "leave it out"),
+            ("signal:none", "`none` is no signal"),
             ("signal:NOTHING", "not a signal"),
             ("stall:soon", "is no duration; write a number and a unit"),
             ("stall:", "is no duration; write a number and a unit"),
             ("call:f#first", "`first` is not the number of a call"),
             ("slow:f", "slow:FUNCTION>5ms"),
-            ("every:1ms", "100ms is the least"),
-            ("panic:x", "a dump is made on"),
-            ("fatal,last=1s", "`last` is not for fatal"),
-            ("fatal,after=1ms", "are for call, slow, panic and throw"),
-            ("signal:USR1,thread", "are for call, slow, panic and throw"),
-            ("every:1s,burst", "are for call, slow, panic and throw"),
+            ("every:1ms", "the shortest time is 100ms"),
+            ("panic:x", "no such event; events are"),
+            ("fatal,last=1s", "`last` does not work with fatal"),
+            ("fatal,after=1ms", "work only with call, slow, panic and throw"),
+            ("signal:USR1,thread", "work only with call, slow, panic and throw"),
+            ("every:1s,burst", "work only with call, slow, panic and throw"),
             ("throw,after=soon", "is no duration; write a number and a unit"),
-            ("throw,times=0", "`0` is no number of times"),
-            ("throw,soon", "a dump is made on"),
+            ("throw,times=0", "times=0: write a number"),
+            ("throw,soon", "no such event; events are"),
         ] {
             let problem = parse(text).unwrap_err();
             assert!(problem.contains(expected), "{text}: {problem}");

@@ -1,6 +1,6 @@
-//! `rftrace record`; in `arguments` what it takes, in `progress` and `summary` what it says while the program runs and at the end.
+//! `rftrace record`: its options (`arguments`), and its messages during the run (`progress`) and at the end (`summary`).
 //!
-//! Not here: what it does with the program and what was saved (`rftrace-record`).
+//! Not here: the recording of the program and the saving of records (`rftrace-record`).
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -58,8 +58,8 @@ use values::Wanted;
 #[cfg(attaching)]
 pub(crate) use values::function_rules;
 
-/// Runs it; ends this process with the program's exit status, whatever became of the trace: who runs a program in a script gets
-/// the program's answer.
+/// Runs it; ends this process with the program's exit status, even if there is no trace: a script that runs the program needs its
+/// status.
 pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     rftrace_record::inherited::put_aside()?;
     processor::check(&args.of_one_processor())?;
@@ -99,7 +99,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         _ => {
             let told = ScheduleEvents::open().inspect_err(|error| {
                 if !args.quiet {
-                    say!("rftrace: {error}; waiting counts as self time (--no-schedule: without this note)");
+                    say!("rftrace: {error}; waiting counts as self time (--no-schedule hides this note)");
                 }
             });
             told.ok()
@@ -246,7 +246,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
 }
 
 fn tell_of_control(error: &std::io::Error) {
-    say!("rftrace: this recording cannot be controlled (rftrace ctl): {error}");
+    say!("rftrace: rftrace ctl cannot control this recording: {error}");
 }
 
 /// Makes banks: for the program alone where its children are not recorded.
@@ -273,7 +273,7 @@ pub(crate) fn run_live(mut args: RecordArgs) -> Result<()> {
         ("--events", !args.events.is_empty()),
     ];
     if let Some((option, _)) = kept.into_iter().find(|&(_, is_given)| is_given) {
-        bail!("{option} is for `rftrace record`: `rftrace live` keeps nothing, and shows calls of functions");
+        bail!("{option} works only with `rftrace record`: `rftrace live` shows calls of functions and keeps no trace");
     }
     args.is_piped = true;
     args.no_schedule = true;
@@ -295,7 +295,7 @@ fn write_pipe(pipe: Pipe) {
 fn run_attached(args: &RecordArgs) -> Result<()> {
     if args.triggers()?.start.is_some() {
         bail!(
-            "-T FUNCTION begins to record at a function: a program that runs is recorded at once; -T FUNCTION@finish ends that"
+            "-T FUNCTION does not work with -p, which begins to record at once; write an action, as in -T FUNCTION@finish"
         );
     }
     let mut pids = args.pid.clone();
@@ -359,7 +359,7 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
 #[cfg(attaching)]
 pub(crate) fn check_rules(rules: &str) -> Result<()> {
     if !rules.is_empty() {
-        rules.parse::<rftrace_frontend::Filter>().context("what to record")?;
+        rules.parse::<rftrace_frontend::Filter>().context("cannot read the rules")?;
     }
     Ok(())
 }
@@ -370,19 +370,19 @@ fn run_attached(_args: &RecordArgs) -> Result<()> {
     Ok(())
 }
 
-/// Makes a trace of what an interrupted recording has left where this one is going to be.
+/// Makes a trace of an interrupted recording in the directory of this one.
 fn recover_older(args: &RecordArgs) -> Result<()> {
     if !args.live || args.output.is_some() {
         let dir = args.output.as_deref().unwrap_or("uftrace.data".as_ref());
         if let Some(old) = join::recover_older(dir, anonymous::finish_recovered)? {
             let old = shell_word(&old);
-            say!("rftrace: the recording before was interrupted; what it had saved lies in {old}");
+            say!("rftrace: an earlier recording was interrupted; its trace lies in {old}");
         }
     }
     Ok(())
 }
 
-/// Prepares what is to be recorded of the kernel, if that is wanted.
+/// Prepares the recording of the kernel, if an option asks for it.
 fn open_kernel(args: &RecordArgs) -> Result<Option<KernelEvents>> {
     let names = |globs: &String| globs.split(',').filter(|glob| !glob.is_empty()).map(str::to_owned).collect();
     let wanted = kernel::Wanted { functions: args.kernel.as_ref().map(names), events: args.events.clone() };
@@ -396,7 +396,7 @@ fn open_kernel(args: &RecordArgs) -> Result<Option<KernelEvents>> {
     Ok(Some(kernel))
 }
 
-/// Makes one trace of what was recorded, and says what it is.
+/// Makes one trace of all records, and prints the summary.
 fn finish(
     args: &RecordArgs,
     program: &Path,
@@ -416,8 +416,7 @@ fn finish(
             let dir = shell_word(output.dir());
             let work = output.keep();
             return Err(error.context(format!(
-                "no trace could be made of what was recorded, which stays in {}, a directory for each process and save; when the \
-                 cause is gone: rftrace recover {dir}",
+                "cannot make a trace; the records stay in {} (remove the cause, then run `rftrace recover {dir}`)",
                 work.display()
             )));
         }
@@ -426,7 +425,7 @@ fn finish(
     wanted.tell_of_rules(args.quiet)?;
     anonymous::finish_snapshots(&output, &mut joined)?;
     let is_kept = !args.live || args.output.is_some();
-    let left_over = |work: PathBuf| say!("rftrace: what is in no trace stays in {}", work.display());
+    let left_over = |work: PathBuf| say!("rftrace: the trace lacks some records; they stay in {}", work.display());
     if joined.processes == 0 {
         if joined.has_resources {
             if !args.quiet {
@@ -458,11 +457,12 @@ fn finish(
     if args.srcline {
         match rftrace_symbols::add_source_lines(output.owned()) {
             Ok(written) if program.canonicalize().is_ok_and(|program| !written.contains(&program)) => say!(
-                "rftrace: no source lines of {}: it has no debug information (-g, or `debug = \"line-tables-only\"` in Cargo.toml)",
+                "rftrace: no source lines of {}: it has no debug information; build it with -g, or with `debug = \"line-tables-only\"` \
+                 in Cargo.toml",
                 program.display()
             ),
             Ok(_) => {}
-            Err(error) => say!("rftrace: source lines are missing: {error}"),
+            Err(error) => say!("rftrace: cannot add source lines: {error}"),
         }
     }
     anonymous::finish_trace(&output)?;
@@ -488,7 +488,7 @@ fn finish(
     if args.view { view::show(output.dir()) } else { Ok(()) }
 }
 
-/// Leaves what was recorded as it is, and says what that is.
+/// Keeps the records as a stream, and prints the summary.
 fn keep_stream(
     args: &RecordArgs,
     mut output: Output,
@@ -501,7 +501,10 @@ fn keep_stream(
         Ok(kept) => kept,
         Err(error) => {
             let work = output.keep();
-            return Err(error.context(format!("what was recorded stays in {}: rftrace recover {dir}", work.display())));
+            return Err(error.context(format!(
+                "cannot keep the stream; the records stay in {} (remove the cause, then run `rftrace recover {dir}`)",
+                work.display()
+            )));
         }
     };
     kept.errors.iter().for_each(|error| say!("rftrace: {error}"));
@@ -537,7 +540,7 @@ fn settings(
     ];
     for (place, &(name, signal)) in signals.iter().enumerate() {
         if let Some((other, _)) = signals[..place].iter().find(|(_, other)| *other == signal && signal != 0) {
-            bail!("{other} and {name} name the same signal");
+            bail!("{other} and {name} name the same signal; name two different ones");
         }
     }
     let mut settings = Settings {
@@ -567,7 +570,8 @@ fn settings(
     };
     if !args.branches.is_empty() {
         if let Some(path) = &args.patch_except {
-            settings.branch_exceptions = path.canonicalize().with_context(|| path.display().to_string())?;
+            settings.branch_exceptions =
+                path.canonicalize().with_context(|| format!("cannot read {}", path.display()))?;
         }
         settings.branches_within = within.map(Path::to_owned).unwrap_or_default();
     }

@@ -1,6 +1,6 @@
-//! A line on stderr that tells how far a recording is while the program runs.
+//! A line on stderr with the progress of a recording while the program runs.
 //!
-//! Not here: whether there is a terminal for it (`rftrace_record::terminal`), and what is said at the end (`summary`).
+//! Not here: the choice of a terminal for it (`rftrace_record::terminal`), and the messages at the end (`summary`).
 
 use std::io::{Write, stderr};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ impl Progress {
         Self { began: now, told: now, is_shown: false }
     }
 
-    /// So much was written.
+    /// Shows the written amount.
     pub(super) fn tell(&mut self, written: Written) {
         if self.told.elapsed() < INTERVAL {
             return;

@@ -1,4 +1,4 @@
-//! `rftrace record --resources`: what the library for it is told, and what is said of it.
+//! `rftrace record --resources`: options for its library, and messages.
 
 use std::ffi::OsString;
 #[cfg(attaching)]
@@ -21,7 +21,7 @@ use rftrace_record::specification::{Allocator, Plan, Specification};
 
 use crate::commands::common::shell_word;
 
-/// How it is found who has called.
+/// The way to find callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Backtraces {
     /// By the unwind information of programs and libraries.
@@ -74,8 +74,8 @@ pub(crate) fn check(program: &Path) -> Result<()> {
 fn refuse(program: &Path, Sanitizer { name, option, file }: &Sanitizer) -> Result<()> {
     let place = if file == program { "linked in" } else { &format!("by {}", file.display()) };
     bail!(
-        "{} has {name} ({place}), which takes the place of the allocator as --resources does: only one of the two can. Build the program \
-         without {option}, or run it without rftrace",
+        "{} has {name} ({place}), which replaces the allocator, as --resources does; build the program without {option}, or run it \
+         without rftrace",
         program.display()
     );
 }
@@ -84,9 +84,8 @@ fn refuse(program: &Path, Sanitizer { name, option, file }: &Sanitizer) -> Resul
 pub(super) fn check_backtraces(program: &Path, way: Backtraces, has_branches: bool) -> Result<()> {
     if way == Backtraces::Shadow && !has_branches && !program::calls_tracer(program)? {
         bail!(
-            "{} does not call the tracer, and --backtraces shadow has only functions whose calls are recorded. Record them by branches \
-             at their beginnings: -P '*'; or build it with calls of `mcount` (C, C++: -pg; Rust: -Z instrument-mcount); or take \
-             --backtraces cfi, which needs neither. If only libraries call the tracer: --force",
+            "--backtraces shadow shows only recorded functions, and {} does not call the tracer. Add -P '*', build the program with \
+             -pg (C, C++) or -Z instrument-mcount (Rust), or use --backtraces cfi. If only its libraries call the tracer, add --force",
             program.display()
         );
     }
@@ -152,7 +151,9 @@ pub(crate) fn of_running(kinds: &[Kind], way: Backtraces, pids: &[u32], is_detai
     let programs: Vec<PathBuf> = programs.map(Result::unwrap_or_default).collect();
     let is_specified = kinds.iter().any(|kind| matches!(kind, Kind::Specified(_)));
     if is_specified && programs.iter().any(|program| *program != programs[0]) {
-        bail!("what is specified is recorded of several processes if they run the same program: record each by itself");
+        bail!(
+            "--resources with a specification needs the same program in all processes; record each program separately"
+        );
     }
     if kinds.iter().any(|kind| matches!(kind, Kind::BuiltIn(Resource::Memory))) {
         for program in &programs {
@@ -166,10 +167,10 @@ pub(crate) fn of_running(kinds: &[Kind], way: Backtraces, pids: &[u32], is_detai
     Ok(Resources { wanted, kinds, plan, is_detailed })
 }
 
-/// Says which calls were not seen of a program that was attached to.
+/// Names the calls that an attached recorder cannot record.
 #[cfg(attaching)]
 pub(crate) fn tell_of_left_out(functions: &[String]) {
-    /// So many are named.
+    /// The most calls that are named.
     const MOST: usize = 5;
 
     if functions.is_empty() {
@@ -186,8 +187,8 @@ pub(crate) fn tell_of_left_out(functions: &[String]) {
     let more = functions.len().saturating_sub(MOST);
     let more = if more > 0 { format!(", and {more} more") } else { String::new() };
     say!(
-        "rftrace: not seen are calls of {}{more}: the function's address is used for more than calls there, or leads elsewhere; of a program \
-         that rftrace record starts they are seen",
+        "rftrace: cannot record calls of {}{more}: the program uses the function's address for more than calls, or for another \
+         function; `rftrace record PROGRAM` records them",
         named.join(", ")
     );
 }
@@ -215,7 +216,7 @@ pub(crate) fn environment(recorder: &ResourceRecorder, way: Backtraces) -> Resul
     Ok(others.into_iter().chain(table).collect())
 }
 
-/// Adds what the program takes from an allocator that it has in it, if memory is wanted.
+/// Adds the functions of an allocator in the program, if memory is wanted.
 pub(super) fn add_allocator((wanted, plan): &mut (Vec<Resource>, Plan), program: &Path) -> Result<()> {
     if wanted.contains(&Resource::Memory)
         && let Some(allocator) = Allocator::of(program)?
@@ -229,8 +230,8 @@ pub(super) fn add_allocator((wanted, plan): &mut (Vec<Resource>, Plan), program:
 pub(crate) fn tell_of_allocator(program: &Path) -> Result<()> {
     if let Some(allocator) = Allocator::of(program)? {
         say!(
-            "rftrace: {} has an allocator of its own (`{}`): what that gives out is not seen, only what libraries and the rest of the program take \
-             from the C library. rftrace record --resources, which begins the program, has all of it",
+            "rftrace: {} has its own allocator (`{}`): rftrace records only memory from the C library; for all memory, start the \
+             program with rftrace record --resources memory",
             program.display(),
             allocator.known_by()
         );
@@ -238,31 +239,28 @@ pub(crate) fn tell_of_allocator(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Says what was not recorded.
+/// Reports losses.
 pub(crate) fn tell_of_losses(recorded: &Recorded, most_bytes: usize) {
     if recorded.is_cut {
         say!(
-            "rftrace: resources.dat has its --max-size, {}: what came later is not recorded; raise that",
+            "rftrace: resources.dat has reached --max-size, {}: it lacks all later calls; use a larger --max-size",
             HumanBytes(most_bytes as u64)
         );
     } else if recorded.lost > 0 {
-        say!(
-            "rftrace: {} calls that take something or give it back were not recorded, as too many threads ran at the same time",
-            HumanCount(recorded.lost)
-        );
+        say!("rftrace: resources.dat lacks {} calls: too many threads ran at the same time", HumanCount(recorded.lost));
     }
     if let Some(error) = &recorded.error {
-        say!("rftrace: resources.dat could not be written to its end: {error}");
+        say!("rftrace: cannot write all of resources.dat: {error}");
     }
     if recorded.processes == 0 {
         say!(
-            "rftrace: no --resources were recorded: the program did not load the library for it (what runs with other \
-             rights than its caller never does), or runs in another space of processes or without /proc"
+            "rftrace: nothing was recorded for --resources: the program did not load the library for it (set-user-ID programs \
+             never do), or it runs in another PID namespace or without /proc"
         );
     }
 }
 
-/// Says where it is.
+/// Names the command that shows the resources.
 pub(super) fn tell_of_place(dir: &Path) {
-    say!("rftrace: who took what: rftrace resources {}", shell_word(dir));
+    say!("rftrace: for the resources and their callers: rftrace resources {}", shell_word(dir));
 }

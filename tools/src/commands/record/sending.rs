@@ -1,4 +1,4 @@
-//! Sending what is recorded elsewhere: while the program runs, or the trace afterwards.
+//! Sends records to a receiver during the run, or the trace afterwards.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use signal_hook::flag;
 use super::arguments::RecordArgs;
 use crate::commands::common::shell_word;
 
-/// How long a receiver may take for anything.
+/// The longest wait for a receiver.
 const RECEIVER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// State of the sending.
@@ -26,14 +26,14 @@ pub(super) struct Sending {
     pub(super) sender: Option<Result<Spooled>>,
 }
 
-/// All that was recorded was sent, and not yet what the trace has beside.
+/// All records were sent; the other files of the trace follow.
 pub(super) struct Spooled {
     sender: Sender,
     is_given_up: Arc<AtomicBool>,
 }
 
 impl Sending {
-    /// Waits until the receiver has all, what `trace` has beside records too. `None` if nothing was sent while the program ran.
+    /// Waits until the receiver has all records, and the other files of `trace`. `None` if nothing was sent while the program ran.
     pub(super) fn end(self, args: &RecordArgs, trace: Option<&Path>) -> Option<Result<Sent>> {
         let sent = self.sender?.and_then(|spooled| spooled.sender.finish(trace, &spooled.is_given_up));
         match (&sent, &args.to) {
@@ -46,7 +46,7 @@ impl Sending {
     }
 }
 
-/// Begins to send what is recorded, if that is wanted and there are banks to take it from.
+/// Begins to send records, if an option asks for it and there are banks to take them from.
 pub(super) fn begin_to_send(
     args: &RecordArgs,
     has_banks: bool,
@@ -59,7 +59,7 @@ pub(super) fn begin_to_send(
     Sender::begin(output.work(), receiver).map(Some)
 }
 
-/// Waits until all that was recorded was sent. A signal ends the wait, and the trace will be here.
+/// Waits until all records were sent. A signal ends the wait, and the trace will be here.
 pub(super) fn send_spools(sender: Sender) -> Result<Result<Spooled>> {
     let is_given_up = Arc::<AtomicBool>::default();
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -82,7 +82,7 @@ pub(super) fn send_to_receiver(args: &RecordArgs, output: &Output, sending: Send
         Some(Err(error)) => {
             let dir = shell_word(output.dir());
             say!(
-                "rftrace: not all was sent to {to}: {error:#}; the trace lies in {dir}, send it with\n  rftrace send {dir} {to}"
+                "rftrace: cannot send all records to {to}: {error:#}; the trace lies in {dir}; send it with\n  rftrace send {dir} {to}"
             );
             return;
         }
@@ -91,12 +91,12 @@ pub(super) fn send_to_receiver(args: &RecordArgs, output: &Output, sending: Send
     let is_kept = !args.live || args.output.is_some();
     let dir = shell_word(output.dir());
     if !args.quiet {
-        // The user who ends it is not told more.
-        say!("rftrace: sending {dir} to {to}; Ctrl-C ends that, and the trace stays");
+        // A user who presses Ctrl-C gets no other message.
+        say!("rftrace: sending {dir} to {to}; Ctrl-C stops the sending, and the trace stays");
     }
     match crate::commands::send::send(output.dir(), to, token.as_ref(), RECEIVER_PATIENCE) {
         Err(error) if is_kept => {
-            say!("rftrace: {error:#}; the trace lies in {dir}, send it with\n  rftrace send {dir} {to}");
+            say!("rftrace: {error:#}; the trace lies in {dir}; send it with\n  rftrace send {dir} {to}");
         }
         Err(error) => say!("rftrace: {error:#}"),
         Ok(sent) => {

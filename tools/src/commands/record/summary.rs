@@ -35,10 +35,10 @@ use crate::commands::choice::source_lines;
 use crate::commands::common::shell_word;
 use crate::commands::overview;
 
-/// The directory was moved while it was recorded to.
+/// Reports that the directory was moved during the recording.
 pub(super) fn tell_of_move(moved: Option<&(PathBuf, PathBuf)>) {
     if let Some((from, to)) = moved {
-        say!("rftrace: {} was moved to {}: what was recorded is there", shell_word(from), shell_word(to));
+        say!("rftrace: {} was moved to {}; the records are there", shell_word(from), shell_word(to));
     }
 }
 
@@ -64,7 +64,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Says it on stderr. `buffer` is its size for each process, `most_bytes` what all together may write; the trace lies in `trace`.
+/// Prints it on stderr. `buffer` is the size for each process, `most_bytes` the limit for all together; the trace lies in `trace`.
 pub(crate) fn print(
     joined: &Joined,
     (buffer, most_bytes): (usize, usize),
@@ -76,7 +76,7 @@ pub(crate) fn print(
     print_recorded(joined, buffer, most_bytes, place);
 }
 
-/// Says how the program ended, unless as programs do: by itself, with a status of 0, or with another one and no function open but
+/// Reports the end of the program, unless it is a usual one: by itself, with a status of 0, or with another one and no function open but
 /// the outermost ones, of which one has called `exit`.
 fn print_end(trace: &Path, ended: &Ended) {
     if ended.status.success() {
@@ -88,7 +88,7 @@ fn print_end(trace: &Path, ended: &Ended) {
     }
 }
 
-/// Says which of the other processes a signal has killed.
+/// Names the other processes that a signal has killed.
 fn print_killed(trace: &Path, main: u32, ends: &BTreeMap<u32, i32>) {
     /// More lines tell nothing new.
     const MOST: usize = 5;
@@ -103,10 +103,7 @@ fn print_killed(trace: &Path, main: u32, ends: &BTreeMap<u32, i32>) {
     if killed.len() > MOST {
         let n_more = (killed.len() - MOST) as u64;
         let trace = shell_word(trace);
-        say!(
-            "rftrace: {} killed by signals; see\n  rftrace info {trace}",
-            of(n_more, "more process was", "more processes were")
-        );
+        say!("rftrace: signals killed {}; see\n  rftrace info {trace}", of(n_more, "more process", "more processes"));
     }
 }
 
@@ -154,7 +151,7 @@ fn open_calls(trace: &mut Trace, pid: u32) -> rftrace_read::Result<OpenCalls> {
     Ok(found)
 }
 
-/// As [`print`], where all stays as it reached the disk.
+/// As [`print`], for a stream.
 pub(crate) fn print_kept(kept: &KeptStream, dir: &str, ended: &Ended) {
     if ended.status.signal().is_some() {
         say!("rftrace: {}", ending::in_words(ended.status.into_raw()));
@@ -167,7 +164,7 @@ pub(crate) fn print_kept(kept: &KeptStream, dir: &str, ended: &Ended) {
     );
 }
 
-/// As [`print`], of a program that was not started for it.
+/// As [`print`], for running programs.
 pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, place: Place<'_>) {
     print_counts(joined);
     if let Some(kernel) = &joined.kernel {
@@ -175,21 +172,21 @@ pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, 
     }
     if joined.too_much > 0 {
         say!(
-            "rftrace: {} not written: the trace has its --max-size, {}; raise that, or record less (-F, -N, -D, -t)",
-            of(joined.too_much as u64, "save of a process was", "saves of processes were"),
+            "rftrace: the trace lacks {}: it has reached --max-size, {}; use a larger --max-size, or record less (-F, -N, -D, -t)",
+            of(joined.too_much as u64, "buffer of a process", "buffers of processes"),
             size(most_bytes),
         );
     }
     if joined.full > 0 {
         say!(
-            "rftrace: the buffer of {} was full before the end, the rest is not recorded: leave out --stop, --buffer {} or more, \
-             --ring to keep the end, or -F, -N, -D, -t to record less",
+            "rftrace: the buffer of {} was full before the end, and the trace lacks all later calls; leave out --stop, use --buffer {} \
+             or more, keep the end with --ring, or record less (-F, -N, -D, -t)",
             of(joined.full as u64, "process", "processes"),
             size(buffer.saturating_mul(4)),
         );
     }
     if joined.overwritten > 0 {
-        say!("rftrace: the buffer keeps the end of what happened; for more of it: --buffer");
+        say!("rftrace: the ring has kept only the last calls; for more of them, use a larger --buffer");
     }
     if joined.lost > 0 {
         say!(
@@ -199,7 +196,7 @@ pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, 
     }
     if joined.untraced_threads > 0 {
         say!(
-            "rftrace: {} too many at one time, and not recorded",
+            "rftrace: {} not recorded: too many threads ran at one time",
             of(joined.untraced_threads, "thread was", "threads were")
         );
     }
@@ -219,8 +216,8 @@ pub(crate) use rftrace_format::store::BRANCHES as BRANCHES_FILE;
 /// Fewer functions than this are hardly all that a program is about.
 const FEW: u64 = 4;
 
-/// Says how many functions have a branch (`has_branches`: they were asked for), and how many of libraries are recorded, and writes a list of
-/// those that are not into the trace's directory, which is made for it where nothing was recorded.
+/// Reports the number of functions with a branch (`has_branches`: -P is given) and of recorded library functions. Writes a list of the others
+/// into the trace's directory, which is made for it if nothing was recorded.
 pub(crate) fn tell_of_branches(
     told: &Told,
     has_branches: bool,
@@ -229,7 +226,7 @@ pub(crate) fn tell_of_branches(
     is_quiet: bool,
 ) -> Result<()> {
     if has_branches && told.functions.of == 0 {
-        say!("rftrace: -P names no function; the names are those that `rftrace report` would show");
+        say!("rftrace: -P matches no function; write names as `rftrace report` shows them");
     }
     let path = dir.join(BRANCHES_FILE);
     if is_kept && !told.left_out.is_empty() {
@@ -256,17 +253,17 @@ pub(crate) fn tell_of_branches(
     for program in &told.readers {
         let name = Path::new(program).file_name().unwrap_or(program.as_ref()).to_string_lossy();
         say!(
-            "rftrace: the runtime of {name} reads return addresses: they stay, and branches record the ends of functions"
+            "rftrace: the runtime of {name} reads return addresses; rftrace leaves them, and records exits by branches"
         );
     }
     // Such as an interpreter that only calls its library.
     if has_branches && (1..FEW).contains(&told.functions.of) {
-        say!("rftrace: functions of a library have them when it is named: -P '*@libNAME'");
+        say!("rftrace: to record functions of a library, name it: -P '*@libNAME'");
     }
     Ok(())
 }
 
-/// Says for how long all threads were stopped, and how many of them stood where code was changed.
+/// Reports the time for which all threads were stopped, and the number of threads in changed code.
 #[cfg(attaching)]
 pub(crate) fn tell_of_stop((n_moved, stopped): (usize, Duration), is_quiet: bool) {
     if is_quiet || stopped.is_zero() {
@@ -274,12 +271,12 @@ pub(crate) fn tell_of_stop((n_moved, stopped): (usize, Duration), is_quiet: bool
     }
     let moved = match n_moved {
         0 => String::new(),
-        n => format!("; {} moved out of changed code", of(n as u64, "thread was", "threads were")),
+        n => format!(", and moved {} out of changed code", of(n as u64, "thread", "threads")),
     };
-    say!("rftrace: all threads were stopped for {:.1} ms to write the branches{moved}", stopped.as_secs_f64() * 1e3);
+    say!("rftrace: stopped all threads for {:.1} ms to write the branches{moved}", stopped.as_secs_f64() * 1e3);
 }
 
-/// Says what a recording that was interrupted has left.
+/// Reports the trace of an interrupted recording.
 pub(crate) fn print_found(joined: &Joined, dir: &Path) {
     for error in &joined.errors {
         say!("rftrace: {error}");
@@ -291,7 +288,7 @@ pub(crate) fn print_found(joined: &Joined, dir: &Path) {
     }
 }
 
-/// Says which snapshots were taken, and what for.
+/// Reports the snapshots and their events.
 pub(crate) fn print_snapshots(joined: &Joined) {
     for snapshot in &joined.snapshots {
         let told = opener::read(&snapshot.join(GAPS), MOST_TEXT).unwrap_or_default();
@@ -301,16 +298,16 @@ pub(crate) fn print_snapshots(joined: &Joined) {
     let NotThere { n_more, n_removed, n_without_room } = joined.dumps_not_there;
     let dumps = |number: usize| of(number as u64, "dump was", "dumps were");
     if n_more > 0 {
-        say!("rftrace: {} due and not made: --dumps N makes more", dumps(n_more));
+        say!("rftrace: {} due and not made; --dumps N makes more", dumps(n_more));
     }
     if n_without_room > 0 {
         say!(
-            "rftrace: {} due and not made, as others took all room: --dumps-size SIZE makes more",
+            "rftrace: {} due and not made, as the others fill --dumps-size; --dumps-size SIZE makes room",
             dumps(n_without_room)
         );
     }
     if n_removed > 0 {
-        say!("rftrace: {} removed when others were made: --dumps N keeps more", dumps(n_removed));
+        say!("rftrace: {} replaced by others; --dumps N keeps more", dumps(n_removed));
     }
 }
 
@@ -328,20 +325,20 @@ fn print_kernel(kernel: &InKernel) {
     say!("rftrace: {} in the kernel, and {}", of(n_calls, "call", "calls"), of(n_events, "event", "events"));
     if n_lost > 0 {
         say!(
-            "rftrace: {} or more records of the kernel are lost: they came faster than they were read; record fewer functions \
-             (--kernel=GLOBS)",
+            "rftrace: the trace lacks {} or more records of the kernel: they came faster than rftrace read them; record fewer \
+             functions (--kernel=GLOBS)",
             HumanCount(n_lost)
         );
     }
     if n_dropped_pages > 0 {
         say!(
-            "rftrace: the end of what the kernel has recorded is missing, {} pages: raise --max-size (--buffer with --stop), or \
-             record fewer functions (--kernel=GLOBS)",
+            "rftrace: the trace lacks the last {} pages of kernel records: use a larger --max-size (with --stop: --buffer), or record \
+             fewer functions (--kernel=GLOBS)",
             HumanCount(n_dropped_pages)
         );
     }
     if n_wrong_pages > 0 {
-        say!("rftrace: {} pages of the kernel's records could not be read to their end", HumanCount(n_wrong_pages));
+        say!("rftrace: cannot read {} pages of kernel records to their end", HumanCount(n_wrong_pages));
     }
 }
 

@@ -1,6 +1,6 @@
-//! `-T`: what is done when a function is called, in uftrace's spelling, as rules of a filter.
+//! `-T`: actions at calls of a function, in uftrace's syntax, as rules of a filter.
 //!
-//! Not here: what the rules mean (`rftrace-frontend`), and how a function without `@` has recording begin (`rftrace-preload`).
+//! Not here: the meaning of the rules (`rftrace-frontend`), and a function without `@`, at which recording begins (`rftrace-preload`).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use rftrace_record::run::parse_signal;
 
 /// Actions that can be written behind `@`.
 const ACTIONS: &str =
-    "trace_on, trace_off, finish, filter, notrace, depth=LEVELS, and as for -A and -R arg1, fparg1, retval";
+    "trace_on, trace_off, finish, filter, notrace, depth=LEVELS, and arg1, fparg1, retval as for -A and -R";
 
 /// Content of the options.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) fn read(options: &[String], disabled: bool, depth: Option<u32>) -> Re
     for option in options.iter().flat_map(|option| option.split(';')) {
         let Some((function, actions)) = option.rsplit_once('@') else {
             if let Some(before) = triggers.start.replace(option.to_owned()) {
-                bail!("-T {before} and -T {option}: recording begins at one function");
+                bail!("-T {before} and -T {option}: the recording begins at one function; leave one of them out");
             }
             continue;
         };
@@ -65,7 +65,7 @@ fn action_of<'a>(function: &str, action: &'a str, depth: Option<u32>) -> Result<
         if function == "*" {
             return Ok(());
         }
-        bail!("-T {function}@{action}: it is the same for all functions: {option}, or -T '*@{action}'")
+        bail!("-T {function}@{action}: this action holds for all functions; write {option}, or -T '*@{action}'")
     };
     let is_value = ["arg", "fparg", "retval"].iter().any(|&word| action.starts_with(word));
     let rule = match (key, value) {
@@ -76,7 +76,7 @@ fn action_of<'a>(function: &str, action: &'a str, depth: Option<u32>) -> Result<
             if let (Ok(levels), Some(depth)) = (value.parse::<u32>(), depth)
                 && levels > depth
             {
-                bail!("-T {function}@{action}: -D {depth} permits no more levels than that");
+                bail!("-T {function}@{action}: -D {depth} permits fewer levels; use a larger -D");
             }
             format!("trigger={pattern}@{action}")
         }
@@ -91,12 +91,14 @@ fn action_of<'a>(function: &str, action: &'a str, depth: Option<u32>) -> Result<
             of_all(&format!("--rules size={bytes}"))?;
             format!("size={bytes}")
         }
-        ("read", Some(_)) => bail!("-T {function}@{action}: rftrace reads nothing at functions; uftrace does"),
+        ("read", Some(_)) => {
+            bail!("-T {function}@{action}: uftrace has this action, rftrace has not; actions are {ACTIONS}")
+        }
         ("trace" | "recover" | "backtrace" | "hide" | "clear", _) => {
-            bail!("-T {function}@{action}: uftrace has this, rftrace not; there are {ACTIONS}")
+            bail!("-T {function}@{action}: uftrace has this action, rftrace has not; actions are {ACTIONS}")
         }
         _ if is_value => return Ok(Action::Value(action)),
-        _ => bail!("-T {function}@{action}: there is no such action, but {ACTIONS}"),
+        _ => bail!("-T {function}@{action}: no such action; actions are {ACTIONS}"),
     };
     Ok(Action::Rule(rule))
 }
@@ -117,11 +119,12 @@ pub(super) fn parse_finish(text: &str) -> Result<i32, String> {
     }
     match text.rsplit_once('@') {
         Some((signal, "finish")) => match parse_signal(signal)? {
-            0 => Err("no signal: leave it out".to_owned()),
+            0 => Err(format!("`{signal}` is no signal; name one, or leave the option out")),
             signal => Ok(signal),
         },
         Some((_, "trace_on" | "trace_off" | "traceon" | "traceoff")) => {
-            Err("one signal switches recording off and on: --signal-toggle, SIGUSR2 where nothing is said".to_owned())
+            Err("--signal only ends a recording; --signal-toggle SIGNAL (default: USR2) switches it off and on"
+                .to_owned())
         }
         _ => Err("write SIGNAL@finish, as in USR1@finish".to_owned()),
     }
@@ -164,16 +167,16 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told() {
         for (option, expected) in [
-            ("f@bogus", "there is no such action, but trace_on"),
-            ("f@", "there is no such action"),
-            ("f@trace_off=1", "there is no such action"),
-            ("f@read=proc/statm", "reads nothing"),
-            ("f@recover", "uftrace has this"),
-            ("f@time=1ms", "the same for all functions: -t 1ms"),
+            ("f@bogus", "no such action; actions are trace_on"),
+            ("f@", "no such action"),
+            ("f@trace_off=1", "no such action"),
+            ("f@read=proc/statm", "uftrace has this action"),
+            ("f@recover", "uftrace has this action"),
+            ("f@time=1ms", "for all functions; write -t 1ms"),
             ("*@time=soon", "*@time=soon: "),
             ("f@size=64", "--rules size=64"),
             ("f@depth=5", "-D 4 permits"),
-            ("f;g", "begins at one function"),
+            ("f;g", "the recording begins at one function"),
         ] {
             let problem = format!("{:#}", read_one(option).unwrap_err());
             assert!(problem.contains(expected), "{option}: {problem}");
@@ -187,7 +190,7 @@ mod tests {
             ("USR1", "write SIGNAL@finish"),
             ("USR1@trace_off", "--signal-toggle"),
             ("KILL@finish", "handle"),
-            ("none@finish", "leave it out"),
+            ("none@finish", "`none` is no signal"),
         ] {
             assert!(parse_finish(text).unwrap_err().contains(expected), "{text}");
         }

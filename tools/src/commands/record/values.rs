@@ -1,4 +1,4 @@
-//! The filter of `rftrace record`, and what is known of values: by debug information, and of functions of the C library.
+//! The filter of `rftrace record`, and the types of values: from debug information, and for functions of the C library.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -79,7 +79,7 @@ impl KnownModules {
     }
 }
 
-/// Reads what is known of a file. `None` if nothing is.
+/// Reads the types of a file. `None` if it has none.
 fn read_module(path: &Path, build_id: Option<&str>, has_library_calls: bool) -> Result<Option<ModuleValues>> {
     let known = rftrace_symbols::read_values(path)?.filter(|module| module.n_functions() > 0);
     let mut module = match known {
@@ -90,7 +90,7 @@ fn read_module(path: &Path, build_id: Option<&str>, has_library_calls: bool) -> 
         None => return Ok(None),
     };
     if module.build_id() != build_id {
-        bail!("{} is another file than the one that runs", path.display());
+        bail!("{} is not the file that the process has loaded", path.display());
     }
     if has_library_calls {
         module.add_library_calls(Binary::read(path)?.imports());
@@ -98,7 +98,7 @@ fn read_module(path: &Path, build_id: Option<&str>, has_library_calls: bool) -> 
     Ok((module.n_functions() > 0).then_some(module))
 }
 
-/// Reads the filter, and what is known of the functions of `program` where it is wanted. `work`: the folder of the recording.
+/// Reads the filter, and the types of `program` if they are needed. `work`: the folder of the recording.
 pub(super) fn wanted(args: &Options<'_>, program: &Path, work: &Path) -> Result<Wanted> {
     let known = Arc::new(Mutex::new(KnownModules { has_library_calls: args.libcalls, ..KnownModules::default() }));
     let rules = rules(args)?;
@@ -107,7 +107,7 @@ pub(super) fn wanted(args: &Options<'_>, program: &Path, work: &Path) -> Result<
     {
         say!("rftrace: {how}");
     }
-    let filter: Filter = rules.parse().context("what to record")?;
+    let filter: Filter = rules.parse().context("cannot read the rules")?;
     let types = if needs_types(args)? {
         // That of one that runs may be deleted.
         let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
@@ -119,8 +119,8 @@ pub(super) fn wanted(args: &Options<'_>, program: &Path, work: &Path) -> Result<
         if !is_known && (args.auto_args || options(args.arguments).any(|(_, specs)| specs.is_none())) {
             let why = notes.into_iter().next().unwrap_or_default();
             say!(
-                "rftrace: {why} (-g, or `debug = true` in Cargo.toml), or it lies in files that are not there (.dwo, .dwp, .debug); write \
-                 which values are wanted, as in -A 'open@arg1/s'"
+                "rftrace: {why}, or the files with it are missing (.dwo, .dwp, .debug); build it with -g (Cargo.toml: `debug = true`), or \
+                 name the values, as in -A 'open@arg1/s'"
             );
         }
         drop(known_now);
@@ -159,7 +159,7 @@ impl Wanted {
         Ok(Some(("RFTRACE_FILTER", (&self.rules).into())))
     }
 
-    /// Says which rules have matched nothing.
+    /// Names the rules that have matched nothing.
     pub(super) fn tell_of_rules(&self, is_quiet: bool) -> Result<()> {
         let without = self.effects.without_effect()?;
         if !without.is_empty() && !is_quiet {
@@ -173,7 +173,7 @@ impl Wanted {
         self.types.as_ref().map(Types::passed).transpose()
     }
 
-    /// Reads what is known of all files that a process has loaded, so that it does not wait for that later.
+    /// Reads the types of all files that a process has loaded, so that it does not wait for them later.
     pub(super) fn read_ahead(&self, pid: u32) {
         if self.types.is_none() {
             return;
@@ -192,34 +192,34 @@ impl Wanted {
         lock(&self.known).notes.clear();
     }
 
-    /// Writes names of enumerations into the trace in `dir`, and says of what nothing was known.
+    /// Writes names of enumerations into the trace, and reports files without types.
     pub(super) fn name_values(&self, owned: &Owned, is_quiet: bool) {
         let known = lock(&self.known);
         let modules: Vec<&ModuleValues> = known.modules.values().flatten().collect();
         if !modules.is_empty()
             && let Err(error) = rftrace_symbols::name_values(owned, &modules)
         {
-            say!("rftrace: values of enumerations are shown as numbers: {error}");
+            say!("rftrace: cannot name values of enumerations, which show as numbers: {error}");
         }
         if !known.notes.is_empty() && !is_quiet {
             let notes: Vec<&str> = known.notes.iter().map(String::as_str).collect();
-            say!("rftrace: values only where -A and -R tell of them: {}", notes.join("; "));
+            say!("rftrace: only values with specs in -A and -R were recorded: {}", notes.join("; "));
         }
     }
 }
 
-/// Says that not all is shown that values point to.
+/// Reports that some pointers show as addresses.
 #[cfg(attaching)]
 pub(super) fn tell_of_addresses(is_confined: bool, is_quiet: bool) {
     if is_confined && !is_quiet {
         say!(
-            "rftrace: what values point to is shown by its address where it lies neither on the stack nor among constants: the program has, or may get, a \
-             filter of system calls (seccomp) that forbids to read it"
+            "rftrace: pointers outside the stack and the constants show as addresses: the program has, or may get, a filter of system \
+             calls (seccomp) that forbids reading other memory"
         );
     }
 }
 
-/// Each of the options of -A or -R: a pattern, and what stands behind its `@`.
+/// Each of the options of -A or -R: a pattern, and the specs after its `@`.
 fn options(options: &[String]) -> impl Iterator<Item = (&str, Option<&str>)> {
     let split = |wanted| match str::rsplit_once(wanted, '@') {
         Some((pattern, specs)) => (pattern, Some(specs)),
@@ -257,7 +257,7 @@ pub(super) fn rules(args: &Options<'_>) -> Result<String> {
         // Without debug information it is a number.
         let spec = spec.unwrap_or("result,retval");
         if !spec.starts_with("result") && !spec.starts_with("retval") {
-            bail!("-R {name}@{spec}: a result is `retval`, as in -R '{name}@retval/i32'; arguments are for -A");
+            bail!("-R {name}@{spec}: write `retval`, as in -R '{name}@retval/i32', or use -A for arguments");
         }
         rules.push(format!("values={name}@{spec}"));
     }

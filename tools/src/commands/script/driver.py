@@ -12,7 +12,7 @@ WITH_VALUES = 1 << 8
 
 
 def load(path):
-    """The script as a module; what lies beside it can be imported."""
+    """The script as a module; it can import files beside it."""
     if sys.path and sys.path[0] == "":
         del sys.path[0]
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
@@ -32,7 +32,7 @@ def function(module, name):
 def answer(channel, functions, patterns):
     """Tells rftrace what the script wants."""
     if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
-        raise TypeError("UFTRACE_FUNCS has to be a list of strings")
+        raise TypeError("UFTRACE_FUNCS must be a list of strings")
     bits = sum(1 << place for place, called in enumerate(functions) if called)
     message = struct.pack("<II", bits, len(patterns))
     for pattern in patterns:
@@ -43,7 +43,7 @@ def answer(channel, functions, patterns):
 
 
 def value(text):
-    """A value as Python has it: numbers, texts; what is not known is None."""
+    """A value as Python has it: numbers, texts; None for an unknown one."""
     if text == "?" or text == "NULL":
         return None
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
@@ -57,7 +57,7 @@ def value(text):
 
 
 def follow(stream, entry, exit, event):
-    """Calls the functions. Whether rftrace has said that this was all."""
+    """Calls the functions. Returns True if rftrace has sent all."""
     names = []
     number = struct.Struct("<I")
     two_numbers = struct.Struct("<II")

@@ -10,7 +10,7 @@ use rftrace_views::{Step, walk_all};
 
 use super::python::{Happening, Kind, Python, Wanted};
 
-/// Why the script was not told all.
+/// The reason why the script did not get all steps.
 #[derive(Debug)]
 pub(super) enum Stop {
     /// The script has ended, or wants nothing.

@@ -1,6 +1,6 @@
 //! `rftrace script`.
 //!
-//! Not here: the Python that runs a script (`python`, `driver.py`), and what it is told (`feed`).
+//! Not here: the Python that runs a script (`python`, `driver.py`), and the steps that it gets (`feed`).
 
 mod feed;
 mod python;
@@ -74,27 +74,30 @@ pub(crate) fn run(args: ScriptArgs) -> Result<()> {
 fn subjects(paths: Vec<PathBuf>, script: Option<PathBuf>, data: Option<PathBuf>) -> Result<(PathBuf, PathBuf)> {
     let mut paths = paths.into_iter();
     let Some(script) = script.or_else(|| paths.next()) else {
-        bail!("no script is named: rftrace script FILE.py [DIR]");
+        bail!("the script is missing; name it: rftrace script FILE.py [DIR]");
     };
     let (dir, more) = match data {
         Some(dir) => (dir, paths.next()),
         None => (paths.next().unwrap_or_else(default_dir), paths.next()),
     };
     match more {
-        Some(more) => bail!("{} is too much: a script's arguments stand behind `--`", more.display()),
+        Some(more) => bail!("unexpected argument {}; write the script's arguments after `--`", more.display()),
         None => Ok((script, dir)),
     }
 }
 
-/// Says what else is no script, before a trace is read.
+/// Refuses files that are no script, before a trace is read.
 fn check(script: &Path, dir: &Path) -> Result<()> {
     if script.is_dir() {
-        bail!("{} is a directory: the script comes first, rftrace script FILE.py [DIR]", script.display());
+        bail!(
+            "cannot run {}: it is a directory; name the script first: rftrace script FILE.py [DIR]",
+            script.display()
+        );
     }
     opener::open(script).with_context(|| format!("cannot open the script {}", script.display()))?;
     if script.extension().is_some_and(|extension| extension == "lua") {
         let (script, dir) = (shell_word(script), shell_word(dir));
-        bail!("{script}: scripts are in Python; `uftrace script -d {dir} -S {script}` runs those in Lua");
+        bail!("cannot run {script}: rftrace runs scripts in Python; for Lua: `uftrace script -d {dir} -S {script}`");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The Python that runs a script: a child with `driver.py`, and what both tell each other through a socket in the place of its stdin.
+//! The Python that runs a script: a child with `driver.py`, and the protocol of both through a socket in the place of its stdin.
 //!
 //! ```text
 //! the driver, once      functions of the script   u32: 1 for uftrace_entry, 2 uftrace_exit, 4 uftrace_event
@@ -30,10 +30,10 @@ const DRIVER: &str = include_str!("driver.py");
 /// Set in the kind of a happening with values.
 const WITH_VALUES: u32 = 1 << 8;
 
-/// So many happenings are sent at once.
+/// The number of happenings that are sent at once.
 const BLOCK: usize = 4096;
 
-/// A pattern may be as long as this, and there may be so many: more is no list of functions.
+/// The most bytes of a pattern, and the most patterns: more is no list of functions.
 const MAX_PATTERN_BYTES: u32 = 1 << 20;
 const MAX_PATTERNS: u32 = 1 << 16;
 
@@ -95,7 +95,9 @@ impl Python {
     /// Starts it with a script. The wanted steps are `None` if it has failed, and has said so, or has ended.
     pub(super) fn start(script: &Path, args: &[String]) -> Result<(Self, Option<Wanted>)> {
         let Some(program) = find_program("python3") else {
-            bail!("python3 is not in PATH, which runs scripts: apt install python3, or see https://www.python.org");
+            bail!(
+                "cannot find python3 in PATH, which runs scripts; install it with apt install python3, or see https://www.python.org"
+            );
         };
         let (channel, of_child) = UnixStream::pair().context("cannot make a socket")?;
         let child = Command::new(&program)
@@ -113,7 +115,7 @@ impl Python {
         };
         let functions = patterns.iter().map(|text| {
             parse_uftrace_pattern(text)
-                .map_err(|error| anyhow!("UFTRACE_FUNCS in {} has `{text}`: {error}", script.display()))
+                .map_err(|error| anyhow!("cannot read `{text}` of UFTRACE_FUNCS in {}: {error}", script.display()))
         });
         match functions.collect::<Result<_>>() {
             Ok(functions) => {
@@ -183,7 +185,7 @@ impl Python {
     }
 }
 
-/// Reads what the driver says.
+/// Reads the answer of the driver.
 fn read_wanted(from: &mut impl Read) -> io::Result<(u32, Vec<String>)> {
     let number = |from: &mut dyn Read, max: u32| -> io::Result<u32> {
         let mut bytes = [0; 4];
