@@ -66,7 +66,7 @@ fn obey(tracer: &Tracer, bank: &Bank, request: &str) -> Result<Vec<u8>, String> 
             String::new()
         }
         "mark" if !tracer.is_recording() => {
-            return Err("recording is off: there is nothing to put a mark into".to_owned());
+            return Err("cannot set a mark: recording is off; switch it on first".to_owned());
         }
         "mark" => {
             rftrace_frontend::mark(argument);
@@ -76,7 +76,11 @@ fn obey(tracer: &Tracer, bank: &Bank, request: &str) -> Result<Vec<u8>, String> 
         "functions" => return functions_above(argument, tracer.functions()),
         _ => match tracer.obey(command, argument) {
             Some(done) => done?,
-            None => return Err(format!("this program's library knows no `{command}`")),
+            None => {
+                return Err(format!(
+                    "the tracer in this program has no command `{command}`: use the version of rftrace that started it"
+                ));
+            }
         },
     };
     Ok(answer.into_bytes())
@@ -85,7 +89,7 @@ fn obey(tracer: &Tracer, bank: &Bank, request: &str) -> Result<Vec<u8>, String> 
 /// Saves what the buffer of this process holds. Answers where in the folder.
 fn snapshot() -> Result<String, String> {
     let recording = RECORDING.get().filter(|recording| recording.bank.is_none());
-    save::own_snapshot(recording.ok_or("what is recorded is not in this program")?)
+    save::own_snapshot(recording.ok_or("the recorder has the records, not this program")?)
 }
 
 /// Puts a filter in the place of the one in force.

@@ -79,7 +79,8 @@ pub(crate) unsafe fn completed(
     let is_right = if takes_libraries { is_loaded || own.libraries.is_empty() } else { !is_loaded };
     if !takes_libraries {
         notes::tell(
-            "a program that it began was not recorded, nor what that begins: its C library is musl, or it is for another machine",
+            "a program that it started was not recorded, nor were its children: the program uses musl, or is for \
+             another machine",
         );
     }
     if is_right && own.variables.iter().all(is_given) {

@@ -61,14 +61,14 @@ pub(crate) fn is_elsewhere() -> bool {
 
 /// Why nothing can be written to the folder then.
 pub(crate) fn elsewhere(folder: &Path) -> String {
-    format!("it has changed its root directory (chroot), and {} is not below it", folder.display())
+    format!("the process has changed its root directory (chroot), and {} is outside of it", folder.display())
 }
 
 /// Why nothing may be written to the folder, if this process runs as another user than at its beginning.
 pub(crate) fn other_user(folder: &Path) -> Option<String> {
     let (user, folder) = (user(), folder.display());
     BEGINNING.get().filter(|beginning| beginning.user != user)?;
-    Some(format!("it runs as user {user} by now, who may not write to {folder}: start it as that user"))
+    Some(format!("the process now runs as user {user}, who may not write to {folder}: start it as that user"))
 }
 
 /// Puts a note of this process behind the others; the first one counts. One that finds no room is not told. Takes no memory.

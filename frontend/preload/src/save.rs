@@ -127,7 +127,7 @@ pub(crate) fn own_snapshot(recording: &Recording) -> Result<String, String> {
         return Err(notes::elsewhere(folder));
     }
     if quota::is_used_up(folder, recording.settings.most_bytes) {
-        return Err("enough was saved already (--max-size)".to_owned());
+        return Err("the recording has reached its --max-size".to_owned());
     }
     let result = recording.tracer.save_with(&SaveOptions::new().directory(&directory).keep(true));
     describe(&directory, Some(&result));
@@ -140,7 +140,7 @@ fn describe(part: &Path, result: Option<&Result<Saved, Error>>) {
     let (saved, problem) = match result {
         None => (recording::Saved::TooMuch, None),
         Some(Ok(saved)) => {
-            let problem = saved.left_out.as_ref().map(|left_out| format!("not all was saved: {left_out}"));
+            let problem = saved.left_out.as_ref().map(|left_out| format!("the trace is incomplete: {left_out}"));
             (recording::Saved::Trace(counts(saved)), problem)
         }
         Some(Err(Error::NoEvents { .. })) => (recording::Saved::Trace(Counts::default()), None),

@@ -66,7 +66,7 @@ extern "C" fn start() {
     }
     let folder = settings.folder.clone();
     if !work::alone(|| begin(settings, &branches)) {
-        let _ = fs::write(error_file(&folder), "there is too little memory for the tracer (ulimit -v)");
+        let _ = fs::write(error_file(&folder), "not enough memory for the tracer; raise ulimit -v");
     }
 }
 
@@ -141,7 +141,9 @@ fn open_bank(settings: &Settings) -> Option<&'static Bank> {
     match Bank::open(settings.bank.as_ref()?) {
         Ok(bank) => Some(bank),
         Err(error) => {
-            notes::tell(&format!("what it recorded was kept in memory of its own, as it could have no bank: {error}"));
+            notes::tell(&format!(
+                "cannot open the recorder's buffers, so the process records into its own memory: {error}"
+            ));
             None
         }
     }
@@ -203,9 +205,7 @@ unsafe extern "C" fn forked() {
     if let Some(recording) = RECORDING.get() {
         process::forked(&recording.settings.folder);
         if recording.bank.is_some_and(|bank| !bank.has_slot()) {
-            notes::tell(
-                "it was not recorded, as all banks are taken: too many processes are recorded at the same time",
-            );
+            notes::tell("the process was not recorded: too many processes are recorded at the same time");
         }
         if let Some(asked) = recording.asked.filter(|_| recording.bank.is_none()) {
             asked.listen_in_child();

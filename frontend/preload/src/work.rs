@@ -89,7 +89,7 @@ pub(crate) fn alone(work: impl FnOnce()) -> bool {
     let is_done = !IS_BROKEN.load(Relaxed) && on_own_stack(work);
     if !is_done {
         IS_BROKEN.store(true, Relaxed);
-        notes::tell("what was recorded was not saved: memory has run out (ulimit -v)");
+        notes::tell("cannot save the records: out of memory; raise ulimit -v");
     }
     // A file grew to its limit (RLIMIT_FSIZE): that is told by an error too, and not to the program.
     if !had_signal && is_pending(libc::SIGXFSZ) {

@@ -65,19 +65,19 @@ fn what_is_not_there_is_said() {
     let run = record(&[], &without.with(&["-O1", "-Wno-infinite-recursion"]).build().path, &["plain"]);
     assert_eq!(run.status.code(), Some(1));
     assert!(
-        run.stderr.contains("calls of `_mcount`") && run.stderr.contains("functions: -P '*'; only what it calls"),
+        run.stderr.contains("calls of `_mcount`") && run.stderr.contains("functions: -P '*'; only its calls"),
         "{}",
         run.stderr
     );
     // Each rftrace records programs for its own processor.
     let native = record(&[], &c_source().build().path, &["plain"]);
     assert!(
-        native.stderr.contains("is a program for x86-64, and this rftrace records those for aarch64"),
+        native.stderr.contains("is a program for x86-64, and this rftrace records programs for aarch64"),
         "{}",
         native.stderr
     );
     let foreign = record::record(&[], &program.path, &["plain"]);
-    assert!(foreign.stderr.contains("a rftrace that is built for aarch64 records it"), "{}", foreign.stderr);
+    assert!(foreign.stderr.contains("use an rftrace built for aarch64"), "{}", foreign.stderr);
     let mut cargo = Command::new(rftrace().with_file_name("cargo-rftrace"));
     let refused = Run::of_any(cargo.args(["rftrace", "run", "--target", aarch64::TARGET]));
     assert!(refused.stderr.contains("they need an rftrace for aarch64"), "{}", refused.stderr);

@@ -210,9 +210,9 @@ fn what_needs_one_space_of_numbers() {
     let of_other = other.pid().to_string();
     let both = |command: &mut Command| _ = command.args(BRANCHES).args(["-p", &of_other]);
     refused(one.pid(), both, "record one after the other");
-    refused(one.pid(), |command| _ = command.args(["--resources", "memory"]), "from in there");
+    refused(one.pid(), |command| _ = command.args(["--resources", "memory"]), "run rftrace in that container");
     let functracer = Command::new(rftrace()).args(["functracer", "-p", &of_other, "-e", "memory"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&functracer.stderr).contains("from in there"), "{functracer:?}");
+    assert!(String::from_utf8_lossy(&functracer.stderr).contains("run rftrace in that container"), "{functracer:?}");
     for running in [one, other] {
         assert_eq!(running.end().0.code(), Some(7));
     }

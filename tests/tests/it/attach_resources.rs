@@ -455,7 +455,7 @@ fn what_is_refused_is_told() {
     let specification = running.folder.path().join("own.toml");
     fs::write(&specification, specified("take", "free")).unwrap();
     let cases: [(&[&str], &str); 3] = [
-        (&["--resources", specification.to_str().unwrap()], "take is called within program only"),
+        (&["--resources", specification.to_str().unwrap()], "cannot record take in a running program"),
         (&["--resources", "memory", "--backtraces", "shadow"], "does not call the tracer"),
         (&["--resources", "nothing.toml"], "nothing.toml"),
     ];

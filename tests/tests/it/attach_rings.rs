@@ -102,7 +102,7 @@ fn calls_of_each_process_are_looked_for() {
     }
     for spec in ["panic", "fatal", "signal:USR1"] {
         let refused = ctl(&["trigger", "add", spec]);
-        assert!(!refused.status.success() && told(&refused).contains("ran before"), "{spec}: {}", told(&refused));
+        assert!(!refused.status.success() && told(&refused).contains("attached program"), "{spec}: {}", told(&refused));
     }
     let added = ctl(&["trigger", "add", "slow:has_ended>0ns,times=1"]);
     assert!(added.status.success(), "{}", told(&added));
@@ -145,7 +145,7 @@ fn what_nobody_is_told_is_refused() {
     let running = Running::begin(&program().path, "waits");
     for on in ["signal:USR1", "fatal", "panic", "throw"] {
         let prepare = |command: &mut Command| _ = command.args(RING).args(["--dump-on", on]);
-        refused(running.pid(), prepare, "ran before");
+        refused(running.pid(), prepare, "attached program");
     }
     ends_well(running);
 }

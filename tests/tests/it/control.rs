@@ -296,7 +296,7 @@ fn what_is_wrong_is_told() {
         (&["set", "set_ftrace_filter", "!leaf:traceon"], "has no leaf:traceon"),
         (&["set", "set_ftrace_filter", "leaf:stacktrace"], "there are traceon"),
         (&["get", "trace_marker"], "can only be set"),
-        (&["set", "trace_marker", " "], "a mark is a text"),
+        (&["set", "trace_marker", " "], "the mark has no text"),
         (&["set", "snapshot", "7"], "1 to make a dump"),
         (&["trigger", "add", "call:leaf"], "--ring"),
         (&["trigger", "add", "crash"], "no such event; events are"),
@@ -374,7 +374,7 @@ fn a_program_with_a_handler_for_the_signal() {
     }
     let mut it = Controlled::ready(&[], &["handler"]);
     let problem = it.refused(&["off"]);
-    assert!(problem.contains("has a handler of its own"), "{problem}");
+    assert!(problem.contains("handles the control signal itself"), "{problem}");
     assert_eq!(it.end(), "0 signals\n");
     // Another signal is ours then.
     let mut it = Controlled::ready(&["--signal-control", "RTMIN+9"], &["handler"]);
@@ -597,7 +597,7 @@ fn a_dump_for_who_asks() {
     drop(recorder.stdin.take());
     assert!(recorder.wait().unwrap().success());
     let refused = String::from_utf8(refused.stderr).unwrap();
-    assert!(refused.contains("was made: what is recorded is only shown"), "{refused}");
+    assert!(refused.contains("`rftrace live` keeps no records"), "{refused}");
 }
 
 /// A stalled reader holds nobody up.

@@ -84,7 +84,7 @@ fn a_program_that_is_attached_to() {
         assert_eq!(n_leaves(&place), if options.is_empty() { 3 } else { 1 });
         assert!(it.ctl(&["flush"]).contains(" calls and returns are on the disk, "));
         assert!(it.ctl(&["get", "trace"]).contains("round_a()"));
-        assert!(it.refused(&["trigger", "add", "call:leaf"]).contains("dumps on events are of rings"));
+        assert!(it.refused(&["trigger", "add", "call:leaf"]).contains("dump triggers need a ring"));
         assert!(it.ctl(&["buffer"]).contains(if options.is_empty() { "65536 KiB" } else { "1024 KiB" }));
         // The recorder leaves it, and has nothing else to do then.
         assert!(it.ctl(&["stop"]).contains("goes on without the tracer"));
@@ -224,7 +224,11 @@ fn several_programs_that_are_attached_to() {
     let said = String::from_utf8(all(&it, &["status"]).stdout).unwrap();
     assert!(said.contains("filter       exclude=leaf\n") && said.contains("filter       none\n"), "{said}");
     assert!(String::from_utf8(all(&it, &["filter"]).stderr).unwrap().contains("do not agree"));
-    assert!(String::from_utf8(all(&it, &["pipe"]).stderr).unwrap().contains("name the one whose calls are shown"));
+    assert!(
+        String::from_utf8(all(&it, &["pipe"]).stderr)
+            .unwrap()
+            .contains("several processes are recorded: name one of them")
+    );
     let mut command = Command::new(rftrace());
     let left =
         command.args(["ctl", &other.pid().to_string(), "stop"]).env("XDG_RUNTIME_DIR", it.folder.path()).output();
@@ -265,11 +269,11 @@ fn a_program_with_a_buffer_of_its_own() {
     assert_eq!(it.ctl(&["set", "snapshot", "0"]), "1 dumps are removed\n");
     assert!(!it.trace().join("snapshot-2-snapshot").exists());
     for words in [&["flush"][..], &["pipe"], &["get", "trace"]] {
-        assert!(it.refused(words).contains("with --stop the program itself keeps what is recorded"));
+        assert!(it.refused(words).contains("with --stop the program keeps its records"));
     }
-    assert!(it.refused(&["trigger", "add", "call:leaf"]).contains("dumps on events are of rings"));
+    assert!(it.refused(&["trigger", "add", "call:leaf"]).contains("dump triggers need a ring"));
     assert!(it.ctl(&["stop"]).contains("has ended"));
-    assert!(it.refused(&["on"]).contains("which is for good"));
+    assert!(it.refused(&["on"]).contains("for good"));
     assert!(it.refused(&["mark", "now"]).contains("recording is off"));
     it.round('h');
     let rounds = it.rounds();

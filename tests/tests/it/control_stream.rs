@@ -82,7 +82,9 @@ fn what_is_no_stream_is_refused() {
     if !require(&["gcc"]) {
         return;
     }
-    for (options, why) in [(["--ring", "--buffer", "1M"], "in a ring"), (["--stop", "--buffer", "1M"], "with --stop")] {
+    for (options, why) in
+        [(["--ring", "--buffer", "1M"], "cannot stream a ring"), (["--stop", "--buffer", "1M"], "with --stop")]
+    {
         let mut it = Controlled::ready(&options, &["plain"]);
         let told = it.refused(&["pipe", "--rfs"]);
         assert!(told.contains(why), "{told}");
@@ -100,5 +102,5 @@ fn what_is_no_stream_is_refused() {
     drop(recorder.stdin.take());
     assert!(recorder.wait().unwrap().success());
     let told = String::from_utf8(refused.stderr).unwrap();
-    assert!(!refused.status.success() && told.contains("only shown"), "{told}");
+    assert!(!refused.status.success() && told.contains("`rftrace live` keeps no records"), "{told}");
 }

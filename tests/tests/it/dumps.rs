@@ -176,7 +176,7 @@ fn a_dump_for_each_bad_end() {
         ("abort", Some("fatal: killed by SIGABRT")),
         ("kill", Some("fatal: killed by SIGKILL")),
         ("fault", Some("fatal: killed by SIGSEGV")),
-        ("child", Some("fatal: it ended without a word")),
+        ("child", Some("fatal: it ended without notice")),
     ] {
         let (folder, output) = record_ring(&["--dump-on", "fatal"], 1000, way);
         let dumps = dumps(&folder);
@@ -458,7 +458,7 @@ fn a_full_disk() {
     let output = command.arg(rftrace()).arg(folder.path()).arg(&program().path).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", told(&output));
     let text = told(&output);
-    assert!(text.contains("is missing (call:mark): ") && text.contains("No space left"), "{text}");
+    assert!(text.contains("(call:mark): ") && text.contains("No space left"), "{text}");
     assert!(!String::from_utf8_lossy(&output.stdout).contains("snapshot"), "{output:?}");
 }
 

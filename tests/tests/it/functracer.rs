@@ -162,7 +162,7 @@ fn functions_are_audited_by_their_names() {
         ("pool::make", "there is no function pool::make in the program and its libraries"),
         ("_setjmp", "_setjmp returns twice"),
         ("@/nothing/there", "cannot read /nothing/there"),
-        (";", "no function is named"),
+        (";", "no function names"),
     ] {
         let (calls, said) = audited(symbols);
         assert!(calls.is_empty() && said.contains(words), "{symbols}: {said}");

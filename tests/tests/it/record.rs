@@ -240,9 +240,9 @@ fn what_cannot_be_recorded_is_said() {
         (Path::new("no-such-program"), "there is no program no-such-program in PATH"),
         (dir.path(), "is a directory"),
         (&*text, "is not executable"),
-        (&*script, "is a script, which `/bin/sh` runs"),
+        (&*script, "is a script for `/bin/sh`"),
         (&*plain.path, "does not call the tracer"),
-        (&*fixed.path, "is linked statically: nothing can be preloaded into it; if it is built with -pg"),
+        (&*fixed.path, "is linked statically, so it loads no tracer: build it with -pg"),
         (&*own.path, "contains rftrace itself"),
     ] {
         let run = record(&[], program, &[]);

@@ -74,7 +74,7 @@ fn files_that_may_not_grow_hold_the_beginning() {
         return;
     }
     let run = as_by_itself_with(&["--stop"], "file_size");
-    assert!(run.stderr.contains("not all was saved") && run.stderr.contains("(ulimit -f)"), "{}", run.stderr);
+    assert!(run.stderr.contains("the trace is incomplete") && run.stderr.contains("(ulimit -f)"), "{}", run.stderr);
     let leaves = calls(&run)["leaf"];
     assert!((1000..2048).contains(&leaves), "{leaves}: {}", run.stderr);
 }
@@ -167,7 +167,7 @@ fn a_full_disk_with(options: &[&str]) {
     let trace = trace.to_str().unwrap();
     let run = record(&[options, &["--output", trace]].concat(), program(), &["much"]);
     if options.is_empty() {
-        assert!(run.stderr.contains("`rftrace recover` does it when there is room"), "{}", run.stderr);
+        assert!(run.stderr.contains("make room, and run `rftrace recover`"), "{}", run.stderr);
         let remount = ["-o", "remount,size=64m"];
         assert!(Command::new("mount").args(remount).arg(folder.path()).status().unwrap().success());
         tools::run(Command::new(rftrace()).args(["recover", trace]));
@@ -193,7 +193,7 @@ fn more_threads_than_chunks() {
     // There are 64 chunks, of which each thread keeps one.
     let run = record(&["--buffer", "1M"], &many.path, &["100"]);
     assert_eq!((run.status.code(), &*run.stdout), (Some(6), "100 threads\n"), "{}", run.stderr);
-    let reason = "it has more threads than its bank has chunks: --buffer makes it larger";
+    let reason = "it has more threads than its buffer has chunks; make the buffer larger with --buffer";
     assert!(run.stderr.contains(reason), "{}", run.stderr);
     let run = record(&["--buffer", "8M"], &many.path, &["100"]);
     assert_eq!((run.status.code(), &*run.stdout), (Some(6), "100 threads\n"), "{}", run.stderr);

@@ -60,12 +60,13 @@ fn programs_that_give_up_rights_are_told_of() {
     if !require(&["gcc"]) || !is_root() {
         return;
     }
-    for (mode, words) in
-        [("chroot", "it has changed its root directory (chroot)"), ("setuid", "it runs as user 65534 by now")]
-    {
+    for (mode, words) in [
+        ("chroot", "the process has changed its root directory (chroot)"),
+        ("setuid", "the process now runs as user 65534"),
+    ] {
         let run = record(&["--stop"], &program().path, &[mode]);
         assert!(run.stderr.contains(words) && run.stderr.contains("trace/.recording"), "{mode}: {}", run.stderr);
-        assert!(!run.stderr.contains("no function that calls the tracer"), "{mode}: {}", run.stderr);
+        assert!(!run.stderr.contains("no function with a call of the tracer"), "{mode}: {}", run.stderr);
     }
 }
 

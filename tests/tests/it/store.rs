@@ -216,7 +216,7 @@ fn a_directory_that_is_deleted_is_no_success() {
             folder.go();
             let ended = recorder.wait_with_output().unwrap();
             assert_eq!(ended.status.code(), Some(1), "{}", stderr(&ended));
-            assert!(stderr(&ended).contains("was deleted while it was written to"), "{}", stderr(&ended));
+            assert!(stderr(&ended).contains("was deleted during the recording"), "{}", stderr(&ended));
             assert!(!folder.path(gone).exists());
         }
     }
@@ -289,7 +289,8 @@ fn damage_costs_its_part_alone_and_is_told() {
         succeeds(&recovered);
         for said in [stderr(&shown), stderr(&recovered)] {
             assert!(
-                said.contains("spool-") && said.contains(if name == "spool" { "is lost" } else { "it is left out" }),
+                said.contains("spool-")
+                    && said.contains(if name == "spool" { "are lost" } else { "the trace lacks its records" }),
                 "{said}"
             );
         }

@@ -292,7 +292,10 @@ fn a_limit_is_kept() {
         assert_eq!(output.status.code(), Some(7));
         let lines = told(&output);
         assert_eq!(lines.matches("--max-size").count(), 1, "{lines}");
-        assert!(lines.contains(" calls and returns were not recorded, as the trace has its --max-size"), "{lines}");
+        assert!(
+            lines.contains(" calls and returns were not recorded: the trace has reached its --max-size"),
+            "{lines}"
+        );
         let trace = folder.path().join("trace");
         let n_found = count(&trace, "leaf");
         assert!((1..200_000).contains(&n_found), "{n_found}");

@@ -249,7 +249,7 @@ fn nothing_is_left_of_what_is_shown() {
     let mut command = Command::new(rftrace());
     let output = command.args(["report", "trace"]).current_dir(&folder).env("TMPDIR", "/nowhere").output().unwrap();
     assert!(!output.status.success());
-    assert!(told(&output).contains("choose another place with the variable TMPDIR"), "{}", told(&output));
+    assert!(told(&output).contains("choose another directory with the variable TMPDIR"), "{}", told(&output));
 }
 
 /// Runs a command on `trace` that has little time and memory.

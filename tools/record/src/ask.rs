@@ -82,7 +82,7 @@ impl Asker {
             let done = errands.run(pid, What::Answer).unwrap_or_else(|| Err(OVER.to_owned()));
             if let Err(problem) = done {
                 let is_taken_back = banks.with(move |banks| banks.take_back(&asked)).unwrap_or(true);
-                let what = if is_taken_back { "nothing was changed" } else { "it is not known what becomes of it" };
+                let what = if is_taken_back { "nothing was changed" } else { "the command may still take effect" };
                 return Err(format!("{problem}; {what}"));
             }
         }
@@ -94,7 +94,9 @@ impl Asker {
                 Answer::Ended => return Err(format!("process {pid} has ended")),
                 Answer::Begun if since.elapsed() < WORK => {}
                 Answer::Begun => {
-                    return Err(format!("process {pid} is at it for a minute: it is not known what becomes of it"));
+                    return Err(format!(
+                        "process {pid} has worked on the command for a minute; the command may still take effect"
+                    ));
                 }
                 Answer::Waiting if since.elapsed() < PATIENCE => {}
                 Answer::Waiting => {
@@ -126,16 +128,18 @@ impl Asker {
                 Err(NotAsked::Exec | NotAsked::Busy) => since.elapsed() < PATIENCE,
                 Err(NotAsked::NoHandler) => {
                     return Err(format!(
-                        "process {pid} takes no requests: it has a handler of its own for the signal, or was recorded with \
-                         --signal-control none; another one is chosen by that option"
+                        "process {pid} takes no commands: it handles the control signal itself, or was recorded with \
+                         --signal-control none; choose another signal with that option"
                     ));
                 }
                 Err(NotAsked::NoProcess) => return Err(format!("process {pid} has ended")),
-                Err(NotAsked::TooLong) => return Err("this is longer than 16 KiB".to_owned()),
-                Err(NotAsked::Signal(error)) => return Err(format!("process {pid} cannot be asked: {error}")),
+                Err(NotAsked::TooLong) => return Err("the command is longer than 16 KiB: shorten it".to_owned()),
+                Err(NotAsked::Signal(error)) => return Err(format!("cannot send a command to process {pid}: {error}")),
             };
             if !patience {
-                return Err(format!("process {pid} is about to run another program, or at something else"));
+                return Err(format!(
+                    "process {pid} is starting another program, or is busy with another command: try again"
+                ));
             }
             thread::sleep(PAUSE);
         }
@@ -168,7 +172,7 @@ fn why_no_answer(pid: u32, signal: u32) -> String {
         state.is_some_and(|state| letters.iter().any(|letter| state.trim().starts_with(letter)))
     };
     if !tasks.is_empty() && tasks.iter().all(|task| state(task, &["T", "t"])) {
-        return format!("process {pid} is stopped, and did not answer within 2 seconds");
+        return format!("process {pid} is stopped and did not answer within 2 seconds: continue it first");
     }
     let blocks = |task: &String| {
         let mask = task.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigBlk:")?.trim(), 16).ok());
@@ -176,8 +180,8 @@ fn why_no_answer(pid: u32, signal: u32) -> String {
     };
     if !tasks.is_empty() && tasks.iter().all(|task| blocks(task) || state(task, &["Z", "X"])) {
         return format!(
-            "all threads of process {pid} block signal {signal}, by which it is asked (--signal-control of `rftrace record` chooses \
-             another one)"
+            "all threads of process {pid} block signal {signal}, the control signal: choose another one with `rftrace \
+             record --signal-control`"
         );
     }
     format!("process {pid} did not answer within 2 seconds")

@@ -199,7 +199,7 @@ impl Attended {
         let Mapped { bank: at, threads, switch, min_ticks, first_index } = mapped;
         let tracer = Tracer { bank: at, threads, switch, min_ticks, first_index };
         bank.begin(&bank::folder_of(*pid), tracer, rules)
-            .with_context(|| format!("process {pid} cannot be described"))?;
+            .with_context(|| format!("cannot describe process {pid} for its recorder"))?;
         self.bank = Some(bank);
         Ok(())
     }
@@ -425,14 +425,15 @@ pub(crate) fn check_numbers(pids: &[u32], has_resources: bool) -> Result<()> {
     let Some((pid, own)) = pids.iter().find_map(|&pid| Some((pid, other_number(pid)?))) else { return Ok(()) };
     if has_resources {
         bail!(
-            "process {pid} runs in a container with process numbers of its own (there it is {own}): its resources can be recorded from in \
-             there"
+            "cannot record the resources of process {pid} from here: its container numbers processes separately \
+             ({pid} is {own} there); run rftrace in that container"
         );
     }
     let space = |pid: u32| fs::read_link(bank::folder_of(pid).join("ns/pid")).ok();
     if let Some(other) = pids.iter().find(|&&other| space(other) != space(pid)) {
         bail!(
-            "processes {pid} and {other} have process numbers of their own, which may be the same: record one after the other"
+            "cannot record processes {pid} and {other} together: their containers number processes separately, so two \
+             may have the same number; record one after the other"
         );
     }
     Ok(())
@@ -534,12 +535,12 @@ fn obey(attached: &mut Attached, bank: &Described, request: &str) -> Result<Vec<
             Ok(selected.map(|selected| selected.told()).unwrap_or_default().into_bytes())
         }
         "functions" => functions_above(argument, attached.functions().map_err(told)?),
-        _ => Err("that is for programs that are linked dynamically with the GNU C library".to_owned()),
+        _ => Err("this command works only in programs linked dynamically with the GNU C library".to_owned()),
     }
 }
 
 fn do_errand(what: What, pid: u32, process: Option<&mut Result<Attended, Reason>>) -> Result<(), String> {
-    let Some(it @ Ok(_)) = process else { return Err(format!("process {pid} is not attached to any more")) };
+    let Some(it @ Ok(_)) = process else { return Err(format!("rftrace has detached from process {pid} already")) };
     let reason = match (what, it.as_mut()) {
         (What::Look, Ok(_)) => return Ok(()),
         (What::Answer, Ok(process)) => return process.answer().map_err(|error| format!("{error:#}")),
@@ -547,7 +548,7 @@ fn do_errand(what: What, pid: u32, process: Option<&mut Result<Attended, Reason>
         _ => std::mem::replace(it, Err(Reason::Left)).map_or_else(|reason| reason, Attended::leave),
     };
     let problem = match &reason {
-        Reason::NotLeft(error) => Err(format!("process {pid} could not be left: {error:#}")),
+        Reason::NotLeft(error) => Err(format!("cannot detach from process {pid}: {error:#}")),
         Reason::Left | Reason::Ended | Reason::OtherProgram => Ok(()),
     };
     *it = Err(reason);
@@ -567,12 +568,14 @@ pub fn take_over(pids: &[u32]) -> Result<()> {
     for &pid in pids {
         let Some(owner) = rftrace_attach::owner(pid)? else { continue };
         let told = sys::Process::open(owner).and_then(|recorder| recorder.send(SIGINT));
-        told.with_context(|| format!("process {pid} is recorded by rftrace, PID {owner}, which cannot be ended"))?;
+        told.with_context(|| format!("cannot end rftrace (PID {owner}), which records process {pid}"))?;
         let since = Instant::now();
         // While it leaves, the process is traced by it, and cannot be looked at.
         while start_time(pid).is_some() && !matches!(rftrace_attach::owner(pid), Ok(None)) {
             if since.elapsed() > LEAVES_WITHIN {
-                bail!("process {pid} is recorded by rftrace, PID {owner}, which was told to end and has not left it");
+                bail!(
+                    "rftrace (PID {owner}) still records process {pid} 30 seconds after SIGINT: kill it, and try again"
+                );
             }
             thread::sleep(PAUSE);
         }

@@ -188,7 +188,7 @@ impl BankRecorder {
     ///
     /// The system does not report it.
     pub fn passed(&self) -> Result<Passed> {
-        Passed::of(&self.file).context("cannot pass the banks on")
+        Passed::of(&self.file).context("cannot share the recording buffers with the program")
     }
 
     /// Their file.
@@ -256,8 +256,9 @@ impl BankRecorder {
     }
 }
 
-pub(crate) const NO_THREAD: &str = "no thread for what is recorded";
-pub(crate) const NO_MEMORY: &str = "no memory for banks (is what ulimit -v or ulimit -f permits too little?)";
+pub(crate) const NO_THREAD: &str = "cannot start a recorder thread";
+pub(crate) const NO_MEMORY: &str = "no memory for the recording buffers (use a smaller --buffer, or raise ulimit -v \
+    and ulimit -f)";
 
 /// Empty memory for other processes to map.
 fn memory() -> Result<File> {
@@ -383,7 +384,7 @@ impl BankRecording {
         let spools = bank::spools(work).with_context(|| format!("cannot read {}", work.display()))?;
         let recover = |spool: PathBuf| {
             let collected = Collected::read(&spool, extent);
-            collected.with_context(|| format!("cannot read what was recorded in {}", spool.display()))
+            collected.with_context(|| format!("cannot read the recording in {}", spool.display()))
         };
         let symbols = if extent == Extent::Received { Symbols::received(work) } else { Ok(Symbols::default()) };
         let symbols = symbols.with_context(|| format!("cannot read {}", work.display()))?;
@@ -394,7 +395,9 @@ impl BankRecording {
         for spool in spools {
             match recover(spool) {
                 Ok(it) => collected.push(AtEnd { collected: it, is_decided: true }),
-                Err(error) => unread.push(format!("{error:#}; it is left out, and stays there")),
+                Err(error) => {
+                    unread.push(format!("{error:#}; the trace lacks its records, and the file stays in place"))
+                }
             }
         }
         let dumps = DumpControl::new(dumps::Options::default());
@@ -540,7 +543,7 @@ fn missing_spools(work: &Path, spools: &[PathBuf]) -> Result<Vec<String>> {
     };
     let told = all.iter().filter(|path| path.extension() == Some(ABOUT.as_ref())).map(|path| path.with_extension(""));
     let missing = told.filter(is_missing);
-    Ok(missing.map(|spool| format!("{} is missing: what its process did is lost", spool.display())).collect())
+    Ok(missing.map(|spool| format!("{} is missing: the records of its process are lost", spool.display())).collect())
 }
 
 fn save(collected: Collected, on_full: OnFull, work: &Path, symbols: &mut Symbols) -> Result<()> {

@@ -166,7 +166,7 @@ impl Recorded {
             (Some(pid), _) => Ok(self.of(pid)),
             (None, [one]) => Ok(one),
             // Each has its own pace, so their records together are in no order.
-            (None, _) => Err("several processes are attached to: name the one whose calls are shown".to_owned()),
+            (None, _) => Err("several processes are recorded: name one of them, as in `rftrace ctl PID`".to_owned()),
         }
     }
 
@@ -181,7 +181,9 @@ impl Recorded {
     /// Refuses requests that need a recorder with the records.
     fn check_banks(&self, what: &str) -> Result<(), String> {
         match self.own {
-            Some(_) => Err(format!("{what}: with --stop the program itself keeps what is recorded, until it ends")),
+            Some(_) => {
+                Err(format!("{what}: with --stop the program keeps its records until it ends; record without --stop"))
+            }
             None => Ok(()),
         }
     }
@@ -258,7 +260,9 @@ impl Recording for Recorded {
 
     fn ask(&self, pid: u32, request: &str) -> Result<String, String> {
         if request == "on" && lock(&self.stopped).contains(&pid) {
-            return Err(format!("the recording of process {pid} was stopped, which is for good"));
+            return Err(format!(
+                "cannot switch recording on: `rftrace ctl` has stopped the recording of process {pid} for good"
+            ));
         }
         self.request_text(pid, request)
     }
@@ -289,18 +293,18 @@ impl Recording for Recorded {
     }
 
     fn pipe(&self, pid: Option<u32>, goes_on: bool) -> Result<Text, String> {
-        self.check_banks("calls are not shown as they come")?;
+        self.check_banks("cannot show calls as they come")?;
         let what = if goes_on { pipe::What::FromNow } else { pipe::What::Now };
         Ok(Box::new(Pipe::begin(&self.of_all(pid)?.banks, pid, what).ok_or(OVER)?))
     }
 
     fn stream(&self, pid: Option<u32>) -> Result<Text, String> {
-        self.check_banks("what is recorded is no stream")?;
+        self.check_banks("cannot stream the recording")?;
         let Recorder { banks, work, .. } = self.of_all(pid)?;
         let looked = banks.with(|banks| {
             let refused = match (banks.is_ring(), banks.is_nothing_kept()) {
-                (true, _) => Some("what is in a ring is no stream: `dump` makes a trace of it"),
-                (_, true) => Some("what is recorded is only shown, and not written"),
+                (true, _) => Some("cannot stream a ring: make a trace of it with `rftrace ctl dump`"),
+                (_, true) => Some("cannot stream the recording: `rftrace live` keeps no records; use `rftrace record`"),
                 (false, false) => None,
             };
             if refused.is_none() {
@@ -320,26 +324,28 @@ impl Recording for Recorded {
     fn mark(&self, pid: u32, text: &str) -> Result<String, String> {
         let text = text.replace(char::is_control, " ");
         if text.trim().is_empty() {
-            return Err("a mark is a text".to_owned());
+            return Err("the mark has no text: add one".to_owned());
         }
         if self.own.is_some() {
             return self.request_text(pid, &format!("mark {text}"));
         }
         match self.of(pid).banks.with(move |banks| banks.mark(pid, &text)) {
             Some(true) => Ok(String::new()),
-            Some(false) => Err(format!("process {pid} has ended, or has 65536 marks")),
+            Some(false) => {
+                Err(format!("cannot set a mark: process {pid} has ended, or has 65536 marks already, the maximum"))
+            }
             None => Err(OVER.to_owned()),
         }
     }
 
     fn flush(&self, pid: u32) -> Result<String, String> {
-        self.check_banks("nothing is written while the program runs")?;
+        self.check_banks("cannot write records to the disk")?;
         match self.of(pid).banks.with(move |banks| banks.flush(pid).map(|is_there| (is_there, banks.written()))) {
             Some(Ok((true, written))) => {
                 Ok(format!("{} calls and returns are on the disk, {} bytes\n", written.n_records, written.n_bytes))
             }
             Some(Ok((false, _))) => Err(format!("process {pid} has ended")),
-            Some(Err(error)) => Err(format!("what was recorded of process {pid} cannot be written: {error}")),
+            Some(Err(error)) => Err(format!("cannot write the records of process {pid}: {error}")),
             None => Err(OVER.to_owned()),
         }
     }
@@ -349,13 +355,16 @@ impl Recording for Recorded {
             errands.run(pid, What::Leave).ok_or(OVER)??;
             lock(&self.stopped).insert(pid);
             return Ok(format!(
-                "process {pid} goes on without the tracer; the trace is made when no process is attached to any more\n"
+                "process {pid} goes on without the tracer; rftrace makes the trace after it has detached from all \
+                 processes\n"
             ));
         }
         self.ask(pid, "off")?;
         lock(&self.stopped).insert(pid);
         let flushed = if self.own.is_none() { self.flush(pid)? } else { String::new() };
-        Ok(format!("the recording of process {pid} has ended; its trace is made when the program ends\n{flushed}"))
+        Ok(format!(
+            "the recording of process {pid} has ended; rftrace makes its trace when the program ends\n{flushed}"
+        ))
     }
 
     fn triggers(&self) -> Vec<Trigger> {
@@ -368,15 +377,15 @@ impl Recording for Recorded {
         let is_ring = banks.with(|banks| banks.is_ring()).ok_or(OVER)?;
         let is_other_signal = matches!(on.event, Event::Signal(signal) if signal != dumps.signal());
         if !is_ring {
-            return Err("dumps on events are of rings: `rftrace record --ring`".to_owned());
+            return Err("dump triggers need a ring: record with `rftrace record --ring`".to_owned());
         }
         if let Some(why) = dumps.refusal(on.event) {
             return Err(why.to_owned());
         }
         if is_other_signal {
-            return Err(
-                "the signal that asks for dumps is chosen when the program starts (--signal-snapshot)".to_owned()
-            );
+            return Err("cannot change the snapshot signal of a running program: choose it with `rftrace record \
+                --signal-snapshot`"
+                .to_owned());
         }
         let number = self.change_triggers(|dumps| dumps.add(on.clone()));
         Ok(self.trigger(number, &on))
@@ -399,8 +408,12 @@ impl Recording for Recorded {
             Some(own) => own_buffers::publish(&own.work, pid, &self.request_text(pid, "snapshot")?, &reason)?,
             None => match self.of(pid).dumps.dump(pid, &reason).recv_timeout(WORK) {
                 Ok(Ok(place)) => place,
-                Ok(Err(problem)) => return Err(format!("no dump of process {pid} was made: {problem}")),
-                Err(RecvTimeoutError::Timeout) => return Ok(format!("a dump of process {pid} is being made\n")),
+                Ok(Err(problem)) => return Err(format!("cannot make a dump of process {pid}: {problem}")),
+                Err(RecvTimeoutError::Timeout) => {
+                    return Ok(format!(
+                        "the dump of process {pid} takes longer than a minute; rftrace goes on with it\n"
+                    ));
+                }
                 Err(RecvTimeoutError::Disconnected) => return Err(OVER.to_owned()),
             },
         };

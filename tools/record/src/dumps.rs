@@ -98,13 +98,14 @@ impl Options {
         }
         match event {
             Event::Signal(_) => {
-                Some("signals of a program that ran before are its own: `rftrace ctl dump` makes dumps")
+                Some("an attached program keeps its own signal handlers: make dumps with `rftrace ctl dump`")
             }
-            Event::Fatal => Some(
-                "how a program ends that ran before is told to its parent alone: its ring is in the trace, whatever it ends by",
-            ),
+            Event::Fatal => {
+                Some("only its parent learns how an attached program ends; its last calls are in the trace anyway")
+            }
             Event::Panic | Event::Throw => Some(
-                "in a program that ran before nobody is told of panics and exceptions: `call:FUNCTION` is for a function that raises them",
+                "rftrace does not see panics and exceptions of an attached program: use `call:FUNCTION` with a \
+                 function that raises them",
             ),
             Event::Stall(_) | Event::Every(_) | Event::Call => None,
         }
@@ -351,7 +352,7 @@ impl Dumps {
             (Some((None, Some(0))), _) | (None | Some((None, None)), None) => return None,
             (Some((None, Some(status))), _) => format!("exit status {status}"),
             (_, Some(Death::Signal(signal))) => format!("killed by {}", signal_name(signal.cast_signed())),
-            (_, Some(Death::WithoutWord)) => "it ended without a word".to_owned(),
+            (_, Some(Death::WithoutWord)) => "it ended without notice".to_owned(),
         };
         let mut due = Due::new(pid, on, None);
         due.dump.reason = format!("{}: {how}", on.text);
@@ -622,7 +623,7 @@ mod tests {
         assert_eq!(reason(Some(Death::WithoutWord), Some(9)).as_deref(), Some("fatal: killed by SIGKILL"));
         // A child's end is known from the child alone.
         assert_eq!(reason(Some(Death::Signal(11)), None).as_deref(), Some("fatal: killed by SIGSEGV"));
-        assert_eq!(reason(Some(Death::WithoutWord), None).as_deref(), Some("fatal: it ended without a word"));
+        assert_eq!(reason(Some(Death::WithoutWord), None).as_deref(), Some("fatal: it ended without notice"));
         assert!(super::Dumps::new(Options::default()).of_end(7, Some(Death::Signal(6)), None).is_none());
     }
 }

@@ -37,7 +37,7 @@ impl Entries {
     /// The system has no memory for it.
     pub fn create() -> Result<Self> {
         let memory =
-            memfd_create("rftrace-entries", MFdFlags::MFD_CLOEXEC).context("no memory for a list of functions")?;
+            memfd_create("rftrace-entries", MFdFlags::MFD_CLOEXEC).context("no memory for the list of functions")?;
         Ok(Self { file: File::from(memory), added: Told::default() })
     }
 
@@ -47,7 +47,7 @@ impl Entries {
     ///
     /// The system does not report it.
     pub fn passed(&self) -> Result<Passed> {
-        Passed::of(&self.file).context("cannot pass the list of functions on")
+        Passed::of(&self.file).context("cannot share the list of functions with the program")
     }
 
     /// Adds a report on a process that cannot write one.

@@ -69,13 +69,13 @@ pub fn follow(
     mut each: impl FnMut(Happened) -> Result<Fate>,
 ) -> Result<i32> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let (child, held) = Started::begin(command).with_context(|| format!("cannot run {name} under ptrace"))?;
+    let (child, held) = Started::begin(command).with_context(|| format!("cannot run {name} with ptrace"))?;
     let pid = child.id();
     let first = pid.cast_signed();
     // It stands at its first instruction, and may live longer than this process.
     let signals = held.into_traced();
     request(libc::PTRACE_SETOPTIONS, first, OPTIONS as usize)
-        .with_context(|| format!("lost {name} before it began"))?;
+        .with_context(|| format!("cannot follow {name} with ptrace"))?;
     let mut following = Following { known: BTreeSet::from([first]), first, ..Following::default() };
     started(pid);
     each(Happened::Created(pid))?;
@@ -118,7 +118,7 @@ impl Running {
     pub fn begin(pids: &[u32], mut each: impl FnMut(Happened) -> Result<Fate>) -> Result<Self> {
         let mut following = Following { processes: pids.iter().copied().collect(), ..Following::default() };
         for &pid in pids {
-            seize(pid.cast_signed()).with_context(|| format!("process {pid} cannot be followed by ptrace"))?;
+            seize(pid.cast_signed()).with_context(|| format!("cannot follow process {pid} with ptrace"))?;
             following.known.insert(pid.cast_signed());
             each(Happened::Created(pid))?;
             // Also those begun meanwhile. A followed thread's children are followed, and report themselves.
@@ -360,7 +360,9 @@ fn let_go(tid: pid_t) {
 /// Has a system call interrupted by a stop begin again. The thread may be gone.
 fn begin_again(tid: pid_t) -> Result<()> {
     match rftrace_attach::begin_again(tid) {
-        Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(error).context("ptrace: cannot read registers"),
+        Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
+            Err(error).context("cannot read registers with ptrace")
+        }
         _ => Ok(()),
     }
 }

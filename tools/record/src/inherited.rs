@@ -35,11 +35,11 @@ struct Limit {
 }
 
 const LIMITS: [Limit; 5] = [
-    Limit { which: libc::RLIMIT_NOFILE, least: 64, what: "files may be open at a time (ulimit -n)" },
-    Limit { which: libc::RLIMIT_FSIZE, least: 64 << 20, what: "bytes may be in a file (ulimit -f)" },
-    Limit { which: libc::RLIMIT_AS, least: 512 << 20, what: "bytes of addresses may be used (ulimit -v)" },
-    Limit { which: libc::RLIMIT_DATA, least: 512 << 20, what: "bytes of data may be used (ulimit -d)" },
-    Limit { which: libc::RLIMIT_CPU, least: 1, what: "seconds of a processor may be used (ulimit -t)" },
+    Limit { which: libc::RLIMIT_NOFILE, least: 64, what: "open files (ulimit -n)" },
+    Limit { which: libc::RLIMIT_FSIZE, least: 64 << 20, what: "bytes in a file (ulimit -f)" },
+    Limit { which: libc::RLIMIT_AS, least: 512 << 20, what: "bytes of address space (ulimit -v)" },
+    Limit { which: libc::RLIMIT_DATA, least: 512 << 20, what: "bytes of data (ulimit -d)" },
+    Limit { which: libc::RLIMIT_CPU, least: 1, what: "seconds of processor time (ulimit -t)" },
 ];
 
 static INHERITED: OnceLock<Inherited> = OnceLock::new();
@@ -86,7 +86,7 @@ pub fn put_aside() -> Result<()> {
         // The program shares these with its recorder.
         let most = if [libc::RLIMIT_AS, libc::RLIMIT_DATA].contains(which) { own.min(before.rlim_cur) } else { own };
         if most < *least {
-            bail!("no more than {most} {what}: that is too little for a recording, which takes {least} or more");
+            bail!("the limit of {most} {what} is too low for a recording: raise it to {least} or more");
         }
     }
     Ok(())
@@ -224,5 +224,5 @@ fn begin_without_preloaded() -> Result<()> {
     let mut anew = Command::new("/proc/self/exe");
     anew.arg0(args.next().unwrap_or_else(|| OsString::from("rftrace"))).args(args);
     anew.env("LD_PRELOAD", OsString::from_vec(kept)).env(PRELOADED, &before);
-    Err(anew.exec()).context("cannot begin without the libraries in LD_PRELOAD")
+    Err(anew.exec()).context("cannot restart rftrace without the libraries in LD_PRELOAD")
 }

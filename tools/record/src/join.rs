@@ -60,9 +60,8 @@ pub fn recover(output: &Output) -> Result<Joined> {
     let left = output.work().display();
     let beside = Beside { banks: BankRecording::of(output.work(), Extent::All)?, ..Beside::default() };
     let ended = Ended::kept_in(output.work());
-    join_all(output, ended.as_ref(), beside, Vec::new()).with_context(|| {
-        format!("no trace could be made of what an interrupted recording has left, which stays in {left}")
-    })
+    join_all(output, ended.as_ref(), beside, Vec::new())
+        .with_context(|| format!("cannot make a trace of the interrupted recording, which stays in {left}"))
 }
 
 /// The summary of a recording that is kept unconverted.
@@ -85,7 +84,9 @@ pub fn keep(output: &mut Output, ended: &Ended, beside: Beside, notes: Vec<Strin
     let mut kept = KeptStream { errors: notes, ..KeptStream::default() };
     match beside.schedule.map(ScheduleRecorder::stop).transpose() {
         Ok(_) => {}
-        Err(error) => kept.errors.push(format!("context switches are not in it: {:#}", anyhow::Error::from(error))),
+        Err(error) => {
+            kept.errors.push(format!("the recording has no context switches: {:#}", anyhow::Error::from(error)))
+        }
     }
     let Some(mut banks) = beside.banks.filter(|banks| banks.n_records() > 0) else {
         return Ok(kept);
@@ -107,7 +108,7 @@ pub fn keep(output: &mut Output, ended: &Ended, beside: Beside, notes: Vec<Strin
 ///
 /// Those of [`join`] and `finish`; or the recording is not interrupted.
 pub fn recover_older(dir: &Path, finish: impl FnOnce(&Output) -> Result<()>) -> Result<Option<PathBuf>> {
-    let elsewhere = "choose another directory with --output";
+    let elsewhere = "cannot replace an interrupted recording (choose another directory with --output)";
     // A recording kept as it is stays so.
     let Some(output) = Output::left_in(dir)?.filter(|output| !output.is_kept()) else {
         return Ok(None);
@@ -136,7 +137,7 @@ fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<S
     if joined.processes > 0 {
         let cost = beside.cost.or_else(|| cost::kept_in(output.work()));
         if let Some(Err(error)) = cost.map(|cost| cost::add_to(&dir, cost)) {
-            joined.errors.push(format!("what recording costs is not in the trace: {error:#}"));
+            joined.errors.push(format!("the trace does not have the overhead per call: {error:#}"));
         }
         let schedule = match beside.schedule {
             Some(schedule) => schedule.stop().and_then(|files| schedule::put(&files, &dir)),
@@ -147,13 +148,13 @@ fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<S
             Ok(has_schedule) => has_schedule,
             Err(error) => {
                 let error = anyhow::Error::from(error);
-                joined.errors.push(format!("context switches are not in the trace: {error:#}"));
+                joined.errors.push(format!("the trace has no context switches: {error:#}"));
                 false
             }
         };
         match beside.kernel.map(|kernel| kernel.finish(&dir)).transpose() {
             Ok(kernel) => joined.kernel = kernel,
-            Err(error) => joined.errors.push(format!("what was done in the kernel is not in the trace: {error:#}")),
+            Err(error) => joined.errors.push(format!("the trace has no kernel records: {error:#}")),
         }
         joined.keep(has_schedule, &dir)?;
     }

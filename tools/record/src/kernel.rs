@@ -79,7 +79,7 @@ impl FromStr for Events {
             "sched" => Ok(Self::Sched),
             "syscalls" => Ok(Self::Syscalls),
             "irq" => Ok(Self::Irq),
-            _ => Err("not a group of events; sched, syscalls and irq are".to_owned()),
+            _ => Err("no such group of events; use sched, syscalls or irq".to_owned()),
         }
     }
 }
@@ -123,7 +123,7 @@ impl KernelEvents {
     ///
     /// The kernel does not permit it, or lacks a requested feature.
     pub fn open(wanted: &Wanted, ending: impl Iterator<Item = c_int>) -> Result<Self> {
-        prepare(wanted, ending).context("what the program does in the kernel cannot be recorded")
+        prepare(wanted, ending).context("cannot record the kernel")
     }
 
     /// Returns the difference from the options and its reason, if there is one.
@@ -195,7 +195,7 @@ impl Running {
         self.stop.store(true, Relaxed);
         let dropped = self.thread.take().map_or(Ok(0), |thread| {
             thread.thread().unpark();
-            thread.join().unwrap_or_else(|_| bail!("the thread that reads the kernel's records has panicked"))
+            thread.join().unwrap_or_else(|_| bail!("the reader thread of the kernel's records has panicked"))
         });
         self.instance = None;
         switched_off.and(dropped)
@@ -217,7 +217,7 @@ impl KernelRecorder {
     /// A signal that ends this process has come.
     pub(crate) fn follow(&self, command: &mut Command) -> Result<()> {
         if self.interrupted.load(Relaxed) {
-            bail!("a signal came before the program was started");
+            bail!("a signal ended rftrace before it started the program");
         }
         if let Some((numbers, switch)) = &self.running.open {
             sys::announce_to(command, numbers, switch);
@@ -231,7 +231,7 @@ impl KernelRecorder {
     ///
     /// The records could not be read or written.
     pub fn stop(mut self) -> Result<KernelRecording> {
-        let n_dropped_pages = self.running.end().context("what the program did in the kernel")?;
+        let n_dropped_pages = self.running.end().context("cannot save the kernel's records")?;
         Ok(KernelRecording { files: self.files, header: self.header, is_tsc: self.is_tsc, n_dropped_pages })
     }
 }
@@ -269,7 +269,7 @@ impl KernelRecording {
     /// Files cannot be read or written, or the trace does not tell what its clock is.
     pub(crate) fn finish(self, dir: &Path) -> Result<InKernel> {
         let clock = if self.is_tsc {
-            let clock = read_clock(dir)?.context("the trace does not tell how ticks became nanoseconds (clock.txt)")?;
+            let clock = read_clock(dir)?.context("cannot convert the kernel's times: the trace has no clock.txt")?;
             Some(clock.clock)
         } else {
             None
@@ -283,7 +283,8 @@ impl KernelRecording {
             Ok((std::io::BufReader::new(from), BufWriter::new(out)))
         };
         let processors = self.files.iter().map(open).collect::<Result<Vec<_>>>()?;
-        let converted = convert(processors, &self.header, &functions, nanos).context("the kernel's records")?;
+        let converted =
+            convert(processors, &self.header, &functions, nanos).context("cannot convert the kernel's records")?;
         let Converted { header, addresses, n_calls, n_events, n_lost, n_wrong_pages, .. } = converted;
         let write = |name: &str, text: String| {
             store::write(&dir.join(name), text).with_context(|| format!("cannot write {}", dir.join(name).display()))
@@ -304,7 +305,7 @@ fn empty(mut source: &File, page: &mut [u8], out: &mut Limited) -> Result<()> {
             Ok(n_bytes) => out.write(page.get(..n_bytes).unwrap_or_default())?,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error).context("the kernel's records cannot be read"),
+            Err(error) => return Err(error).context("cannot read the kernel's records"),
         }
     }
 }
@@ -313,7 +314,8 @@ fn prepare(wanted: &Wanted, ending: impl Iterator<Item = c_int>) -> Result<Kerne
     let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     if namespace.as_os_str() != FIRST_PID_NAMESPACE {
         bail!(
-            "this container has process numbers of its own, which the kernel's records do not have; record on its host"
+            "this container numbers processes separately, and the kernel's records have the host's numbers; run \
+             rftrace on the host"
         );
     }
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -338,14 +340,15 @@ fn prepare(wanted: &Wanted, ending: impl Iterator<Item = c_int>) -> Result<Kerne
             Ok(file) => numbers.push(file),
             Err(NoFunctions::Unknown(glob)) => {
                 bail!(
-                    "no function of the kernel that can be traced is called `{glob}`; the names are in available_filter_functions of tracefs"
+                    "no traceable kernel function is called `{glob}`; the file available_filter_functions of tracefs \
+                     lists their names"
                 )
             }
             Err(NoFunctions::Unusable(why)) if globs.is_empty() => {
-                note = Some(format!("the kernel's functions are not recorded, system calls are: {why}"));
+                note = Some(format!("rftrace records system calls, but no kernel functions: {why}"));
             }
             Err(NoFunctions::Unusable(why)) => {
-                bail!("functions cannot be: {why}; system calls can be, by --kernel without names")
+                bail!("cannot record kernel functions: {why}; use --kernel without names to record system calls")
             }
         }
     }
@@ -359,7 +362,7 @@ fn prepare(wanted: &Wanted, ending: impl Iterator<Item = c_int>) -> Result<Kerne
     let format = |name: &'static str| Some((name, instance.read(&format!("events/{name}/format")).ok()?));
     let formats: Vec<_> = formats.into_iter().filter_map(format).collect();
     let header = Header::new(&instance.read("events/header_page")?, formats);
-    let header = header.context("the kernel describes its records in a way that is not known")?;
+    let header = header.context("rftrace does not know the format of this kernel's records (events/header_page)")?;
     let sources = processors()?.into_iter().map(|number| Ok((number, instance.open_records(number)?)));
     let sources = sources.collect::<Result<_>>()?;
     let switch = open(&instance, "tracing_on")?;
@@ -380,7 +383,7 @@ fn trace_functions(instance: &Instance, globs: &[String]) -> Result<OwnedFd, NoF
     let available = instance.read("available_tracers").map_err(unusable)?;
     let has = |tracer: &&&str| available.split_ascii_whitespace().any(|known| known == **tracer);
     let Some(tracer) = TRACERS.iter().find(has) else {
-        let why = "this kernel has neither of the tracers function_graph and function (CONFIG_FUNCTION_GRAPH_TRACER)";
+        let why = "this kernel has no function tracer (CONFIG_FUNCTION_GRAPH_TRACER)";
         return Err(NoFunctions::Unusable(why.to_owned()));
     };
     for glob in globs {
@@ -390,7 +393,7 @@ fn trace_functions(instance: &Instance, globs: &[String]) -> Result<OwnedFd, NoF
                 return Err(NoFunctions::Unknown(glob.clone()));
             }
             Err(error) => {
-                let error = anyhow::Error::from(error).context("the kernel refuses to choose functions");
+                let error = anyhow::Error::from(error).context("cannot choose kernel functions (set_ftrace_filter)");
                 return Err(unusable(error));
             }
         }
@@ -402,6 +405,6 @@ fn trace_functions(instance: &Instance, globs: &[String]) -> Result<OwnedFd, NoF
 }
 
 fn open(instance: &Instance, name: &str) -> Result<OwnedFd> {
-    let file = instance.open_to_write(name).with_context(|| format!("the kernel refuses {name} of tracefs"))?;
+    let file = instance.open_to_write(name).with_context(|| format!("cannot open {name} of tracefs"))?;
     Ok(file.into())
 }

@@ -70,7 +70,7 @@ pub fn run<W: Watch>(
         live = Some(bank);
         Ok(())
     })?;
-    let live = live.context("the process has no bank")?;
+    let live = live.context("the process has no recording buffer")?;
     let has_ended = Arc::<AtomicBool>::default();
     let told = Arc::clone(&has_ended);
     let reading = thread::Builder::new().name("bank".to_owned()).spawn(move || read(live, to, every, &told));

@@ -22,10 +22,11 @@ impl Notes {
     ///
     /// The system has no memory for it.
     pub fn create() -> Result<Self> {
-        let memory = memfd_create("rftrace-notes", MFdFlags::MFD_CLOEXEC).context("no memory for notes")?;
+        let memory =
+            memfd_create("rftrace-notes", MFdFlags::MFD_CLOEXEC).context("no memory for the program's messages")?;
         let mut file = File::from(memory);
         // All of it is there from now on, whatever becomes of the machine's memory.
-        file.write_all(&[0; BYTES]).context("no memory for notes")?;
+        file.write_all(&[0; BYTES]).context("no memory for the program's messages")?;
         Ok(Self(file))
     }
 
@@ -35,7 +36,7 @@ impl Notes {
     ///
     /// The system does not report it.
     pub fn passed(&self) -> Result<Passed> {
-        Passed::of(&self.0).context("cannot pass the notes on")
+        Passed::of(&self.0).context("cannot share memory for messages with the program")
     }
 
     /// Reads the messages.
@@ -45,7 +46,7 @@ impl Notes {
     /// The memory cannot be read.
     pub fn read(&self) -> Result<Vec<String>> {
         let mut bytes = [0; BYTES];
-        self.0.read_exact_at(&mut bytes, 0).context("cannot read the notes")?;
+        self.0.read_exact_at(&mut bytes, 0).context("cannot read the program's messages")?;
         let notes = bytes.split(|&byte| byte == 0).filter(|note| !note.is_empty());
         Ok(notes.map(|note| String::from_utf8_lossy(note).into_owned()).collect())
     }

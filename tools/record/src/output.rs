@@ -37,7 +37,7 @@ impl Output {
         let temporary = (is_live && wanted.is_none()).then(make_temporary).transpose()?;
         let dir = wanted.or(temporary.as_ref().map(TempDir::path)).unwrap_or(Path::new("uftrace.data"));
         // The program may change its working directory.
-        let dir = absolute(dir).with_context(|| format!("{} is no path", dir.display()))?;
+        let dir = absolute(dir).with_context(|| format!("the path `{}` is invalid", dir.display()))?;
         let owned = Owned::take_anew(&dir).with_context(|| format!("cannot record to {} (--output)", dir.display()))?;
         let work = dir.join(FOLDER);
         let reserve = |_| Ended::reserve(&work).and_then(|()| cost::reserve(&work));
@@ -53,7 +53,7 @@ impl Output {
     ///
     /// The recording still runs.
     pub fn left_in(dir: &Path) -> Result<Option<Self>> {
-        let dir = absolute(dir).with_context(|| format!("{} is no path", dir.display()))?;
+        let dir = absolute(dir).with_context(|| format!("the path `{}` is invalid", dir.display()))?;
         let Some(work) = [FOLDER, STREAM].map(|name| dir.join(name)).into_iter().find(|work| work.is_dir()) else {
             return Ok(None);
         };
@@ -71,14 +71,14 @@ impl Output {
     /// The directory, or the recording in it, was deleted.
     pub fn follow(&mut self) -> Result<Option<(PathBuf, PathBuf)>> {
         let before = self.dir.clone();
-        let deleted = || format!("what was recorded to {} is lost", before.display());
+        let deleted = || format!("the recording in {} is lost", before.display());
         let moved = self.owned.follow().with_context(deleted)?;
         if let Some(moved) = &moved {
             self.work = moved.join(self.work.strip_prefix(&self.dir).unwrap_or(&self.work));
             self.dir.clone_from(moved);
         }
         if !self.work.is_dir() {
-            bail!("{}: {} was deleted while it was written to", deleted(), self.work.display());
+            bail!("{}: {} was deleted during the recording", deleted(), self.work.display());
         }
         Ok(moved.map(|moved| (before, moved)))
     }
@@ -225,14 +225,17 @@ fn make_temporary() -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     let made = builder.prefix("rftrace-live-").permissions(Permissions::from_mode(0o700)).tempdir();
     made.with_context(|| {
-        format!("cannot make a directory in {}; choose one with --output", std::env::temp_dir().display())
+        format!(
+            "cannot make a temporary directory in {}; choose another one with --output",
+            std::env::temp_dir().display()
+        )
     })
 }
 
 /// Returns the total size of the files in a folder in bytes.
 pub fn bytes_in(dir: &Path) -> Result<u64> {
     let size = |path: PathBuf| {
-        let meta = fs::symlink_metadata(&path).with_context(|| format!("cannot look at {}", path.display()))?;
+        let meta = fs::symlink_metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(if meta.is_file() { meta.len() } else { 0 })
     };
     entries(dir)?.into_iter().map(size).sum()

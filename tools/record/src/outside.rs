@@ -127,7 +127,7 @@ impl Way for Outside<'_> {
             } else if signal == toggle
                 && let Some(Err(problem)) = errands.run(pid, What::Toggle)
             {
-                say(&format!("recording is not switched: {problem}"));
+                say(&format!("cannot switch recording: {problem}"));
             }
             [snapshot, toggle].contains(&signal)
         }))

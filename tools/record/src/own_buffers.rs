@@ -28,23 +28,23 @@ impl State {
             Some(&[n_chunks, n_chunks_used, n_records, is_full]) => {
                 Ok(Self { n_chunks, n_chunks_used, n_records, is_full: is_full != 0 })
             }
-            _ => Err("this is no answer of this version of rftrace".to_owned()),
+            _ => Err("the answer of the program is malformed: use the version of rftrace that started it".to_owned()),
         }
     }
 }
 
 /// Brings a dump made by a process in the folder `work` to its place in the directory of the trace. Returns the place.
 pub(crate) fn publish(work: &Path, pid: u32, name: &str, reason: &str) -> Result<PathBuf, String> {
-    let failed = |why: &dyn std::fmt::Display| format!("no dump of process {pid} was made: {why}");
+    let failed = |why: &dyn std::fmt::Display| format!("cannot make a dump of process {pid}: {why}");
     // A program's answer may be anything.
     if !matches!(Entry::of(name), Some(Entry::Snapshot { pid: of, .. }) if of == pid) {
-        return Err(failed(&"it has no place for it"));
+        return Err(failed(&"its answer names no directory"));
     }
     let directory = work.join(name);
     let part = opener::read(&directory.join(PART_FILE), MOST_TEXT).ok().and_then(|bytes| Part::parse(&bytes));
     let problem = match part {
-        None => Some("it says nothing of it".to_owned()),
-        Some(Part { saved: Saved::TooMuch, .. }) => Some("enough was saved already (--max-size)".to_owned()),
+        None => Some("the program wrote no description of it".to_owned()),
+        Some(Part { saved: Saved::TooMuch, .. }) => Some("the recording has reached its --max-size".to_owned()),
         Some(Part { saved: Saved::Failed, problem, .. }) => Some(problem.unwrap_or_default()),
         Some(Part { saved: Saved::Trace(_), .. }) if directory.join(INFO).is_file() => None,
         Some(_) => Some("nothing was recorded".to_owned()),

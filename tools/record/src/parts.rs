@@ -198,7 +198,7 @@ fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
         if path.is_file()
             && let Err(error) = info::read(&path)
         {
-            joined.errors.push(format!("{error}; what {name} holds is left out, and stays there"));
+            joined.errors.push(format!("{error}; the trace lacks the records in {name}, which stays in place"));
             joined.damaged += 1;
             told.saved = Saved::Failed;
         }
@@ -546,14 +546,14 @@ pub fn why_nothing(work: &Path, ended: &Ended, was_put: bool) -> &'static str {
     });
     match (was_put || has_entry, ended.status.signal()) {
         (true, Some(9)) => {
-            "the program was killed by SIGKILL, before which nothing can be saved (but earlier, by a snapshot)"
+            "SIGKILL ended the program before it could save its records; take a snapshot earlier (--signal-snapshot)"
         }
         (true, _) => {
-            "no function that calls the tracer ran while recording was on, or the program ended by a system call of its own"
+            "no function with a call of the tracer ran while recording was on, or the program ended with its own exit \
+             system call"
         }
         (false, _) => {
-            "the program did not load the tracer (what runs with other rights than its caller, by setuid, never does), or nothing \
-             in it calls it"
+            "the program did not load the tracer (setuid programs never do), or none of its functions calls the tracer"
         }
     }
 }

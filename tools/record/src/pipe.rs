@@ -228,8 +228,7 @@ impl Text {
     fn missed(&mut self, n_missed: u64) {
         self.write();
         self.tasks.values_mut().for_each(|task| task.open.clear());
-        let _ =
-            writeln!(self.out, "# {n_missed} calls and returns are not shown, as they came faster than this is read");
+        let _ = writeln!(self.out, "# {n_missed} calls and returns are not shown: the reader is too slow");
     }
 
     /// Writes lines of all waiting events, in order of time.
@@ -268,7 +267,7 @@ impl Text {
             }
             Event::Gap(n_open) => {
                 if task.was_seen {
-                    self.line(tsc, None, key, 0, "/* something is missing here */");
+                    self.line(tsc, None, key, 0, "/* records are missing here */");
                 }
                 task.open.resize(n_open.min(MOST_OPEN), (0, None));
                 false
@@ -398,7 +397,7 @@ mod tests {
         let seen = [records(7, Some(0), &[(1000, 0xa, ENTRY)]), until(2000)];
         assert_eq!(text_of(&mut text, seen), ["           [     7] | <a>() {"]);
         let seen = [records(7, Some(3), &[(3000, 0xb, ENTRY), (4000, 0xb, EXIT)]), until(5000)];
-        let lines = ["           [     7] | /* something is missing here */", "  1.000 us [     7] |       <b>();"];
+        let lines = ["           [     7] | /* records are missing here */", "  1.000 us [     7] |       <b>();"];
         assert_eq!(text_of(&mut text, seen), lines);
         text.missed(5);
         let lines = text_of(&mut text, [records(7, None, &[(6000, 0xa, EXIT)]), until(7000)]);

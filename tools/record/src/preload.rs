@@ -38,13 +38,14 @@ impl Preload {
             return Ok(Self { path: library, folder: None });
         }
         // Temporary folders have such names too.
-        let (folder, path) = folders().iter().find_map(|folder| link_in(folder, wanted.name, &library)).with_context(|| {
-            format!(
-                "the library {} cannot be preloaded: the dynamic linker takes no path with a space, a colon or a dollar sign, and \
-                 there is no temporary folder for a link to it (set TMPDIR)",
-                library.display()
-            )
-        })?;
+        let (folder, path) =
+            folders().iter().find_map(|folder| link_in(folder, wanted.name, &library)).with_context(|| {
+                format!(
+                    "cannot preload {}: its path has a space, a colon or a dollar sign, and no temporary directory \
+                     has room for a link to it; set TMPDIR",
+                    library.display()
+                )
+            })?;
         Ok(Self { path, folder: Some(folder) })
     }
 
@@ -68,7 +69,7 @@ impl Preload {
         folders()
             .iter()
             .find_map(write)
-            .context("there is no temporary folder for a library that is to be preloaded (set TMPDIR)")
+            .context("cannot write a preloaded library: no temporary directory is writable; set TMPDIR")
     }
 
     /// Returns the path in the form of `LD_PRELOAD`.
@@ -93,17 +94,17 @@ fn find_library(Library { name, variable }: Library) -> Result<PathBuf> {
     if let Some(path) = env::var_os(variable) {
         let path = PathBuf::from(path);
         if !path.is_file() {
-            bail!("{variable} names {}, which is not there", path.display());
+            bail!("{variable} names {}, which does not exist", path.display());
         }
         return std::path::absolute(&path).with_context(|| path.display().to_string());
     }
-    let exe = env::current_exe().context("where is this program?")?;
-    let folder = exe.parent().context("where is this program?")?;
+    let exe = env::current_exe().context("cannot find the path of rftrace itself")?;
+    let folder = exe.parent().context("cannot find the path of rftrace itself")?;
     let places = [folder.join(name), folder.join("../lib/rftrace").join(name)];
     places.iter().find(|path| path.is_file()).cloned().with_context(|| {
         format!(
-            "the library {name} is not beside {}: install both (cargo install rftrace-tools), or name its path in \
-             {variable}",
+            "the library {name} is not beside {}: install both (cargo install rftrace-tools), or set {variable} to \
+             its path",
             exe.display()
         )
     })

@@ -29,10 +29,10 @@ pub fn find(name: &OsStr) -> Result<PathBuf> {
     }
     match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => bail!("there is no program {}", path.display()),
-        Err(error) => Err(error).with_context(|| format!("cannot look at {}", path.display())),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         Ok(meta) if meta.is_dir() => bail!("{} is a directory, not a program", path.display()),
         Ok(_) if which::which(path).is_err() => {
-            bail!("{} is not executable: chmod +x, or is it the source of a program?", path.display())
+            bail!("{} is not executable: make it so with chmod +x, or name the compiled program", path.display())
         }
         Ok(_) => Ok(path.to_owned()),
     }
@@ -63,37 +63,38 @@ pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
     let shown = path.display();
     if let Some(rights) = foreign_rights(path)? {
         bail!(
-            "{shown} {rights}: the system preloads nothing into such programs. Record a copy of the file, which is without"
+            "{shown} {rights}: the system preloads no library into such programs; record a copy of the file without \
+             these rights"
         );
     }
     let data = opener::read(path, MOST_PROGRAM).with_context(|| format!("cannot read {shown}"))?;
     if let Some(rest) = data.strip_prefix(b"#!") {
         let line = rest.split(|&byte| byte == b'\n').next().unwrap_or_default();
         bail!(
-            "{shown} is a script, which `{}` runs: record the program that it starts, or with --force all that it starts",
+            "{shown} is a script for `{}`: record the program that it starts, or all its programs with --force",
             String::from_utf8_lossy(line).trim()
         );
     }
     if !data.starts_with(&elf::ELFMAG) {
-        bail!("{shown} is no ELF program");
+        bail!("{shown} is not an ELF program");
     }
     let own = Processor::own().context(
-        "programs for this machine are not recorded from outside. On riscv64 those that link the tracer record themselves \
+        "rftrace record does not support this machine; on riscv64, link the tracer into the program \
          (https://github.com/hermit-os/rftrace/blob/main/docs/riscv64.md)",
     )?;
-    let unfit = || format!("{shown} is no program for {} Linux, which is all that this rftrace records", own.name);
+    let unfit = || format!("{shown} is not a program for {} Linux, and this rftrace records no others", own.name);
     let header = elf::FileHeader64::<Endianness>::parse(&*data).ok().with_context(unfit)?;
     let machine = header.e_machine(header.endian().with_context(unfit)?);
     if machine != own.machine {
         match Processor::of_machine(machine) {
             Some(other) => bail!(
-                "{shown} is a program for {}, and this rftrace records those for {}: a rftrace that is built for {0} records it, on such \
-                 a machine or in an emulator (https://github.com/hermit-os/rftrace/blob/main/docs/aarch64.md)",
+                "{shown} is a program for {}, and this rftrace records programs for {}: use an rftrace built for {0}, \
+                 on such a machine or in an emulator (https://github.com/hermit-os/rftrace/blob/main/docs/aarch64.md)",
                 other.name,
                 own.name
             ),
             None if machine == elf::EM_RISCV => bail!(
-                "{}. On riscv64 programs that link the tracer record themselves \
+                "{}; on riscv64, link the tracer into the program \
                  (https://github.com/hermit-os/rftrace/blob/main/docs/riscv64.md)",
                 unfit()
             ),
@@ -105,8 +106,8 @@ pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
     let mut names = file.symbols().chain(file.dynamic_symbols()).filter_map(|symbol| symbol.name().ok());
     if names.any(|name| name.starts_with("rftrace_backend_init_")) {
         bail!(
-            "{shown} contains rftrace itself (the crates `rftrace` and `rftrace-frontend`), so its calls do not reach this \
-             command: run it as it is, and it saves its trace where its code says; or take the crates out"
+            "{shown} contains rftrace itself (the crates `rftrace` and `rftrace-frontend`), so its calls do not reach \
+             this command: run it without `rftrace record`, and it saves its own trace; or remove the crates"
         );
     }
     // Such a program would not even begin with the library: its linker does not load libraries for the other C library.
@@ -128,21 +129,21 @@ pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
     }
     if linker.is_none() {
         let hooks = if cfg!(attaching) {
-            "if it is built with -pg or -mfentry, and has a symbol table (no -s and strip), its calls are recorded all the same; with -P '*' all its functions, however it is built. \
-             Or link it"
+            "build it with -pg or -mfentry and a symbol table (no -s, no strip), or record all its functions with -P \
+             '*'. Or link it"
         } else {
             "link it"
         };
         bail!(
-            "{shown} is linked statically: nothing can be preloaded into it; {hooks} dynamically, or let it record itself:\n  \
+            "{shown} is linked statically, so it loads no tracer: {hooks} dynamically, or let it record itself:\n  \
              extern crate rftrace as _;                                            // Cargo.toml: rftrace, rftrace-frontend\n  \
              let tracer = rftrace_frontend::Config::new().install()?; tracer.enable();  // and tracer.save()? at its end"
         );
     }
     if is_musl {
         bail!(
-            "{shown} uses musl as its C library, and what would be preloaded needs the GNU one. Build it for that (Rust: --target \
-             {}-unknown-linux-gnu)",
+            "{shown} uses musl as its C library, and the tracer needs the GNU C library: build the program for that \
+             (Rust: --target {}-unknown-linux-gnu)",
             own.arch
         );
     }
@@ -156,8 +157,8 @@ pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
              Rust: RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target {arch}-unknown-linux-gnu\n        \
              or, with all of this: cargo rftrace run\n  \
              C, C++: add -pg to the flags of compiler and linker, or -fpatchable-function-entry={room} to those of the compiler{sleds}\n\
-             Or record it as it is, by branches at the beginnings of its functions: -P '*'; only what it calls of libraries: --libcalls\n\
-             If only libraries call it that the program loads itself, or programs that it starts: --force"
+             Or record it as it is, with branches at the beginnings of its functions: -P '*'; only its calls of library functions: --libcalls\n\
+             If only its plugins or its child programs call the tracer: --force"
         );
     }
     Ok(Way::Preloaded)
@@ -168,7 +169,7 @@ pub fn calls_tracer(path: &Path) -> Result<bool> {
     let shown = path.display();
     let data = opener::read(path, MOST_PROGRAM).with_context(|| format!("cannot read {shown}"))?;
     let file = object::File::parse(&*data).with_context(|| format!("cannot read {shown}"))?;
-    let own = Processor::own().context("programs for this machine cannot be recorded")?;
+    let own = Processor::own().context("rftrace record does not support this machine")?;
     Ok(can_call_tracer(path, &file, own))
 }
 
@@ -183,8 +184,9 @@ pub fn without_arguments(path: &Path) -> Result<Option<String>> {
     Ok((calls_tracer(path)? && patchable_entries(path) == 0).then(|| {
         let Processor { name, room, .. } = own;
         format!(
-            "on {name} arguments are known where functions have room for a branch: C, C++: -fpatchable-function-entry={room} in place of -pg; Rust: \
-             cargo rftrace --hooks=patchable; without that only results are recorded"
+            "on {name} rftrace records arguments only of functions with room for a branch, and only results of \
+             others: build with -fpatchable-function-entry={room} in place of -pg (C, C++), or cargo rftrace \
+             --hooks=patchable (Rust)"
         )
     }))
 }
@@ -261,7 +263,7 @@ pub(crate) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let Some(linker) = linker(program)? else { return Ok(Vec::new()) };
     let listed = Command::new(&linker).arg("--list").arg(program).stdin(Stdio::null()).stderr(Stdio::null()).output();
     let listed =
-        listed.with_context(|| format!("cannot run {}, to know the libraries of the program", linker.display()))?;
+        listed.with_context(|| format!("cannot list the libraries of the program with {}", linker.display()))?;
     let listed = String::from_utf8_lossy(&listed.stdout);
     let paths = listed.lines().filter_map(|line| {
         // `libc.so.6 => /lib/libc.so.6 (0x…)`, or without an arrow.
@@ -290,7 +292,7 @@ fn interpreter<'d>(header: &elf::FileHeader64<Endianness>, data: &'d [u8]) -> ob
 /// The rights of the program beyond those of its starter, if there are such.
 fn foreign_rights(path: &Path) -> Result<Option<String>> {
     let (user, group) = (nix::unistd::geteuid(), nix::unistd::getegid());
-    let meta = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
+    let meta = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(if meta.mode() & 0o4000 != 0 && meta.uid() != user.as_raw() {
         Some(format!("runs as user {} (setuid)", meta.uid()))
     } else if meta.mode() & 0o2000 != 0 && meta.gid() != group.as_raw() {

@@ -157,7 +157,7 @@ impl ResourceRecorder {
             taker.run(&told);
             taker.recorded
         });
-        let thread = thread.context("no thread for --resources")?;
+        let thread = thread.context("cannot start a thread for --resources")?;
         Ok(Self { memories, table, led, is_over, is_paused, copies, thread })
     }
 
@@ -212,7 +212,9 @@ impl ResourceRecorder {
         let (done, told) = mpsc::channel();
         let wish = Copy { path: path.to_owned(), done };
         let written = self.copies.send(wish).ok().and_then(|()| told.recv().ok());
-        written.context("the recorder is gone")?.with_context(|| format!("cannot write {}", path.display()))
+        written
+            .context("the recorder of resources has ended")?
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Returns the recorded threads that have not ended.
@@ -235,7 +237,7 @@ impl ResourceRecorder {
     }
 }
 
-const NO_MEMORY: &str = "no memory for --resources (is what ulimit -v or -f permits too little?)";
+const NO_MEMORY: &str = "no memory for --resources (raise ulimit -v and ulimit -f)";
 
 /// A bit for each, and for details.
 fn bits(wanted: &[Resource], is_detailed: bool) -> u32 {

@@ -49,7 +49,7 @@ fn send(source: &Source, pid: Option<u32>, to: &SyncSender<Vec<u8>>) -> Result<(
     let heard = Cell::new(Instant::now());
     let mut pass_on = |bytes: &[u8]| {
         heard.set(Instant::now());
-        to.send(bytes.to_vec()).map_err(|_| anyhow!("nobody reads it"))
+        to.send(bytes.to_vec()).map_err(|_| anyhow!("the client has closed the stream"))
     };
     let dir = source.work.parent().unwrap_or(&source.work);
     let name = rftrace_net::send::name_of(dir).into_bytes();
@@ -68,7 +68,7 @@ fn send(source: &Source, pid: Option<u32>, to: &SyncSender<Vec<u8>>) -> Result<(
         spools.send(&source.work, is_last, &mut pass_on)?;
         if is_last {
             if processes.is_none() && source.is_given_up.load(Relaxed) {
-                bail!("spools may be gone");
+                bail!("the recording is over, and its files may be deleted");
             }
             return pass_on(&spools.end(0));
         }

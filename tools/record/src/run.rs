@@ -39,9 +39,9 @@ pub fn parse_signal(text: &str) -> Result<i32, String> {
     let by_name = full.parse::<Signal>().ok().map(|signal| signal as i32).or_else(|| real_time_signal(&full));
     let signal = by_name.or_else(|| upper.parse().ok().filter(|number| (1..=64).contains(number)));
     match signal {
-        None => Err("not a signal; such as USR1, RTMIN+7, or none".to_owned()),
-        Some(9 | 19) => Err("no program can handle this signal".to_owned()),
-        Some(32 | 33) => Err("the C library needs this signal".to_owned()),
+        None => Err("no such signal; use one such as USR1 or RTMIN+7, or none".to_owned()),
+        Some(9 | 19) => Err("no program can handle this signal; choose another".to_owned()),
+        Some(32 | 33) => Err("the C library uses this signal; choose another".to_owned()),
         Some(signal) => Ok(signal),
     }
 }
@@ -181,13 +181,13 @@ pub fn run<W: Way>(
             } else {
                 let _ = writeln!(
                     stderr(),
-                    "rftrace: signal {} is not passed on: nothing in the program is known to handle it",
+                    "rftrace: signal {} is not passed on: the program does not handle it",
                     origin.signal
                 );
             }
         }
     });
-    let lost = || format!("lost {}", program.display());
+    let lost = || format!("cannot wait for the end of {}", program.display());
     // As long as it is not reaped no other process gets its id.
     way.wait_for_end(pid).with_context(lost)?;
     handle.close();
@@ -283,7 +283,7 @@ fn wait_for_others(work: &Path, others: &dyn Fn() -> Vec<u32>) -> bool {
             let pids: Vec<String> = living.iter().map(u32::to_string).collect();
             let _ = writeln!(
                 stderr(),
-                "rftrace: waiting for {} (kill it, or press Ctrl-C to go on without)",
+                "rftrace: waiting for the end of {} (kill it, or press Ctrl-C to go on without it)",
                 pids.join(", ")
             );
             said = true;

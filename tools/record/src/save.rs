@@ -37,7 +37,7 @@ impl OnFull {
 /// Removes the sources of a directory, once it is saved.
 pub(crate) fn discard(collected: Collected, is_saved: bool) -> Result<()> {
     if is_saved {
-        collected.discard().context("cannot remove what the trace was made of")?;
+        collected.discard().context("cannot remove the sources of the trace")?;
     }
     Ok(())
 }
@@ -56,13 +56,13 @@ pub(crate) fn save_to(
         Ok(SavedBank { left_out: Some(left_out), .. }) => {
             // A part of it would take the place of all.
             let _ = fs::remove_dir_all(part);
-            problems.push(format!("nothing was saved yet, `rftrace recover` does it when there is room: {left_out}"));
+            problems.push(format!("nothing was saved: {left_out}; make room, and run `rftrace recover`"));
             Saved::Failed
         }
         Ok(saved) => {
             if saved.damaged_chunks > 0 {
                 problems.push(format!(
-                    "{} pieces of what was recorded are damaged, and their calls are missing",
+                    "{} chunks of records are damaged, and their calls are missing",
                     saved.damaged_chunks
                 ));
             }
@@ -80,7 +80,7 @@ pub(crate) fn save_to(
         }
         Err(Error::NoEvents { .. }) => Saved::Trace(Counts::default()),
         Err(Error::Read { path, source }) if source.kind() == ErrorKind::InvalidData => {
-            problems.push(format!("{} cannot be read: {source}", path.display()));
+            problems.push(format!("cannot read {}: {source}", path.display()));
             Saved::Failed
         }
         Err(error) => {
@@ -114,7 +114,7 @@ pub(crate) fn save_to(
 /// Returns a message on the marks and unloaded libraries of a process that are not in its trace.
 pub(crate) fn untold(collected: &Collected) -> Option<String> {
     let n_untold = collected.n_untold;
-    let what = "marks and unloaded libraries are not in the trace, as they were more than it keeps, or came too fast";
+    let what = "marks and unloaded libraries are missing in the trace: they were too many, or came too fast";
     (n_untold > 0).then(|| format!("{n_untold} {what}"))
 }
 
@@ -125,23 +125,23 @@ pub(crate) fn missing(collected: &Collected, on_full: OnFull) -> Option<String> 
     }
     let n_dropped = collected.n_dropped;
     let why = match &collected.failed {
-        Some(error) => format!("{} could not be written: {error}", collected.shown_spool().display()),
-        None if collected.is_too_large => "the trace has its --max-size then".to_owned(),
+        Some(error) => format!("rftrace cannot write {}: {error}", collected.shown_spool().display()),
+        None if collected.is_too_large => "the trace has reached its --max-size".to_owned(),
         None if n_dropped > 0 && collected.has_many_threads => {
-            "it has more threads than its bank has chunks: --buffer makes it larger".to_owned()
+            "it has more threads than its buffer has chunks; make the buffer larger with --buffer".to_owned()
         }
         None if n_dropped > 0 && on_full == OnFull::Wait => {
-            "the recorder did not get to its bank for a second".to_owned()
+            "the recorder did not empty its buffer for a second".to_owned()
         }
         None if n_dropped > 0 => {
-            "its bank was full: --buffer makes it larger, --on-full wait has the program wait".to_owned()
+            "its buffer was full; make it larger with --buffer, or let the program wait with --on-full wait".to_owned()
         }
         None => return None,
     };
     let what = if n_dropped > 0 {
         format!("{n_dropped} calls and returns were not recorded")
     } else {
-        "not all was saved".to_owned()
+        "the trace is incomplete".to_owned()
     };
-    Some(format!("{what}, as {why}"))
+    Some(format!("{what}: {why}"))
 }

@@ -225,10 +225,10 @@ fn not_allowed(source: io::Error) -> Error {
     let level = system::read_text(PARANOID).ok().and_then(|text| text.trim().parse::<i32>().ok());
     let remedy = match (source.kind(), level) {
         (ErrorKind::PermissionDenied, Some(FORBIDDEN..)) => {
-            "the kernel does not allow it; allow it with: sudo sysctl kernel.perf_event_paranoid=2"
+            "the kernel forbids it; allow it with: sudo sysctl kernel.perf_event_paranoid=2"
         }
         (ErrorKind::PermissionDenied, Some(_)) => {
-            "the kernel would allow it, but not this container or security module: let its seccomp profile pass perf_event_open"
+            "this container or a security module forbids it; allow perf_event_open in the seccomp profile"
         }
         (_, None) => "this kernel has no perf events (CONFIG_PERF_EVENTS)",
         (_, Some(_)) => "the kernel's perf events do not work here; record with --no-schedule",

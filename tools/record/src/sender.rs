@@ -84,7 +84,7 @@ impl Sender {
                 && !seen.is_over.load(Relaxed)
             {
                 say(&format!(
-                    "nothing more is sent to {}: {error:#}; recording goes on, and the trace will be here",
+                    "cannot send the recording to {}: {error:#}; recording goes on, and rftrace saves the trace here",
                     receiver.address
                 ));
             }
@@ -106,7 +106,7 @@ impl Sender {
         while !self.told.are_spools_sent.load(Relaxed) {
             if self.thread.is_finished() {
                 self.join()?;
-                bail!("it has ended before its time");
+                bail!("the sender ended too early");
             }
             pause_unless(is_given_up)?;
         }
@@ -135,7 +135,7 @@ impl Sender {
 
 fn pause_unless(is_given_up: &AtomicBool) -> Result<()> {
     if is_given_up.load(Relaxed) {
-        bail!("that was ended");
+        bail!("a signal ended the transfer");
     }
     thread::sleep(Duration::from_millis(5));
     Ok(())

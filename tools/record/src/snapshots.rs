@@ -146,11 +146,11 @@ impl Maker {
 
 fn why(problem: &NoDump) -> String {
     match problem {
-        NoDump::NoProcess => "no such process is recorded".to_owned(),
-        NoDump::NothingKept => "what is recorded is only shown".to_owned(),
-        NoDump::NoRoom => "dumps hold as much as they may (--dumps-size, --max-size)".to_owned(),
+        NoDump::NoProcess => "rftrace does not record this process".to_owned(),
+        NoDump::NothingKept => "`rftrace live` keeps no records; use `rftrace record`".to_owned(),
+        NoDump::NoRoom => "the dumps have reached their maximum size; raise --dumps-size or --max-size".to_owned(),
         NoDump::Nothing => "nothing was recorded".to_owned(),
-        NoDump::Failed(error) => format!("what was copied could not be written: {error}"),
+        NoDump::Failed(error) => format!("cannot write the copied records: {error}"),
     }
 }
 
@@ -189,7 +189,7 @@ pub(crate) fn save_snapshots(to_save: &Receiver<ToSave>, work: &Path, on_full: O
                 if let Some(place) = saved.places.remove(&id)
                     && let Err(error) = fs::remove_dir_all(&place)
                 {
-                    say(&format!("{} cannot be removed: {error}", place.display()));
+                    say(&format!("cannot remove {}: {error}", place.display()));
                 }
             }
         }
@@ -207,12 +207,12 @@ fn save_one(collected: &Collected, reason: &str, work: &Path, on_full: OnFull) -
         }
         if !directory.join(INFO).is_file() {
             bail!(if collected.is_cut {
-                "nothing of that time is in the ring any more, or ever was: with a larger --buffer it keeps more"
+                "the ring has no records of that time; a larger --buffer keeps more"
             } else {
                 "nothing was recorded in that time"
             });
         }
-        publish_snapshot(&directory, work.parent().context("it has no place")?)
+        publish_snapshot(&directory, work.parent().context("the dump has no directory")?)
     });
     if saved.is_err() {
         let _ = fs::remove_dir_all(&directory);
@@ -227,7 +227,7 @@ fn answer(asker: Option<Sender<Answer>>, reason: &str, pid: u32, answer: Answer)
         (Some(asker), answer) => _ = asker.send(answer),
         (None, Ok(_)) => {}
         (None, Err(problem)) => {
-            say(&format!("a snapshot of process {pid} is missing ({reason}): {problem}"));
+            say(&format!("cannot make a dump of process {pid} ({reason}): {problem}"));
         }
     }
 }

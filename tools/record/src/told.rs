@@ -59,7 +59,7 @@ impl Types {
                 let _ = stream.and_then(|stream| serve(stream, &mut answer));
             }
         });
-        let thread = Some(thread.context("no thread for types")?);
+        let thread = Some(thread.context("cannot start a thread for types")?);
         Ok(Self { socket, folder, is_over, thread })
     }
 
@@ -69,7 +69,7 @@ impl Types {
     ///
     /// The system does not report it.
     pub fn passed(&self) -> Result<Passed> {
-        Passed::of(&self.folder).context("cannot pass the folder of a socket on")
+        Passed::of(&self.folder).context("cannot share the socket for types with the program")
     }
 }
 
@@ -115,9 +115,9 @@ impl RuleEffects {
     ///
     /// The system has no memory for it.
     pub fn create(rules: Vec<String>) -> Result<Self> {
-        let memory = memfd_create("rftrace-rules", MFdFlags::MFD_CLOEXEC).context("no memory for rules")?;
+        let memory = memfd_create("rftrace-rules", MFdFlags::MFD_CLOEXEC).context("no memory for the filter rules")?;
         let mut memory = File::from(memory);
-        memory.write_all(&vec![0; rules.len() + 1]).context("no memory for rules")?;
+        memory.write_all(&vec![0; rules.len() + 1]).context("no memory for the filter rules")?;
         Ok(Self { memory, rules })
     }
 
@@ -127,7 +127,7 @@ impl RuleEffects {
     ///
     /// The system does not report it.
     pub fn passed(&self) -> Result<Passed> {
-        Passed::of(&self.memory).context("cannot pass rules on")
+        Passed::of(&self.memory).context("cannot share the filter rules with the program")
     }
 
     /// Adds the report of a process that applies the rules: for each rule, whether it matches anything there.
@@ -140,7 +140,7 @@ impl RuleEffects {
         let mut places = [0].into_iter().chain(matched);
         places
             .try_for_each(|place| self.memory.write_all_at(&[1], place))
-            .context("cannot note which rules have matched")
+            .context("cannot write the list of matched filter rules")
     }
 
     /// Returns the rules that matched nothing in any process; none if no process has applied them.
@@ -150,7 +150,7 @@ impl RuleEffects {
     /// The memory cannot be read.
     pub fn without_effect(&self) -> Result<Vec<&str>> {
         let mut bytes = vec![0; self.rules.len() + 1];
-        self.memory.read_exact_at(&mut bytes, 0).context("cannot read which rules have matched")?;
+        self.memory.read_exact_at(&mut bytes, 0).context("cannot read the list of matched filter rules")?;
         let Some((&1, matched)) = bytes.split_first() else { return Ok(Vec::new()) };
         Ok(self.rules.iter().zip(matched).filter(|&(_, &matched)| matched == 0).map(|(rule, _)| &**rule).collect())
     }

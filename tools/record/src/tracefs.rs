@@ -43,11 +43,9 @@ impl Instance {
         match fs::create_dir(&path) {
             Ok(()) => Ok(Self { path }),
             Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied) => {
-                bail!("only root may trace the kernel; run rftrace record by sudo, or leave out --kernel and --events")
+                bail!("only root may trace the kernel; run rftrace record with sudo, or without --kernel and --events")
             }
-            Err(error) => {
-                Err(error).with_context(|| format!("the kernel makes no instance of tracefs, {}", path.display()))
-            }
+            Err(error) => Err(error).with_context(|| format!("cannot make the tracefs instance {}", path.display())),
         }
     }
 

@@ -140,7 +140,7 @@ fn attach(options: &Options<'_>) -> Result<(Vec<Attended>, Vec<BankRecorder>, Re
         };
         let prepare = |files: Files| {
             banks.push(BankRecorder::begin_in(files.banks, 1, work, plan, |_| ())?);
-            let pool = files.resources.context("no memory for resources")?;
+            let pool = files.resources.context("the process has no memory for resources")?;
             record_resources(&mut recorder, pool, work, *most_bytes, resources)
         };
         match Attended::begin(pid, &wanted, prepare) {

@@ -103,8 +103,9 @@ impl Lent {
         let guard = Guard::new(&place);
         let mut builder = tempfile::Builder::new();
         let made = builder.prefix("rftrace-").permissions(Permissions::from_mode(0o700)).tempdir_in(&place);
-        let remedy = "choose another place with the variable TMPDIR";
-        let folder = made.with_context(|| format!("cannot make a directory in {}; {remedy}", place.display()))?;
+        let remedy = "choose another directory with the variable TMPDIR";
+        let folder =
+            made.with_context(|| format!("cannot make a temporary directory in {}; {remedy}", place.display()))?;
         let guard = guard.and_then(|guard| guard.watch(folder.path()));
         let extent = if matches!(stage, Stage::Recorded(_)) { Extent::Described } else { Extent::All };
         let banks = BankRecording::of(work, extent)?;
@@ -120,7 +121,7 @@ impl Lent {
             let room = room_in(&place);
             if room < bytes {
                 bail!(
-                    "there is no room to unpack what was recorded: about {} MiB are needed in {}, and there are {}; {remedy}",
+                    "not enough room to unpack the recording: it needs about {} MiB in {}, which has {} MiB; {remedy}",
                     bytes >> 20,
                     place.display(),
                     room >> 20
@@ -151,8 +152,8 @@ impl Lent {
         joined.damaged += n_unread;
         if joined.processes == 0 {
             let why = match stage {
-                Stage::Recorded(_) => "nothing of what is being recorded has reached the disk yet",
-                Stage::Left | Stage::Kept => "nothing that was recorded has reached the disk",
+                Stage::Recorded(_) => "no records are on the disk yet",
+                Stage::Left | Stage::Kept => "no records are on the disk",
             };
             bail!("{}", joined.errors.iter().fold(why.to_owned(), |why, error| format!("{why}; {error}")));
         }

@@ -15,7 +15,7 @@ const HELP: [(&str, &str); 9] = [
     ("s  t  c  a  n", "sort by self time, total time, calls, average, name"),
     ("b", "all since the beginning, or the last interval"),
     ("f  /", "only functions with a text in their name, or a glob, or /regex/"),
-    ("space", "stop the picture, and go on"),
+    ("space", "pause the screen, and resume"),
     ("arrows, PgUp PgDn", "up and down"),
     ("q  Esc  Ctrl-C", "end: the program goes on without the tracer"),
     ("", ""),
@@ -23,13 +23,13 @@ const HELP: [(&str, &str); 9] = [
     ("Average", "of the calls that ended, from their beginning"),
 ];
 
-const KEYS: &str = "? help  q quit  sort: s self t total c calls a avg n name  b all  f filter  space stop";
+const KEYS: &str = "? help  q quit  sort: s self t total c calls a avg n name  b all  f filter  space pause";
 
 /// Draws all of it.
 pub(crate) fn draw(app: &App, frame: &mut Frame<'_>) {
     let area = frame.area();
     if area.height <= OTHER_LINES {
-        frame.render_widget(Paragraph::new("too few lines"), area);
+        frame.render_widget(Paragraph::new("the terminal has too few lines"), area);
         return;
     }
     let mut line = |y: u16, text: String, style: Style| {
@@ -61,13 +61,13 @@ fn status(app: &App) -> (String, Style) {
         return (clean(&app.message).into_owned(), ALARM);
     }
     if app.is_paused {
-        return ("stopped: space goes on; the program is watched all the same".to_owned(), TITLE);
+        return ("paused: press space to resume; rftrace goes on measuring".to_owned(), TITLE);
     }
     if app.table.n_ticks() == 0 {
         return ("wait for the first interval; q quits".to_owned(), DIM);
     }
     match app.table.chosen() {
         "" => (KEYS.to_owned(), DIM),
-        chosen => (format!("only {}: f and Enter shows all   {KEYS}", clean(chosen)), DIM),
+        chosen => (format!("only {}: f and Enter show all   {KEYS}", clean(chosen)), DIM),
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn lines(watched: &Watched, table: &Table) -> ([String; 2], bool) {
     let &Interval { nanos, n_records, n_deep, n_threads, .. } = interval;
     let since = table.whole().interval.nanos / 1_000_000_000;
     let of = if table.is_whole() {
-        "all of it".to_owned()
+        "since the beginning".to_owned()
     } else {
         format!("the last {}.{:03} s", nanos / 1_000_000_000, nanos / 1_000_000 % 1000)
     };

@@ -318,7 +318,7 @@ fn keys_sort_and_choose() {
     assert!(shown.seen().2.starts_with("functions with: or"));
     shown.press("\n");
     shown.shows(&["work"]);
-    assert!(shown.seen().2.starts_with("only or: f and Enter shows all"));
+    assert!(shown.seen().2.starts_with("only or: f and Enter show all"));
     shown.press("fs*\n");
     shown.shows(&["step"]);
     shown.press("f/^(st|wo)/\n");
@@ -349,13 +349,13 @@ fn the_last_interval_and_all() {
     assert!(head[1].contains(" 2 calls/s, 4 records/s, dropped 10 records (55.5 %);"), "{head:?}");
     shown.press("b");
     shown.shows(&["step", "work", EVIL]);
-    assert!(shown.seen().0[0].ends_with("all of it"));
+    assert!(shown.seen().0[0].ends_with("since the beginning"));
     shown.press("b ");
     // The picture stays. What comes meanwhile is one interval then.
     shown.app.add(tick(SECOND, &[(A, sum(1, 7, 7))], 0), name);
     shown.app.add(tick(SECOND, &[(A, sum(2, 7, 7))], 0), name);
     shown.shows(&["step"]);
-    assert!(shown.seen().2.starts_with("stopped"));
+    assert!(shown.seen().2.starts_with("paused"));
     shown.press(" ");
     shown.app.add(tick(SECOND, &[(A, sum(3, 7, 7))], 0), name);
     shown.shows(&["work"]);
@@ -375,5 +375,5 @@ fn a_list_that_is_longer_than_the_screen() {
     shown.app.add(tick(SECOND, &[(A, sum(1, 7, 7))], 0), name);
     shown.shows(&["work"]);
     let mut low = Shown::new(4);
-    assert_eq!(low.seen().0[0], "too few lines");
+    assert_eq!(low.seen().0[0], "the terminal has too few lines");
 }

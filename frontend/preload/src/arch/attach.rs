@@ -196,7 +196,7 @@ unsafe extern "C" fn rftrace_attach(settings: *const c_char, answer: *mut u8, by
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rftrace_attach_again(answer: *mut u8, bytes: usize) -> c_int {
     let again = || {
-        let attached = attached().ok_or("nothing is attached")?;
+        let attached = attached().ok_or("no recorder is attached")?;
         let answer = attached.redirect().map_err(|error| error.to_string())?;
         if attached.has_branches {
             prepare_branches();
@@ -219,7 +219,7 @@ unsafe extern "C" fn rftrace_attach_again(answer: *mut u8, bytes: usize) -> c_in
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rftrace_attach_answer(answer: *mut u8, bytes: usize) -> c_int {
     let look = || {
-        let attached = attached().ok_or("nothing is attached")?;
+        let attached = attached().ok_or("no recorder is attached")?;
         control::answer_in(attached.bank, attached.tracer);
         Ok(String::new())
     };
@@ -251,7 +251,7 @@ unsafe fn answered(work: impl FnOnce() -> Result<String, String>, answer: *mut u
     let (text, is_right) = match &result {
         Some(Ok(text)) if is_done => (text.as_str(), true),
         Some(Err(error)) => (error.as_str(), false),
-        _ => ("it has no memory for the tracer, or is in it at this moment", false),
+        _ => ("the process has no memory for the tracer, or is running it at this moment", false),
     };
     let text = [if is_right { "" } else { "error=" }, text].concat();
     let n_bytes = text.len().min(bytes.saturating_sub(1));
@@ -264,7 +264,7 @@ unsafe fn answered(work: impl FnOnce() -> Result<String, String>, answer: *mut u
 
 fn begin(settings: &Settings) -> Result<String, String> {
     if RECORDING.get().is_some() {
-        return Err("it was started by rftrace record".to_owned());
+        return Err("rftrace record started the process and records it already".to_owned());
     }
     // An earlier recorder was killed, and threads may be in hooks.
     if attached().is_some() {
@@ -307,7 +307,7 @@ fn begin(settings: &Settings) -> Result<String, String> {
         Ok(answer) => answer,
         Err(error) => {
             end(Bank::leave)?;
-            return Err(format!("the system does not let its calls of the tracer be redirected: {error}"));
+            return Err(format!("cannot redirect the process's calls to the tracer: {error}"));
         }
     };
     if !settings.is_disabled {
@@ -333,10 +333,10 @@ fn end(leave: fn(&Bank) -> io::Result<()>) -> Result<String, String> {
     let Attached { tracer, bank, .. } = attached;
     tracer.disable();
     tracer.unpatch();
-    attached.restore().map_err(|error| format!("the system does not let its calls be given back: {error}"))?;
+    attached.restore().map_err(|error| format!("cannot restore the process's calls: {error}"))?;
     bank.end(None);
     set_attached(None);
-    leave(bank).map_err(|error| format!("the recorder's memory stays in it: {error}"))?;
+    leave(bank).map_err(|error| format!("cannot take the recorder's memory out of the process: {error}"))?;
     Ok(String::new())
 }
 

@@ -35,8 +35,8 @@ pub(crate) fn begin(named: &Passed) {
     if hook.is_null() {
         let functions = if led.len() == 1 { "function" } else { "functions" };
         notes::tell(&format!(
-            "not seen are calls within a module of {} specified {functions}: this processor has no xsave, without which functions get no \
-             branches for that",
+            "the recording lacks calls of {} specified {functions} within their modules: branches for these need \
+             xsave, which this processor lacks",
             led.len()
         ));
         return;
@@ -58,6 +58,6 @@ pub(crate) fn begin(named: &Passed) {
         }
     }
     if !left_out.is_empty() {
-        notes::tell(&format!("not seen are calls of {}", left_out.join(", ")));
+        notes::tell(&format!("the recording lacks calls of {}", left_out.join(", ")));
     }
 }

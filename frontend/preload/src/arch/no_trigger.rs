@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use rftrace_frontend::Tracer;
 
 pub(crate) fn arm(_tracer: &Tracer, _name: &str) -> Result<(), String> {
-    Err("--trigger: x86-64 only".to_owned())
+    Err("--trigger works only on x86-64".to_owned())
 }
 
 pub(crate) fn hit(_tracer: &Tracer, _context: *mut c_void) -> bool {

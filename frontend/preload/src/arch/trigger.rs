@@ -32,8 +32,8 @@ pub(crate) fn arm(tracer: &Tracer, name: &str) -> Result<(), String> {
         let last = name.rsplit("::").next().unwrap_or(name);
         let similar: Vec<&str> =
             functions.iter().map(|f| &*f.name).filter(|name| name.contains(last)).take(5).collect();
-        let hint = if similar.is_empty() { String::new() } else { format!("; there are: {}", similar.join(", ")) };
-        return Err(format!("--trigger: no function that calls the tracer has the name `{name}`{hint}"));
+        let hint = if similar.is_empty() { String::new() } else { format!("; similar names: {}", similar.join(", ")) };
+        return Err(format!("--trigger: no function with a call of the tracer has the name `{name}`{hint}"));
     };
     // SAFETY: the first byte of a function's code.
     let byte = unsafe { (function.address as *const u8).read() };
@@ -41,7 +41,7 @@ pub(crate) fn arm(tracer: &Tracer, name: &str) -> Result<(), String> {
     PLACE.store(function.address, Release);
     poke(function.address, BREAKPOINT).map_err(|error| {
         PLACE.store(0, Release);
-        format!("--trigger: the code of `{name}` cannot be changed: {error}")
+        format!("--trigger: cannot change the code of `{name}`: {error}")
     })
 }
 

@@ -35,8 +35,11 @@ impl CallSites {
         let file = object::File::parse(&*bytes).map_err(|error| malformed(format!("not an object file: {error}")))?;
         let processor = Processor::of_architecture(file.architecture()).filter(|_| file.format() == BinaryFormat::Elf);
         let Some(processor) = processor else {
-            let reason =
-                format!("a {:?} file for {:?}; only ELF for x86-64 and aarch64", file.format(), file.architecture());
+            let reason = format!(
+                "a {:?} file for {:?}; rftrace reads only ELF files for x86-64 and aarch64",
+                file.format(),
+                file.architecture()
+            );
             return Err(malformed(reason));
         };
         let hooks = processor.hooks;

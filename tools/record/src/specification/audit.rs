@@ -26,7 +26,7 @@ impl Specification {
             add(item, MAX_NESTED, &mut named)?;
         }
         if named.is_empty() {
-            bail!("audit: no function is named: `SYMBOL;SYMBOL`, or `@FILE` with one on each line");
+            bail!("audit: no function names; give `SYMBOL;SYMBOL`, or `@FILE` with one name a line");
         }
         let number = |text| expression::compile(text, Wants::Early).map_err(anyhow::Error::msg);
         let (size, id) = (number("1")?, number("1")?);
@@ -67,7 +67,7 @@ fn add(item: &str, most_nested: usize, named: &mut Vec<String>) -> Result<()> {
         return Ok(());
     };
     if most_nested == 0 {
-        bail!("audit: {path} is named by a file that is named by a file, and so on: write the names into one");
+        bail!("audit: the files with names are nested too deeply, down to {path}: write all names into one file");
     }
     let text = read_text(Path::new(path)).with_context(|| format!("audit: cannot read {path}"))?;
     text.lines().try_for_each(|line| add(line, most_nested - 1, named))
@@ -94,13 +94,13 @@ mod tests {
             symbols(&format!(" one;;f(int, int); @{}", path.display())).unwrap(),
             ["one", "f(int, int)", "two", "three*"]
         );
-        assert!(symbols(" ; ").unwrap_err().to_string().contains("no function is named"));
+        assert!(symbols(" ; ").unwrap_err().to_string().contains("no function names"));
         // One without an end.
         assert!(format!("{:#}", symbols("@/dev/zero").unwrap_err()).contains("not a regular file"));
         fs::write(&path, " ".repeat(1 << 20 | 1)).unwrap();
         let error = symbols(&format!("@{}", path.display())).unwrap_err();
         assert!(format!("{error:#}").contains("longer than 1048576 bytes"), "{error:#}");
         fs::write(&path, format!("@{}", path.display())).unwrap();
-        assert!(symbols(&format!("@{}", path.display())).unwrap_err().to_string().contains("and so on"));
+        assert!(symbols(&format!("@{}", path.display())).unwrap_err().to_string().contains("nested too deeply"));
     }
 }

@@ -42,18 +42,18 @@ const SIGNS: [&str; 14] = ["==", "!=", "<=", ">=", "&&", "||", "<", ">", "+", "-
 /// The steps of an expression. Errors are in words.
 pub(super) fn compile(text: &str, wants: Wants) -> Result<Vec<u8>, String> {
     if text.len() > MAX_BYTES {
-        return Err(format!("longer than {MAX_BYTES} bytes"));
+        return Err(format!("the expression is longer than {MAX_BYTES} bytes"));
     }
     let mut parser = Parser { words: words(text)?.into_iter().peekable(), steps: Vec::new(), wants, nested: 0 };
     parser.either()?;
     if let Some(word) = parser.words.next() {
-        return Err(format!("`{word}` does not belong there"));
+        return Err(format!("unexpected `{word}` after the expression"));
     }
     let (mut depth, mut code) = (0usize, Vec::new());
     for step in parser.steps {
         depth = depth + 1 - step.takes();
         if depth > MAX_DEPTH {
-            return Err("too long; make it simpler".to_owned());
+            return Err("the expression is too long: simplify it".to_owned());
         }
         step.encode(&mut code);
     }
@@ -71,14 +71,14 @@ fn words(text: &str) -> Result<Vec<Word>, String> {
                 Some(hexadecimal) => u64::from_str_radix(hexadecimal, 16),
                 None => digits.parse(),
             };
-            found.push(Word::Number(number.map_err(|_| format!("`{digits}` is no number of 64 bits"))?));
+            found.push(Word::Number(number.map_err(|_| format!("`{digits}` is not a 64-bit number"))?));
             rest = &rest[end..];
         } else if end > 0 {
             found.push(Word::Name(rest[..end].to_owned()));
             rest = &rest[end..];
         } else {
             let sign = SIGNS.into_iter().find(|sign| rest.starts_with(sign));
-            let sign = sign.ok_or_else(|| format!("`{first}` means nothing here"))?;
+            let sign = sign.ok_or_else(|| format!("unknown character `{first}`"))?;
             found.push(Word::Sign(sign));
             rest = &rest[sign.len()..];
         }
@@ -164,7 +164,7 @@ impl<I: Iterator<Item = Word>> Parser<I> {
     fn one(&mut self) -> Result<(), String> {
         self.nested += 1;
         if self.nested > MAX_NESTED {
-            return Err("too deep; make it simpler".to_owned());
+            return Err("the expression is nested too deeply: simplify it".to_owned());
         }
         if self.sign(&["*"]).is_some() {
             self.value()?;
@@ -192,14 +192,14 @@ impl<I: Iterator<Item = Word>> Parser<I> {
         let word = self.words.next();
         let found = Width::ALL.into_iter().find(|(_, name)| matches!(&word, Some(Word::Name(word)) if word == name));
         let names: Vec<&str> = Width::ALL.iter().map(|(_, name)| *name).collect();
-        let (width, _) = found.ok_or_else(|| format!("behind a `.` stands one of {}", names.join(", ")))?;
+        let (width, _) = found.ok_or_else(|| format!("no such width after `.`; use one of {}", names.join(", ")))?;
         Ok(Some(width))
     }
 
     fn value(&mut self) -> Result<(), String> {
-        const KNOWN: &str = "a number, arg0 to arg15, ret, strlen(…), wcslen(…)";
+        const KNOWN: &str = "a number, arg0 to arg15, ret, strlen(…) or wcslen(…)";
         match self.words.next() {
-            None => return Err(format!("it ends where a value should be: {KNOWN}")),
+            None => return Err(format!("a value is missing at the end; use {KNOWN}")),
             Some(Word::Number(number)) => self.steps.push(Step::Number(number)),
             Some(Word::Sign("(")) => {
                 self.either()?;
@@ -211,13 +211,13 @@ impl<I: Iterator<Item = Word>> Parser<I> {
             }
             Some(Word::Name(name)) if name == "ret" => {
                 if self.wants == Wants::Early {
-                    return Err("what the function returns is not known when it is called".to_owned());
+                    return Err("`ret` has no value before the function returns".to_owned());
                 }
                 self.steps.push(Step::Result);
             }
             Some(Word::Name(name)) if ["strlen", "wcslen"].contains(&name.as_str()) => {
                 if self.sign(&["("]).is_none() {
-                    return Err(format!("{name} of what? `{name}(arg0)`"));
+                    return Err(format!("{name} needs an argument, as in `{name}(arg0)`"));
                 }
                 self.either()?;
                 self.close()?;
@@ -226,10 +226,10 @@ impl<I: Iterator<Item = Word>> Parser<I> {
             Some(Word::Name(name)) => {
                 let number = name.strip_prefix("arg").and_then(|number| number.parse::<u8>().ok());
                 let number = number.filter(|&number| number < MAX_PARAMETERS);
-                let number = number.ok_or_else(|| format!("`{name}` is none of {KNOWN}"))?;
+                let number = number.ok_or_else(|| format!("no such value `{name}`; use {KNOWN}"))?;
                 self.steps.push(Step::Argument(number));
             }
-            Some(other) => return Err(format!("`{other}` where a value should be: {KNOWN}")),
+            Some(other) => return Err(format!("`{other}` in place of a value; use {KNOWN}")),
         }
         Ok(())
     }

@@ -126,13 +126,13 @@ pub(super) fn as_by_cxxfilt(name: &str) -> Cow<'_, str> {
 pub(super) fn why_not_caught(name: &str) -> Option<&'static str> {
     match name {
         "setjmp" | "_setjmp" | "sigsetjmp" | "__sigsetjmp" | "getcontext" | "vfork" | "__vfork" => {
-            Some("returns twice, the second time when its frame is gone")
+            Some("returns twice, the second time without its frame")
         }
         "dlopen" | "dlmopen" | "dlsym" | "dlvsym" | "mcount" | "_mcount" | "__fentry__" => {
-            Some("looks who has called it")
+            Some("depends on the address of its caller")
         }
-        "__errno_location" => Some("is needed to record calls"),
-        _ if name.starts_with("_dl_") => Some("is the dynamic linker's, which is needed to record calls"),
+        "__errno_location" => Some("is part of the tracer's own work"),
+        _ if name.starts_with("_dl_") => Some("belongs to the dynamic linker, which the tracer itself uses"),
         _ => None,
     }
 }

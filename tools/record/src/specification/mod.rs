@@ -146,7 +146,8 @@ impl Specification {
         if path.extension().is_none_or(|extension| extension != "toml") {
             let names: Vec<&str> = Resource::ALL.iter().map(|one| one.name()).chain(Self::built_in()).collect();
             bail!(
-                "no {name}: there are {}, audit:SYMBOLS; a specification of your own is a file that ends with .toml",
+                "no such kind of resource {name}; use {}, audit:SYMBOLS, or your own specification in a file that \
+                 ends with .toml",
                 names.join(", ")
             );
         }
@@ -176,13 +177,13 @@ impl Specification {
                 && name.len() <= 64
                 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
             if !is_name {
-                bail!("{place}: `{name}` is no name of a resource: letters, digits, `-`, `_` and `.`, 64 at the most");
+                bail!("{place}: invalid name of a resource `{name}`; use at most 64 letters, digits, `-`, `_` and `.`");
             }
             if Resource::ALL.iter().any(|one| one.name() == name) || resources.iter().any(|one| one.name == *name) {
                 bail!("{place}: there is a resource {name} already; give this one another name");
             }
             if description.len() > 256 || description.contains(char::is_control) {
-                bail!("{place}: a description has 256 bytes at the most, in one line");
+                bail!("{place}: the description is too long; use at most 256 bytes in one line");
             }
             let description = if description.is_empty() { name } else { description }.clone();
             let (name, is_counted, has_others) = (name.clone(), *refcount, *others);
@@ -190,11 +191,12 @@ impl Specification {
         }
         if resources.is_empty() {
             let name = written.name.as_deref().unwrap_or("block");
-            bail!("{file}: no [[resource]]: say what is taken and given back, as\n[[resource]]\nname = \"{name}\"");
+            bail!("{file}: no [[resource]]: add the resource, as in\n[[resource]]\nname = \"{name}\"");
         }
         if written.function.is_empty() {
             bail!(
-                "{file}: no [[function]]: say what takes it, as\n[[function]]\nsymbol = \"pool_get\"\nkind = \"alloc\"\nid = \"ret\""
+                "{file}: no [[function]]: add a function that allocates the resource, as in\n\
+                 [[function]]\nsymbol = \"pool_get\"\nkind = \"alloc\"\nid = \"ret\""
             );
         }
         let mut functions = Vec::new();
@@ -209,7 +211,7 @@ impl Specification {
         let symbol = entry.symbol.get_ref();
         let symbols: Vec<String> = std::iter::once(symbol).chain(&entry.aliases).cloned().collect();
         if symbols.iter().any(|symbol| symbol.is_empty() || symbol.contains('\0')) {
-            bail!("{place}: a symbol is empty");
+            bail!("{place}: a symbol is empty or has a NUL byte");
         }
         let does = match entry.kind.get_ref().as_str() {
             "alloc" => Does::Allocate,
@@ -217,18 +219,21 @@ impl Specification {
             "realloc" => Does::Reallocate,
             "note" => Does::Note,
             other => {
-                bail!("{}: no kind `{other}`: alloc, free, realloc or note", at(entry.kind.span().start))
+                bail!("{}: no such kind `{other}`; use alloc, free, realloc or note", at(entry.kind.span().start))
             }
         };
         let resource = match &entry.resource {
             None if resources.len() == 1 => 0,
-            None => bail!("{place}: of which resource? There are several: add resource = \"{}\"", resources[0].name),
+            None => bail!(
+                "{place}: the function has no resource, and the file has several: add resource = \"{}\"",
+                resources[0].name
+            ),
             Some(name) => {
                 let names: Vec<&str> = resources.iter().map(|one| one.name.as_str()).collect();
                 let found = names.iter().position(|one| one == name.get_ref());
                 found.with_context(|| {
                     format!(
-                        "{}: no resource `{}`; there are {}",
+                        "{}: no such resource `{}`; the file has {}",
                         at(name.span().start),
                         name.get_ref(),
                         names.join(", ")
@@ -252,7 +257,7 @@ impl Specification {
                 Value::Array(values) => values.iter().map(one).collect(),
                 value => one(value).map(|text| vec![text]),
             };
-            found.with_context(|| format!("{}: {what} is an expression, as \"arg0\"", at(value.span().start)))
+            found.with_context(|| format!("{}: {what} needs an expression, such as \"arg0\"", at(value.span().start)))
         };
         let mut ids = Vec::new();
         if let Some(value) = &entry.id {
@@ -261,25 +266,22 @@ impl Specification {
             }
         }
         if ids.len() > MAX_IDS {
-            bail!("{place}: {} ids; {MAX_IDS} are the most of one call", ids.len());
+            bail!("{place}: {} ids are too many; a call has at most {MAX_IDS}", ids.len());
         }
         let is_note = does == Does::Note;
         if ids.is_empty() && !is_note {
-            bail!("{place}: what does {symbol} {}? Add id = \"ret\" or id = \"arg0\"", entry.kind.get_ref());
+            bail!("{place}: {symbol} ({}) has no id: add id = \"ret\" or id = \"arg0\"", entry.kind.get_ref());
         }
         let size = match &entry.size {
             Some(value) if does == Does::Release => {
-                bail!(
-                    "{}: what is given back has the size with which it was taken: leave `size` out",
-                    at(value.span().start)
-                )
+                bail!("{}: a free takes the size from its alloc: remove `size`", at(value.span().start))
             }
             Some(value) => match texts(value, "size")?.as_slice() {
                 [text] => {
                     resources[resource].has_bytes |= text != "1";
                     compile(text, value.span().start, known(false))?
                 }
-                _ => bail!("{}: one size, not several", at(value.span().start)),
+                _ => bail!("{}: a function has one size: remove the others", at(value.span().start)),
             },
             None if is_note => compile("0", 0, Wants::Early)?,
             None => compile("1", 0, Wants::Early)?,
@@ -287,9 +289,13 @@ impl Specification {
         let old = match &entry.old {
             Some(text) if does == Does::Reallocate => compile(text.get_ref(), text.span().start, Wants::Early)?,
             Some(text) => {
-                bail!("{}: `old` is what a realloc gives back; this is {}", at(text.span().start), entry.kind.get_ref())
+                bail!(
+                    "{}: only a realloc has `old`: remove it from this {}",
+                    at(text.span().start),
+                    entry.kind.get_ref()
+                )
             }
-            None if does == Does::Reallocate => bail!("{place}: what does {symbol} give back? Add old = \"arg0\""),
+            None if does == Does::Reallocate => bail!("{place}: {symbol} (realloc) has no old: add old = \"arg0\""),
             None => Vec::new(),
         };
         let failed = match &entry.failed {
@@ -299,14 +305,14 @@ impl Specification {
         let mut arguments = Vec::new();
         for (name, value) in &entry.arguments {
             let Value::String(text) = value else {
-                bail!("{place}: argument {name} is an expression, as \"arg1\" or \"str(arg0)\"");
+                bail!("{place}: argument {name} needs an expression, such as \"arg1\" or \"str(arg0)\"");
             };
             let inner = text.trim().strip_prefix("str(").and_then(|rest| rest.strip_suffix(')'));
             let steps = compile(inner.unwrap_or(text), entry.symbol.span().start, known(false))?;
             arguments.push(Argument { name: name.clone().into_bytes(), steps, is_text: inner.is_some() });
         }
         if arguments.len() > MAX_ARGUMENTS {
-            bail!("{place}: {} arguments; {MAX_ARGUMENTS} are the most that are told", arguments.len());
+            bail!("{place}: {} arguments are too many; a function has at most {MAX_ARGUMENTS}", arguments.len());
         }
         let flags = if entry.before { BEFORE } else { 0 } | if entry.nested { NESTED } else { 0 };
         let compiled = Function { resource: resource as u32, does, flags, size, failed, old, ids, arguments };
@@ -357,17 +363,17 @@ mod tests {
     fn what_is_wrong_is_told_with_its_line() {
         for (text, words) in [
             ("", "no [[function]]"),
-            ("[[function]]\nsymbol = \"f\"\nkind = \"take\"\n", "pool.toml:6: no kind `take`: alloc, free"),
-            ("[[function]]\nsymbol = \"f\"\nkind = \"alloc\"\n", "pool.toml:5: what does f alloc? Add id"),
+            ("[[function]]\nsymbol = \"f\"\nkind = \"take\"\n", "pool.toml:6: no such kind `take`; use alloc, free"),
+            ("[[function]]\nsymbol = \"f\"\nkind = \"alloc\"\n", "pool.toml:5: f (alloc) has no id: add id"),
             ("[[function]]\nsymbol = \"f\"\nkind = \"alloc\"\nid = \"arg16\"\n", "pool.toml:7: `arg16`: "),
             ("[[function]]\nsymbol = \"f\"\nkind = \"alloc\"\nid = \"ret +\"\n", "pool.toml:7: `ret +`: "),
             ("[[function]]\nsymbol = \"f\"\nkind = \"free\"\nid = \"ret\"\n", "pool.toml:7: `ret`: "),
-            ("[[function]]\nsymbol = \"f\"\nkind = \"realloc\"\nid = \"ret\"\n", "Add old = "),
+            ("[[function]]\nsymbol = \"f\"\nkind = \"realloc\"\nid = \"ret\"\n", "add old = "),
             (
                 "[[function]]\nsymbol = \"f\"\nkind = \"alloc\"\nid = \"ret\"\nresource = \"x\"\n",
-                "pool.toml:8: no resource `x`; there are block",
+                "pool.toml:8: no such resource `x`; the file has block",
             ),
-            ("[[function]]\nsymbol = \"f\"\nkind = \"alloc\"\nid = true\n", "pool.toml:7: id is an expression"),
+            ("[[function]]\nsymbol = \"f\"\nkind = \"alloc\"\nid = true\n", "pool.toml:7: id needs an expression"),
             ("[[function]]\nsymbol = \"f\"\nkynd = \"alloc\"\n", "pool.toml:6: unknown field `kynd`"),
             ("[[function]\n", "pool.toml:4: "),
             ("[[resource]]\nname = \"block\"\n", "pool.toml:4: there is a resource block already"),

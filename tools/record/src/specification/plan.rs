@@ -66,7 +66,10 @@ impl Plan {
                 plan.resources.push(resource);
             }
             if plan.resources.len() > MAX_SPECIFIED {
-                bail!("--resources: {} kinds of specifications; {MAX_SPECIFIED} are the most", plan.resources.len());
+                bail!(
+                    "--resources: {} specified resources are too many; use at most {MAX_SPECIFIED}",
+                    plan.resources.len()
+                );
             }
             for wanted in functions {
                 for Meant { symbol: name, is_exported, places } in find(&wanted, &mut modules)? {
@@ -79,10 +82,7 @@ impl Plan {
                         continue;
                     }
                     if let Some(place) = caught.insert(name.clone(), wanted.place.clone()) {
-                        bail!(
-                            "{}: {readable} is specified at {place} already; one function has one meaning in a recording",
-                            wanted.place
-                        );
+                        bail!("{}: {readable} is already specified at {place}: remove one of the two", wanted.place);
                     }
                     let number = Resource::ALL.len() as u32 + first + wanted.compiled.resource;
                     let does = Function { resource: number, ..wanted.compiled.clone() };
@@ -117,7 +117,7 @@ impl Plan {
     fn check_number(&self) -> Result<()> {
         if self.functions.len() > MAX_FUNCTIONS {
             bail!(
-                "--resources: {} functions; {MAX_FUNCTIONS} are the most: are the globs too wide?",
+                "--resources: {} functions are too many; use narrower globs, for at most {MAX_FUNCTIONS}",
                 self.functions.len()
             );
         }
@@ -201,7 +201,8 @@ impl Plan {
             Some(Caught { name, places, .. }) => {
                 let module = places.first().and_then(|(path, _)| path.file_name()).unwrap_or_default();
                 bail!(
-                    "{name} is called within {} only: such calls are recorded of programs that rftrace record --resources starts",
+                    "cannot record {name} in a running program, as only {} calls it: start the program with rftrace \
+                     record --resources",
                     module.to_string_lossy()
                 )
             }
@@ -236,8 +237,8 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<Meant>> {
     }
     if meant.is_empty() {
         bail!(
-            "{place}: the program loads no library {}. One that it loads later is named by its path; with `optional = true` it may be \
-             missing",
+            "{place}: the program loads no library {} at its start; name a library that it loads later by its path, \
+             or add `optional = true`",
             library.as_ref().map_or("", |library| library.text())
         );
     }
@@ -261,7 +262,7 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<Meant>> {
             continue;
         }
         if let Some((name, why)) = uncaught.first().and_then(|name| Some((name, why_not_caught(name)?))) {
-            bail!("{place}: {name} {why}, so it cannot be recorded");
+            bail!("{place}: {name} {why}, so rftrace cannot record it");
         }
         // Aliases are other names it may have.
         if number > 0 || wanted.is_optional {
@@ -287,7 +288,8 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<Meant>> {
         }
         let near = nearest(symbol, &meant).map_or_else(String::new, |name| format!("; the nearest is {name}"));
         bail!(
-            "{place}: there is no function {symbol} in the program and its libraries{near}. With `optional = true` it may be missing"
+            "{place}: there is no function {symbol} in the program and its libraries{near}; correct the name, or add \
+             `optional = true`"
         );
     }
     // For functracer's audit only calls from one module to another are noted.
@@ -305,7 +307,7 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<Meant>> {
     let found: Vec<Meant> =
         found.map(|(symbol, is_exported)| Meant { places: places(&symbol), symbol, is_exported }).collect();
     match first.filter(|_| found.is_empty() && !wanted.is_optional) {
-        Some(first) => bail!("{place}: {first} is called within its module only, and is not caught there"),
+        Some(first) => bail!("{place}: only its own module calls {first}, and rftrace cannot record such calls of it"),
         None => Ok(found),
     }
 }

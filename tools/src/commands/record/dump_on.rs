@@ -154,7 +154,7 @@ mod tests {
             ("crash", "no such event; events are"),
             ("signal:KILL", "no program can handle this signal"),
             ("signal:none", "`none` is no signal"),
-            ("signal:NOTHING", "not a signal"),
+            ("signal:NOTHING", "no such signal"),
             ("stall:soon", "is no duration; write a number and a unit"),
             ("stall:", "is no duration; write a number and a unit"),
             ("call:f#first", "`first` is not the number of a call"),
