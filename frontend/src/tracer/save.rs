@@ -324,7 +324,7 @@ impl Tracer {
 impl Tracer {
     fn write_stream(&self, stream: &Stream, options: &SaveOptions<'_>) -> Result<Saved, Error> {
         if options.records_only {
-            let problem = "what is recorded as a stream is saved as a directory".to_owned();
+            let problem = "cannot save a stream as records only; save it as a directory".to_owned();
             return Err(Error::NoStream { problem });
         }
         let minima = self.program.choice().minima();
