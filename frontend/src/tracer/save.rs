@@ -216,7 +216,7 @@ impl Tracer {
                 directory::write(&recording, path, &self.program.described(&name))
             }
         };
-        // What was recorded may all be this crate's own.
+        // All records may be of this crate itself.
         let totals =
             totals.map_err(|error| if matches!(error, Error::NoEvents { .. }) { self.nothing() } else { error })?;
         self.note_saved(path);
@@ -279,7 +279,7 @@ impl Tracer {
     }
 }
 
-/// What is in no trace yet.
+/// The records that are in no trace yet.
 #[cfg(target_os = "linux")]
 impl Tracer {
     /// Returns true if recording was on since the last save.

@@ -102,7 +102,7 @@ fn names_in(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What a file becomes.
+/// The fate of a file.
 enum Fate {
     Changed,
     Same,
@@ -113,7 +113,7 @@ enum Fate {
 /// The trace with personal facts.
 struct Source<'a> {
     dir: &'a Path,
-    /// What is written in place of its `info`.
+    /// The text that replaces its `info`.
     info: Vec<u8>,
     names: Anonymous,
     /// If it has values.
@@ -199,7 +199,7 @@ fn write_records(trace: &Trace, task: &Task, out: &mut impl Write) -> Result<()>
     Ok(())
 }
 
-/// What is behind a record; nothing if it is not known which values these are.
+/// The values behind a record; none if their kinds are unknown.
 fn values_without_text(trace: &Trace, task: &Task, record: &Record) -> Result<Vec<u8>> {
     let specs = trace.value_specs(task, record.time_ns, record.addr, record.kind == Kind::Exit);
     let bytes = trace.payload(task, record)?;
