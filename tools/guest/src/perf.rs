@@ -390,7 +390,7 @@ mod tests {
         for bad in
             ["nonsense\n", "a 1 [000] 1.5: sched:sched_switch: what\n", "a x [000] 1.5: PERF_RECORD_SWITCH IN \n"]
         {
-            assert!(all(bad).unwrap_err().to_string().starts_with("sched.txt: byte 0: line 1: no event"));
+            assert!(all(bad).unwrap_err().to_string().starts_with("sched.txt: byte 0: line 1: expected an event"));
         }
     }
 

@@ -121,7 +121,7 @@ mod tests {
         assert!(notes[0].ends_with("the file has no events"), "{notes:?}");
         let (found, notes) = scan("vmm-7 [000] d.... 300: kvm_write_tsc_offset: nothing\n");
         assert_eq!(found.unwrap().offsets, Ok(None));
-        assert!(notes[0].contains("without offsets: nothing"), "{notes:?}");
+        assert!(notes[0].contains("has no offsets: nothing"), "{notes:?}");
     }
 
     #[test]
