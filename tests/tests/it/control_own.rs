@@ -217,7 +217,7 @@ fn threads_and_call_sites_are_chosen() {
     own.done(&["set", "set_ftrace_pid", &worker]);
     assert_eq!(own.done(&["get", "set_ftrace_pid"]), format!("{worker}\n"));
     both(&mut own);
-    assert!(own.refused(&["set", "set_ftrace_pid", "1"]).contains("no thread 1"));
+    assert!(own.refused(&["set", "set_ftrace_pid", "1"]).contains("no such thread: 1"));
     own.done(&["set", "set_ftrace_pid", ""]);
     own.done(&["set", "set_ftrace_notrace_pid", &worker]);
     both(&mut own);
