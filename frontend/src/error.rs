@@ -149,17 +149,17 @@ impl fmt::Display for NoEventsCause {
             Self::NoHooks => {
                 "no function of this program calls the tracer; build it with -Z instrument-mcount (Rust) or -pg (C)"
             }
-            Self::NeverOn => "recording was not switched on since the last save; call `enable` or `record` first",
-            Self::Filtered => "the filter lets no function pass that was called; `Tracer::functions` lists its choice",
+            Self::NeverOn => "the program has not switched recording on since the last save; call `enable` or `record` first",
+            Self::Filtered => "the filter excludes all called functions; `Tracer::functions` lists its choice",
             Self::GuardGone => {
-                "the guard of `record` was dropped before any instrumented function was called; keep it with \
+                "the program dropped the guard of `record` before it called an instrumented function; keep the guard with \
                  `let _recording = tracer.record();` (`let _ = ` drops it at once)"
             }
             Self::NoCalls => {
-                "no instrumented function was called while recording was on, or none that the filter lets pass"
+                "the program called no instrumented function while recording was on, or the filter excludes them all"
             }
             Self::Unknown => {
-                "was the program built with -Z instrument-mcount (Rust) or -pg (C), and was recording switched on?"
+                "build the program with -Z instrument-mcount (Rust) or -pg (C), and switch recording on"
             }
         })
     }
@@ -174,14 +174,16 @@ impl Error {
 
         let (Self::Write { path, source } | Self::Read { path, source }) = self else { return self.to_string() };
         let remedy = match source.kind() {
-            _ if source.raw_os_error() == Some(TOO_MANY_FILES) => "the number of open files is limited (ulimit -n)",
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some room, or choose another directory",
-            io::ErrorKind::FileTooLarge => "the size of files is limited (ulimit -f)",
-            io::ErrorKind::OutOfMemory => "memory is limited (ulimit -v); `rftrace symbols` adds names",
+            _ if source.raw_os_error() == Some(TOO_MANY_FILES) => "raise the limit of open files (ulimit -n)",
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space, or choose another directory",
+            io::ErrorKind::FileTooLarge => "raise the limit of file sizes (ulimit -f)",
+            io::ErrorKind::OutOfMemory => {
+                "raise the limit of memory (ulimit -v), or add the names with `rftrace symbols`"
+            }
             _ => "choose another directory",
         };
-        let what = if matches!(self, Self::Write { .. }) { "write" } else { "read the names of functions of" };
-        format!("cannot {what} {}: {source}: {remedy}", path.display())
+        let what = if matches!(self, Self::Write { .. }) { "write" } else { "read the function names of" };
+        format!("cannot {what} {}: {source}; {remedy}", path.display())
     }
 }
 
@@ -191,7 +193,7 @@ impl fmt::Display for Error {
             Self::NoStream { problem } => write!(f, "{problem}"),
             Self::NoControl { source } => write!(
                 f,
-                "there is no socket at which `rftrace ctl` could reach this program: {source}; XDG_RUNTIME_DIR names the folder for it, otherwise it is in /tmp"
+                "cannot create the socket for `rftrace ctl`: {source}; set XDG_RUNTIME_DIR to a folder that this user may write (default: /tmp)"
             ),
             Self::AlreadyInitialized => write!(
                 f,
@@ -204,63 +206,55 @@ impl fmt::Display for Error {
             ),
             Self::Busy => write!(
                 f,
-                "a thread is stopped inside the tracer, which cannot take another buffer meanwhile; try again when it runs"
+                "the tracer cannot take another buffer: a thread is stopped inside the tracer; try again when the thread runs"
             ),
             Self::ShadowStack => write!(
                 f,
-                "this program runs with a shadow stack (CET), with which returns cannot be traced; start it with \
+                "the tracer cannot record returns of a program with a shadow stack (CET); start the program with \
                  GLIBC_TUNABLES=glibc.cpu.x86_shstk=off, or build it with -fcf-protection=none"
             ),
             Self::Replaced => write!(
                 f,
-                "the buffer of this Events (or Tracer) was replaced by a later one; use what the last init (or install) returned"
+                "a later buffer has replaced that of this Events (or Tracer); use the result of the last init (or install)"
             ),
             Self::BufferTooSmall { bytes, minimum } => {
                 let events = minimum / 16;
-                write!(f, "a trace buffer of {bytes} bytes is too small, it takes at least {minimum} ({events} events)")
+                write!(f, "a trace buffer of {bytes} bytes is too small; the minimum is {minimum} ({events} events)")
             }
             Self::BufferTooLarge { records } => {
-                write!(f, "a trace buffer of {records} events exceeds the address space")
+                write!(f, "a trace buffer of {records} events exceeds the address space; ask for fewer events")
             }
             Self::OutOfMemory { bytes, .. } => {
                 write!(f, "no memory for a trace buffer of {bytes} bytes; ask for fewer events")
             }
             #[cfg(feature = "std")]
-            Self::CannotPatch { sites } => write!(f, "no call site can be patched: {sites}"),
+            Self::CannotPatch { sites } => write!(f, "cannot patch any call site: {sites}"),
             Self::BadVariable { name, value } => {
-                write!(f, "the environment variable {name} is {value:?}; it must be 0, 1 or not set")
+                write!(f, "the environment variable {name} is {value:?}; set it to 0 or 1, or unset it")
             }
             Self::NotInitialized => write!(f, "rftrace is not initialised: call init first"),
-            Self::MissingPath => write!(f, "no path to write to was given"),
+            Self::MissingPath => write!(f, "the path of the trace is NULL; give a path"),
             Self::BadFilter { place, problem } => write!(f, "bad filter: {place}: {problem}"),
             Self::TooManyThreads { n_threads } => {
-                write!(
-                    f,
-                    "{n_threads} threads are named, and 256 can be chosen one by one; name those that are not to be recorded"
-                )
+                write!(f, "the choice has {n_threads} threads, but the maximum is 256; exclude threads instead")
             }
             Self::NothingMatches { rule, untraced: Some(name), .. } => write!(
                 f,
-                "{rule} matches no function that can be recorded; `{name}` was not built with -Z instrument-mcount (Rust) or \
-                 -pg (C), or was inlined"
+                "{rule} matches no function that can be recorded; the compiler has inlined `{name}`, or had no -Z instrument-mcount \
+                 (Rust) or -pg (C)"
             ),
             Self::NothingMatches { rule, similar: Some(name), .. } => {
                 write!(f, "{rule} matches nothing; did you mean `{name}`?")
             }
             Self::NothingMatches { rule, .. } => {
-                write!(
-                    f,
-                    "{rule} matches nothing that is loaded; names are those of the trace, `*` stands for any characters"
-                )
+                write!(f, "{rule} matches nothing; write names as in a trace, and `*` for any characters")
             }
             Self::NoEvents { cause } => write!(f, "0 events: {cause}"),
             Self::Read { path, source } => write!(f, "cannot read {}: {source}", path.display()),
             Self::BadImage { path, offset, problem } => write!(f, "{}: byte {offset}: {problem}", path.display()),
-            Self::Write { path, source } => write!(
-                f,
-                "cannot write {}: {source}; the recorded events are kept, save them elsewhere",
-                path.display()
-            ),
+            Self::Write { path, source } => {
+                write!(f, "cannot write {}: {source}; the buffer keeps the events; save them elsewhere", path.display())
+            }
         }
     }
 }

@@ -104,16 +104,14 @@ impl Image {
         let totals = directory::write(&recording, directory, &program)?;
         if totals.last_nanos == u64::MAX {
             warnings.push(format!(
-                "at {} ticks a second the recording ends later than a clock of nanoseconds can tell, after 584 years; all that is \
-                 later happens at that moment: give the true frequency by --tsc-hz",
+                "at {} ticks a second the recording is longer than 584 years, the maximum in nanoseconds: later records get the \
+                 time of the maximum; give the true frequency with --tsc-hz",
                 clock.hz()
             ));
         }
         if totals.invariant_tsc == Some(false) {
-            warnings.push(
-                "the processor does not promise that its time stamp counter runs at one rate: times may be inexact"
-                    .to_owned(),
-            );
+            warnings
+                .push("the processor's time stamp counter may not run at one rate: times may be inexact".to_owned());
         }
         warnings.extend(totals.left_out.map(|error| error.with_remedy()));
         Ok(Imported { events: totals.n_events, threads: totals.n_threads, lost: totals.n_lost, warnings })
@@ -126,17 +124,17 @@ impl Image {
 
         let told = options.tsc_hz.filter(|&hz| hz > 0);
         let remark = match (self.source(), told, self.tsc_hz()) {
-            (Source::RawNanos, Some(_), _) => "the times in this file are nanoseconds already: --tsc-hz is ignored",
+            (Source::RawNanos, Some(_), _) => "the times in this file are nanoseconds already: --tsc-hz has no effect",
             (Source::Kernel, None, None) => {
-                "the frequency of the time stamp counter is not known: times are ticks, not nanoseconds; give --tsc-hz, or let \
-                 the kernel tell it (`Machine::tsc_hz`)"
+                "the frequency of the time stamp counter is unknown: times are ticks, not nanoseconds; give --tsc-hz, or set it \
+                 in the kernel (`Machine::tsc_hz`)"
             }
             (Source::RawTicks, None, _) => {
-                "times are ticks, not nanoseconds, as this file of rftrace-frontend 0.3 does not say how fast the time stamp \
-                 counter was; give --tsc-hz (Linux prints it when it boots: dmesg | grep -i tsc)"
+                "times are ticks, not nanoseconds: this file of rftrace-frontend 0.3 has no frequency of the time stamp \
+                 counter; give --tsc-hz (Linux prints it at boot: dmesg | grep -i tsc)"
             }
             (Source::RawUnknown, None, _) => {
-                "times are taken for nanoseconds; if rftrace-frontend 0.3 has written this file they are ticks: give --tsc-hz"
+                "times count as nanoseconds; if rftrace-frontend 0.3 has written this file, they are ticks: give --tsc-hz"
             }
             _ => "",
         };
@@ -173,7 +171,7 @@ impl Image {
                 (range, Some(table))
             }
             None => {
-                warnings.push("no binary was given (--binary): functions are shown as addresses".to_owned());
+                warnings.push("no binary is given (--binary): functions appear as addresses".to_owned());
                 (load_address.unwrap_or(0) & ADDRESS_MASK..NO_STACK.start, None)
             }
         };
@@ -227,18 +225,16 @@ impl Image {
     fn doubt(&self, path: &Path, load_address: Option<u64>, start: u64, table: &SymbolTable) -> Option<String> {
         let path = path.display();
         if table.symbols().is_empty() {
-            return Some(format!(
-                "{path} has no symbols: functions are shown as addresses; give a binary that is not stripped"
-            ));
+            return Some(format!("{path} has no symbols: functions appear as addresses; give a binary with symbols"));
         }
         let addresses = self.called_addresses();
         let is_known = |address: &&u64| address.checked_sub(start).is_some_and(|offset| table.lookup(offset).is_some());
         let n_known = addresses.iter().filter(is_known).count();
-        let place = load_address.map_or("where it was linked".to_owned(), |address| format!("at {address:#x}"));
+        let place = load_address.map_or("at its link address".to_owned(), |address| format!("at {address:#x}"));
         (2 * n_known < addresses.len()).then(|| {
             format!(
-                "only {n_known} of {} functions that were called are in {path} when it is loaded {place}: is it the binary that \
-                 was traced, and the load address right (--load-address)?",
+                "only {n_known} of {} called functions are in {path}, loaded {place}: is it the traced binary, and is the load \
+                 address right (--load-address)?",
                 addresses.len()
             )
         })

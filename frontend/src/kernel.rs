@@ -79,16 +79,16 @@ impl fmt::Display for InstallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AlreadyInstalled => {
-                write!(f, "the tracer has its buffer already; it takes one in the life of a kernel")
+                write!(f, "the tracer has a buffer already; a kernel can install one buffer only")
             }
             Self::ShadowStack => {
                 write!(
                     f,
-                    "the kernel runs with a shadow stack (CET), with which returns cannot be traced; switch it off (IA32_S_CET)"
+                    "the tracer cannot record returns of a kernel with a shadow stack (CET); switch it off (IA32_S_CET)"
                 )
             }
             Self::BufferTooSmall { bytes, minimum } => {
-                write!(f, "a trace buffer of {bytes} bytes is too small, it takes at least {minimum}")
+                write!(f, "a trace buffer of {bytes} bytes is too small; the minimum is {minimum}")
             }
         }
     }

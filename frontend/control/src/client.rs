@@ -68,7 +68,10 @@ impl Client {
             written => written?,
         }
         read_answer(&mut self.stream)?.ok_or_else(|| {
-            io::Error::new(ErrorKind::UnexpectedEof, "the recorder has ended, or does not talk to this user")
+            io::Error::new(
+                ErrorKind::UnexpectedEof,
+                "the recorder closed the connection; its recording has ended, or it refuses this user",
+            )
         })
     }
 

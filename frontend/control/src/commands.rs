@@ -78,8 +78,8 @@ pub(crate) fn answer(recording: &dyn Recording, pid: u32, words: &[String]) -> R
         ["buffer"] => target.one(buffer),
         ["get", name] => names::get(&target, name),
         ["set", name, values @ ..] => names::set(&target, name, values),
-        [] => Err(format!("there are {COMMANDS}")),
-        [command, ..] => Err(format!("`{command}` is no command, or not with that: there are {COMMANDS}")),
+        [] => Err(format!("no command is given; commands are {COMMANDS}")),
+        [command, ..] => Err(format!("no such command, or wrong arguments: `{command}`; commands are {COMMANDS}")),
     }
 }
 
@@ -107,8 +107,9 @@ fn status(recording: &dyn Recording, pid: u32) -> Result<String, String> {
     let filter = rules(recording, pid)?.shown();
     let mut text = String::new();
     let _ = writeln!(text, "process {pid}: {}", facts.command);
-    let is_on =
-        recording.is_on(pid).map_or("unknown: its memory may not be read", |is_on| if is_on { "on" } else { "off" });
+    let is_on = recording
+        .is_on(pid)
+        .map_or("unknown: the recorder cannot read its memory", |is_on| if is_on { "on" } else { "off" });
     let mut row = |name: &str, value: String| _ = writeln!(text, "  {name:<12} {value}");
     row("recording", is_on.to_owned());
     row("filter", if filter.is_empty() { "none".to_owned() } else { filter });
@@ -118,24 +119,24 @@ fn status(recording: &dyn Recording, pid: u32) -> Result<String, String> {
         BufferKind::Ring => "ring",
         BufferKind::Own { .. } => "buffer",
     };
-    let used = format!("{} of {} pieces in use", facts.n_chunks_used, facts.n_chunks);
+    let used = format!("{} of {} chunks in use", facts.n_chunks_used, facts.n_chunks);
     row(kind, format!("{} KiB, {used}", facts.buffer_bytes >> 10));
     match facts.kind {
-        BufferKind::Ring => row("overwritten", format!("{} pieces", facts.n_overwritten)),
+        BufferKind::Ring => row("overwritten", format!("{} chunks", facts.n_overwritten)),
         BufferKind::Stream => {
             row("written", format!("{} calls and returns, {} bytes, of all processes", facts.n_records, facts.n_bytes));
         }
         BufferKind::Own { is_full } => {
-            let rest = if is_full { "it is full, the rest is not recorded" } else { "the program saves it" };
+            let rest = if is_full { "the buffer is full, so recording has stopped" } else { "the program saves them" };
             row("kept", format!("{} calls and returns; {rest}", facts.n_records));
             return Ok(text);
         }
     }
-    row("not recorded", format!("{} calls and returns, as there was no room", facts.n_dropped));
+    row("not recorded", format!("{} calls and returns, for lack of room", facts.n_dropped));
     Ok(text)
 }
 
 fn buffer(recording: &dyn Recording, pid: u32) -> Result<String, String> {
     let facts = recording.facts(pid)?;
-    Ok(format!("{} KiB in {} pieces, {} in use\n", facts.buffer_bytes >> 10, facts.n_chunks, facts.n_chunks_used))
+    Ok(format!("{} KiB in {} chunks, {} in use\n", facts.buffer_bytes >> 10, facts.n_chunks, facts.n_chunks_used))
 }

@@ -72,7 +72,7 @@ pub fn serve(
         // It waits for others, and ends with this process.
         thread::Builder::new().name(name.to_owned()).spawn(move || work(pid, connect, &path))?;
     }
-    tell(&format!("{} has ftrace's files of process {pid}; Ctrl-C ends that, and removes them", dir.display()));
+    tell(&format!("{} has ftrace's files for process {pid}; Ctrl-C removes them", dir.display()));
     let mut looked = Instant::now();
     while !is_over.load(Relaxed) {
         let rest = LOOK.saturating_sub(looked.elapsed());

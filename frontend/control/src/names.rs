@@ -78,7 +78,7 @@ fn without_processor(name: &str) -> &str {
 
 fn unknown(name: &str) -> String {
     let all: Vec<&str> = NAMES.iter().map(|known| known.name).collect();
-    format!("there is no `{name}` here, but {}", all.join(", "))
+    format!("no such name: `{name}`; names are {}", all.join(", "))
 }
 
 pub(crate) fn get(target: &Target<'_>, name: &str) -> Result<String, String> {
@@ -109,7 +109,7 @@ pub(crate) fn get(target: &Target<'_>, name: &str) -> Result<String, String> {
         }),
         ONLY_PIDS | NOT_PIDS => target.one(|recording, pid| Ok(Threads::of(recording, pid)?.shown(name))),
         "snapshot" => {
-            Ok("# 1: makes a dump of what was recorded so far. Dumps are traces, beside that of the whole.\n"
+            Ok("# Write 1 to make a dump: a trace of the records so far, beside the trace of the whole recording.\n"
                 .to_owned())
         }
         "buffer_size_kb" => target.one(|recording, pid| Ok(format!("{}\n", recording.facts(pid)?.buffer_bytes >> 10))),
@@ -123,7 +123,7 @@ pub(crate) fn get(target: &Target<'_>, name: &str) -> Result<String, String> {
         }
         "stats" => target.each(stats),
         "dyn_ftrace_total_info" => target.each(|recording, pid| Ok(recording.ask(pid, "patched")? + "\n")),
-        _ if NAMES.iter().any(|known| known.name == name) => Err(format!("{name} can only be set")),
+        _ if NAMES.iter().any(|known| known.name == name) => Err(format!("cannot read {name}: it can only be set")),
         _ => Err(unknown(name)),
     }
 }
@@ -151,7 +151,7 @@ pub(crate) fn set(target: &Target<'_>, name: &str, values: &[&str]) -> Result<St
         "tracing_on" => match value {
             "0" => target.change("off"),
             "1" => target.change("on"),
-            _ => Err("tracing_on is 0 or 1".to_owned()),
+            _ => Err("tracing_on takes 0 or 1".to_owned()),
         },
         "current_tracer" => match value {
             "nop" => target.each(|recording, pid| {
@@ -159,12 +159,13 @@ pub(crate) fn set(target: &Target<'_>, name: &str, values: &[&str]) -> Result<St
                 recording.ask(pid, "unpatch")
             }),
             "function_graph" => target.change("on"),
-            _ => Err("there are function_graph and nop".to_owned()),
+            _ => Err(format!("no such tracer: `{value}`; tracers are function_graph and nop")),
         },
         "max_graph_depth" => target.set_depth(value),
         "tracing_thresh" => {
             let nanos = value.parse::<u64>().ok().and_then(|micros| micros.checked_mul(1000));
-            let nanos = nanos.ok_or_else(|| "tracing_thresh is a number of microseconds; 0 is none".to_owned())?;
+            let nanos =
+                nanos.ok_or_else(|| "tracing_thresh takes a number of microseconds; 0 removes the limit".to_owned())?;
             target.change_rules(|rules| {
                 rules.set("min", (nanos > 0).then(|| format!("{nanos}ns")));
                 Ok(())
@@ -173,19 +174,21 @@ pub(crate) fn set(target: &Target<'_>, name: &str, values: &[&str]) -> Result<St
         "snapshot" => match value {
             "1" => target.each(|recording, pid| recording.dump(pid, "snapshot")),
             "0" | "2" => {
-                target.each(|recording, pid| Ok(format!("{} dumps are removed\n", recording.forget_snapshots(pid))))
+                target.each(|recording, pid| Ok(format!("removed {} dumps\n", recording.forget_snapshots(pid))))
             }
-            _ => Err("snapshot is 1 to make a dump; 0 or 2 removes those that were made so".to_owned()),
+            _ => Err("snapshot takes 1 to make a dump, or 0 or 2 to remove the dumps".to_owned()),
         },
         "free_buffer" => target.each(|recording, pid| recording.stop(pid)),
-        "buffer_size_kb" => Err("a bank has its size from the beginning: --buffer of `rftrace record`".to_owned()),
-        _ if NAMES.iter().any(|known| known.name == name) => Err(format!("{name} can only be read")),
+        "buffer_size_kb" => {
+            Err("cannot set buffer_size_kb during the recording; use --buffer of `rftrace record`".to_owned())
+        }
+        _ if NAMES.iter().any(|known| known.name == name) => Err(format!("cannot set {name}: it can only be read")),
         _ => Err(unknown(name)),
     }
 }
 
 fn is_on(recording: &dyn Recording, pid: u32) -> Result<bool, String> {
-    recording.is_on(pid).ok_or_else(|| format!("the memory of process {pid} may not be read, so this is not known"))
+    recording.is_on(pid).ok_or_else(|| format!("the recorder cannot read this from the memory of process {pid}"))
 }
 
 /// The patterns of a name, a line each.
@@ -237,13 +240,15 @@ fn set_patterns(
             let (key, value) = match (pattern.split_once(":mod:"), module_key) {
                 (Some(("" | "*", module)), Some(module_key)) => (module_key, module),
                 (Some(_), Some(_)) => {
-                    return Err(format!("{pattern}: of a module all functions are chosen, as in `*:mod:libfoo*`"));
+                    return Err(format!(
+                        "{pattern}: rftrace chooses all functions of a module or none; write `*:mod:MODULE`"
+                    ));
                 }
                 (Some(_), None) => return Err(format!("{name} takes no modules")),
                 (None, _) => (key, pattern),
             };
             if let Some((function, command)) = split_command(value) {
-                return Err(format!("`{command}` for {function} is not done by {name}, but by {FILTER}"));
+                return Err(format!("{name} takes no commands; write `{function}:{command}` to {FILTER}"));
             }
             match is_taken_away {
                 true if !rules.remove(key, value) => return Err(format!("{name} has no {value}")),
@@ -286,18 +291,18 @@ fn set_command(target: &Target<'_>, line: &str) -> Result<String, String> {
         Some(rest) => (true, rest.trim()),
         None => (false, line),
     };
-    let Some((function, command)) = split_command(line) else { return Err(format!("{line} is no command")) };
+    let Some((function, command)) = split_command(line) else { return Err(format!("no such command: {line}")) };
     let (command, count) = command.split_once(':').map_or((command, None), |(command, count)| (command, Some(count)));
     let count = match count {
         None | Some("unlimited") => None,
         Some(count) => match count.trim_start_matches("count=").parse::<u32>() {
             Ok(count @ 1..) => Some(count),
-            _ => return Err(format!("{line}: `{count}` is no number of times")),
+            _ => return Err(format!("{line}: `{count}` is no count; write a number from 1 on, or `unlimited`")),
         },
     };
     match command {
         "traceon" | "traceoff" if count.is_some() => {
-            Err(format!("{line}: {command} is done by each call, not so many times"))
+            Err(format!("{line}: {command} takes no count; write {function}:{command}"))
         }
         "traceon" | "traceoff" => {
             let rule = format!("{function}@{}", command.replace("trace", "trace_"));
@@ -320,7 +325,7 @@ fn set_command(target: &Target<'_>, line: &str) -> Result<String, String> {
                 false => triggers::add(target, &spec),
             }
         }
-        _ => Err(format!("{line}: there are traceon, traceoff, snapshot and dump")),
+        _ => Err(format!("{line}: no such command; commands are traceon, traceoff, snapshot and dump")),
     }
 }
 

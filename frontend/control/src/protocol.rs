@@ -33,7 +33,7 @@ impl Request {
         let words = self.words.iter().map(|word| escape(word));
         let line = [MAGIC.to_owned(), self.pid.to_string()].into_iter().chain(words).collect::<Vec<_>>().join("\t");
         if line.len() as u64 >= MOST_LINE_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "what is to be told is longer than 64 KiB"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the command is longer than 64 KiB; shorten it"));
         }
         to.write_all((line + "\n").as_bytes())?;
         to.flush()
@@ -50,7 +50,12 @@ impl Request {
         if line.is_empty() {
             return Ok(None);
         }
-        let bad = || io::Error::new(io::ErrorKind::InvalidData, "this is no command of this version of rftrace");
+        let bad = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the request is malformed; use the same version of rftrace as the recorder",
+            )
+        };
         if line.pop() != Some(b'\n') {
             return Err(bad());
         }
@@ -90,8 +95,12 @@ pub fn read_answer(from: &mut impl BufRead) -> io::Result<Option<Answer>> {
     if line.is_empty() {
         return Ok(None);
     }
-    let bad =
-        || io::Error::new(io::ErrorKind::InvalidData, "the recorder's answer is not one of this version of rftrace");
+    let bad = || {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the recorder's answer is malformed; use the same version of rftrace as the recorder",
+        )
+    };
     let (word, n_bytes) = line.strip_suffix('\n').and_then(|line| line.split_once(' ')).ok_or_else(bad)?;
     let n_bytes = n_bytes.parse::<u64>().ok().filter(|&n_bytes| n_bytes <= MOST_ANSWER_BYTES).ok_or_else(bad)?;
     let mut bytes = Vec::new();

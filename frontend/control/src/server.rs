@@ -209,8 +209,8 @@ fn serve(listener: &Listener, shared: &Arc<Shared>, is_over: &AtomicBool) {
                 }
                 continue;
             }
-            Peer::Permitted(_) => format!("the recorder is busy: it answers {MOST_CLIENTS} clients already"),
-            Peer::Refused(_, user) => format!("the recorder talks to its own user and to root, not to user {user}"),
+            Peer::Permitted(_) => format!("the recorder serves {MOST_CLIENTS} clients already; try again later"),
+            Peer::Refused(_, user) => format!("the recorder refuses user {user}; use its own user, or root"),
         };
         let mut stream = peer.stream();
         let _ = stream.set_write_timeout(Some(PATIENCE));
@@ -260,7 +260,8 @@ struct Timed<'s> {
 
 impl Read for Timed<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let late = || io::Error::new(ErrorKind::TimedOut, format!("the command took longer than {COMMAND_TIME:?}"));
+        let late =
+            || io::Error::new(ErrorKind::TimedOut, format!("the command did not arrive within {COMMAND_TIME:?}"));
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             return Err(late());

@@ -151,7 +151,7 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
     let (user, own) = (user_of(&stream)?, geteuid().as_raw());
     // Root asks whom it likes; nobody else tells another one what he does.
     if own != 0 && !may_talk(user, own) {
-        let problem = format!("user {user} listens at {}", path.display());
+        let problem = format!("user {user} owns the socket {}; use that user, or root", path.display());
         return Err(io::Error::new(ErrorKind::PermissionDenied, problem));
     }
     Ok(stream)

@@ -17,9 +17,9 @@ impl<'a> Target<'a> {
         if pids.is_empty() {
             return Err(match pid == recording.recorder() {
                 true => format!(
-                    "no process is recorded by recorder {pid} now, or none that can be controlled: it has just begun, or has ended"
+                    "recorder {pid} has no process to control now; its processes have just begun, or have ended"
                 ),
-                false => format!("process {pid} is not recorded by recorder {}, or not any more", recording.recorder()),
+                false => format!("recorder {} does not record process {pid}, or has stopped it", recording.recorder()),
             });
         }
         Ok(Self { recording, pids })
@@ -40,7 +40,7 @@ impl<'a> Target<'a> {
         let first = all.next().unwrap_or_else(|| Ok(String::new()))?;
         if all.any(|other| other.as_ref() != Ok(&first)) {
             let pids: Vec<String> = self.pids.iter().map(u32::to_string).collect();
-            return Err(format!("processes {} do not agree in that: name one of them", pids.join(", ")));
+            return Err(format!("processes {} have different values; name one of them", pids.join(", ")));
         }
         Ok(first)
     }
@@ -59,7 +59,7 @@ impl<'a> Target<'a> {
         match (problems.len() == self.pids.len(), problems.is_empty()) {
             (true, _) => Err(problems.join("; ")),
             (false, true) => Ok(text),
-            (false, false) => Err(format!("{}; the other processes have done it", problems.join("; "))),
+            (false, false) => Err(format!("{}; the other processes have carried out the command", problems.join("; "))),
         }
     }
 
@@ -80,7 +80,8 @@ impl<'a> Target<'a> {
     }
 
     pub(crate) fn set_depth(&self, levels: &str) -> Result<String, String> {
-        let number = levels.parse::<u32>().map_err(|_| "a depth is a number of levels; 0 is all of them".to_owned())?;
+        let number =
+            levels.parse::<u32>().map_err(|_| "a depth is a number of levels; 0 means all levels".to_owned())?;
         self.change_rules(|rules| {
             rules.set("depth", (number > 0).then(|| number.to_string()));
             Ok(())

@@ -70,7 +70,7 @@ impl Change {
                 None => (&mut change.added, word),
             };
             let id = number.parse::<u32>().ok().filter(|&id| id > 0);
-            list.push(id.ok_or_else(|| format!("{name}: `{word}` is no number of a thread"))?);
+            list.push(id.ok_or_else(|| format!("{name}: `{word}` is no thread id"))?);
         }
         // A change that only removes keeps the others.
         change.adds |= change.added.is_empty() && !change.removed.is_empty();
@@ -99,9 +99,7 @@ pub(crate) fn set(target: &Target<'_>, name: &str, lines: &[&str]) -> Result<Str
         // One that has ended since it was named may still be there.
         let unknown = change.added.iter().find(|id| !before.contains(id) && !target.has_thread(**id));
         if let Some(unknown) = unknown {
-            return Err(format!(
-                "{name}: there is no thread {unknown} (the threads of a process are in /proc/{pid}/task)"
-            ));
+            return Err(format!("{name}: no such thread: {unknown}; /proc/{pid}/task lists the threads"));
         }
         change.apply(threads.of_name(name));
         recording.ask(pid, &threads.request()).map(|_| String::new())
@@ -130,7 +128,7 @@ mod tests {
         assert_eq!(apply(&["no pid"]), Ok(vec![]));
         // As `>>` to a file has it.
         assert_eq!(apply(&["no pid", "7"]), Ok(vec![7]));
-        assert_eq!(apply(&["x"]), Err("set_ftrace_pid: `x` is no number of a thread".to_owned()));
+        assert_eq!(apply(&["x"]), Err("set_ftrace_pid: `x` is no thread id".to_owned()));
         assert!(apply(&["0"]).is_err() && apply(&["-1"]).is_err());
     }
 

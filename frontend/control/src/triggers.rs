@@ -13,7 +13,7 @@ const WATCH: &str = "watch";
 pub(crate) fn add(target: &Target<'_>, spec: &str) -> Result<String, String> {
     let recording = target.recording();
     if recording.triggers().iter().any(|known| known.text == spec) {
-        return Err(format!("dumps are made on {spec} already"));
+        return Err(format!("this trigger exists already: {spec}"));
     }
     let trigger = recording.add_trigger(spec)?;
     let told = match &trigger.watched {
@@ -25,7 +25,7 @@ pub(crate) fn add(target: &Target<'_>, spec: &str) -> Result<String, String> {
         recording.remove_trigger(trigger.number);
         return Err(problem);
     }
-    Ok(format!("dumps are made on {spec}\n"))
+    Ok(format!("added trigger {spec}\n"))
 }
 
 /// Sets watched calls in processes. If no process has such functions, none watches.
@@ -43,7 +43,7 @@ fn watch_calls(target: &Target<'_>, watch: &str) -> Result<String, String> {
         return Ok(told);
     }
     unwatch(target, watch)?;
-    Err(format!("{event}: there is no such function that can be recorded (`functions` lists all)"))
+    Err(format!("{event}: no recordable function has this name; `functions` lists them"))
 }
 
 fn unwatch(target: &Target<'_>, watch: &str) -> Result<String, String> {
@@ -58,14 +58,13 @@ pub(crate) fn remove(target: &Target<'_>, which: &str) -> Result<String, String>
     let recording = target.recording();
     let is_it = |trigger: &Trigger| trigger.text == which || which.parse() == Ok(trigger.number);
     let found = recording.triggers().into_iter().find(is_it);
-    let trigger =
-        found.ok_or_else(|| format!("no dumps are made on {which}: `trigger list` shows on what they are"))?;
+    let trigger = found.ok_or_else(|| format!("no such trigger: {which}; `trigger list` lists them"))?;
     recording.remove_trigger(trigger.number);
     // A watch that a process may go on with has no effect any more.
     if let Watched::Calls(watch) = &trigger.watched {
         unwatch(target, watch)?;
     }
-    Ok(format!("no more dumps are made on {}\n", trigger.text))
+    Ok(format!("removed trigger {}\n", trigger.text))
 }
 
 /// Lists the events that cause dumps, a number and the user's text on each line.

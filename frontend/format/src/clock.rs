@@ -173,9 +173,9 @@ impl ClockFile {
         let (mut invariant_tsc, mut utc_offset_seconds) = (None, None);
         for (offset, line) in text::lines(bytes) {
             let Some((name, value)) = line.split_once('=') else {
-                return Err(Malformed::new(offset, "not a line of the form `key=value`"));
+                return Err(Malformed::new(offset, "expected a line `key=value`"));
             };
-            let wrong = |what: &str| Malformed::new(offset, alloc::format!("{name}: not {what}"));
+            let wrong = |what: &str| Malformed::new(offset, alloc::format!("{name}: expected {what}"));
             match name {
                 key::HZ_SOURCE => hz_source = value.into(),
                 key::REPORTED_HZ_SOURCE => reported_source = value.into(),
@@ -199,7 +199,7 @@ impl ClockFile {
             None => TscClock::at_rate(tsc, nanos, needed(hz, key::HZ)?),
         };
         if clock.nanos_per_2_32_ticks == 0 || hz == Some(0) {
-            return Err(Malformed::new(bytes.len() as u64, "a clock that stands still"));
+            return Err(Malformed::new(bytes.len() as u64, "the clock stands still: its rate is 0"));
         }
         let last_tsc = last_tsc.unwrap_or(tsc);
         Ok(Self {

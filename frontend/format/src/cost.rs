@@ -88,7 +88,7 @@ impl FromStr for HookKind {
 
     fn from_str(text: &str) -> Result<Self, Malformed> {
         let found = Self::NAMES.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind);
-        found.ok_or_else(|| Malformed::new(0, "no kind of hook"))
+        found.ok_or_else(|| Malformed::new(0, "no such kind of hook"))
     }
 }
 

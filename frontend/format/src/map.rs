@@ -41,7 +41,7 @@ impl<'a> MapLine<'a> {
     /// The expected form of a line.
     pub fn parse(line: &'a str) -> Result<Self, &'static str> {
         Self::fields(line)
-            .ok_or("not a line of a memory map: `<start>-<end> <prot> <offset> <major:minor> <inode> <path>`")
+            .ok_or("expected a line of a memory map: `<start>-<end> <prot> <offset> <major:minor> <inode> <path>`")
     }
 
     fn fields(line: &'a str) -> Option<Self> {

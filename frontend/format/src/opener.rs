@@ -32,7 +32,7 @@ pub fn open(path: &Path) -> Result<File> {
     }
     if is_hole(&metadata) {
         let reason = format!(
-            "nearly all of its {} bytes are a hole: it is damaged, and reading it would take for ever; remove it, or restore it from a copy",
+            "the file is damaged: nearly all of its {} bytes are a hole; remove the file, or restore it from a copy",
             metadata.len()
         );
         return Err(Error::new(ErrorKind::InvalidData, reason));
@@ -64,7 +64,9 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        let reason = format!("longer than {most} bytes, which no trace needs here; is it a file of something else?");
+        let reason = format!(
+            "the file is longer than {most} bytes, the limit for such a file of a trace; was another file put here?"
+        );
         return Err(Error::new(ErrorKind::InvalidData, reason));
     }
     Ok(bytes)
@@ -76,7 +78,7 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
 ///
 /// The errors of [`read`], and [`ErrorKind::InvalidData`] for a file that is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> Result<String> {
-    let invalid = |_| Error::new(ErrorKind::InvalidData, "not a text (UTF-8)");
+    let invalid = |_| Error::new(ErrorKind::InvalidData, "the file is no UTF-8 text");
     String::from_utf8(read(path, most)?).map_err(invalid)
 }
 

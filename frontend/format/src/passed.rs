@@ -54,7 +54,7 @@ impl Passed {
         if self.is(&file.metadata()?) {
             return Ok(file);
         }
-        Err(io::Error::new(io::ErrorKind::NotFound, "its recorder has ended: another process has its number"))
+        Err(io::Error::new(io::ErrorKind::NotFound, "the recorder has ended, and another process has its number"))
     }
 
     /// Returns true if the file still exists, `None` if that is unknown.

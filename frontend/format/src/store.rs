@@ -100,7 +100,7 @@ impl Owned {
         }
         let old = older(path);
         let failed = |error: Error| {
-            let reason = format!("the trace before cannot be moved to {}: {error}", old.display());
+            let reason = format!("cannot move the earlier trace to {}: {error}", old.display());
             Error::new(error.kind(), reason)
         };
         if old.symlink_metadata().is_ok() {
@@ -184,7 +184,9 @@ impl Owned {
         match fs::remove_dir(&self.path) {
             Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
                 let name = names_in(&self.path)?.into_iter().next().unwrap_or_default();
-                let reason = format!("it holds `{name}`, which is no file of a trace; move that elsewhere");
+                let reason = format!(
+                    "the directory contains `{name}`, no file of a trace; move `{name}` elsewhere, or choose another directory"
+                );
                 Err(Error::new(ErrorKind::DirectoryNotEmpty, reason))
             }
             removed => removed,
@@ -213,7 +215,7 @@ impl Owned {
                 };
             }
         }
-        Err(Error::new(ErrorKind::ResourceBusy, "it is moved again and again; choose another directory"))
+        Err(Error::new(ErrorKind::ResourceBusy, "another process keeps moving the directory; choose another directory"))
     }
 
     /// Follows a moved directory. Returns its new path, or `None` if it was not moved.
@@ -226,7 +228,7 @@ impl Owned {
         use std::os::unix::fs::MetadataExt;
 
         let Some(dir) = self.lock.as_ref().filter(|dir| !is_same(dir, &self.path)) else { return Ok(None) };
-        let deleted = || Error::new(ErrorKind::NotFound, "it was deleted while it was written to");
+        let deleted = || Error::new(ErrorKind::NotFound, "the directory was deleted while it was written to");
         if dir.metadata()?.nlink() == 0 {
             return Err(deleted());
         }
@@ -263,7 +265,8 @@ pub fn admit(path: &Path) -> Result<()> {
     make(path)?;
     match Contents::of(path)? {
         Contents::Other(name) => {
-            let reason = format!("it holds `{name}` and is no trace; choose another directory, or a new one");
+            let reason =
+                format!("the directory contains `{name}` and is no trace; choose another directory, or a new one");
             Err(Error::new(ErrorKind::InvalidInput, reason))
         }
         _ => Ok(()),
@@ -366,7 +369,7 @@ pub fn create_output(path: &Path, sources: &[&Path]) -> Result<File> {
     let has =
         |dir: &Path| names_in(dir).is_ok_and(|names| names.iter().any(|name| is_same_file(&dir.join(name), &real)));
     if is_work || is_ours(dir, &name) && tells(dir) || sources.iter().any(|dir| has(dir)) {
-        let reason = "it is, or would be, a file of a trace; choose another name, or another directory";
+        let reason = "this name is that of a file of a trace; choose another name, or another directory";
         return Err(Error::new(ErrorKind::InvalidInput, reason));
     }
     File::create(path)
@@ -415,8 +418,10 @@ pub fn living_recorder(work: &Path) -> Option<u32> {
 #[cfg(unix)]
 fn recorded_by(pid: u32) -> Error {
     let name = system::read_text(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let reason =
-        format!("it is being recorded to by {}, PID {pid}; wait for its end, or choose another directory", name.trim());
+    let reason = format!(
+        "process {pid} ({}) records to this directory; wait for its end, or choose another directory",
+        name.trim()
+    );
     Error::new(ErrorKind::ResourceBusy, reason)
 }
 
@@ -433,8 +438,7 @@ fn owned_by_other(path: &Path, dir: &File) -> Error {
         pid.filter(|_| words.next().and_then(|place| place.rsplit(':').next()) == Some(&inode))
     };
     let pid = living_recorder(&path.join(FOLDER)).or_else(|| locks.lines().find_map(owner));
-    let unknown =
-        "another process, perhaps one of a container, writes to it; wait for its end, or choose another directory";
+    let unknown = "another process, perhaps in a container, records to this directory; wait for its end, or choose another directory";
     pid.map_or_else(|| Error::new(ErrorKind::ResourceBusy, unknown), recorded_by)
 }
 

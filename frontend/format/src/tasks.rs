@@ -71,7 +71,7 @@ impl<'a> TaskLine<'a> {
             _ => return Ok(None),
         };
         parsed.map(Some).ok_or(
-            "not a valid line: it needs `timestamp=` with nine decimals, numbers for `tid=`, `pid=` and `ppid=`, and 16 \
+            "the line needs `timestamp=` with nine decimals, numbers for `tid=`, `pid=` and `ppid=`, and 16 \
              hexadecimal digits for `sid=`",
         )
     }

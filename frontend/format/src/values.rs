@@ -206,7 +206,9 @@ impl ValueSpec {
     pub fn parse(text: &str) -> Result<Self, String> {
         let (place, form) = text.split_once('/').map_or((text, None), |(place, form)| (place, Some(form)));
         if text.contains('%') {
-            return Err(format!("`{text}`: registers and places on the stack (`%`) cannot be chosen"));
+            return Err(format!(
+                "`{text}`: rftrace does not record registers and stack slots (`%`); write arg1, fparg1 or retval"
+            ));
         }
         let number = |digits: &str| digits.parse().ok().filter(|number| (1..=Self::MAX_NUMBER).contains(number));
         let place = if place == "retval" {
@@ -221,9 +223,13 @@ impl ValueSpec {
         {
             return Ok(Self { place, form: Form::Unknown, size_log: 0 });
         }
-        let place = place.ok_or_else(|| format!("`{text}`: a value is arg1 and so on, fparg1 to fparg8, or retval"))?;
-        let bad_form =
-            || format!("`{text}`: behind `/` stands d, i, u or x with 8, 16, 32 or 64, f with 32 or 64, s, c or p");
+        let place = place
+            .ok_or_else(|| format!("`{text}`: no such value; write arg1 and so on, fparg1 to fparg8, or retval"))?;
+        let bad_form = || {
+            format!(
+                "`{text}`: no such format; after `/` write d, i, u or x with 8, 16, 32 or 64, f with 32 or 64, s, c or p"
+            )
+        };
         let (letter, digits) = match form {
             Some(form) => {
                 let (letter, digits) = form.split_at_checked(1).ok_or_else(bad_form)?;
@@ -279,7 +285,7 @@ impl ValueSpec {
     pub fn parse_list(text: &str) -> Result<Vec<Self>, String> {
         let specs = text.split(',').map(|spec| Self::parse(spec.trim())).collect::<Result<Vec<_>, _>>()?;
         if !fit(&specs) {
-            return Err(format!("`{text}`: more than fits behind a call: nine strings do, or eighty numbers"));
+            return Err(format!("`{text}`: too many values for a call; write at most nine strings or eighty numbers"));
         }
         Ok(specs)
     }

@@ -46,7 +46,7 @@ impl Pattern {
     pub fn new(text: &str) -> Result<Self, Error> {
         let text = text.trim();
         let test = if text.is_empty() {
-            return Err(Error("no name is given; `*` stands for all".to_owned()));
+            return Err(Error("the pattern is empty; write `*` for all names".to_owned()));
         } else if let Some(regex) = as_regex(text) {
             Test::Regex(Regex::new(regex).map_err(wrong)?)
         } else if text == "*" {

@@ -123,7 +123,7 @@ fn attach(settings: &Settings) -> Result<(), &'static str> {
     let generation = process::attach(settings.tracer);
     let Some(pool) = process::map(path(&settings.pool)) else {
         return Err(
-            "it has no room for the recorder's memory (64 MiB of addresses; is what ulimit -v permits too little?)",
+            "the process has no room for the recorder's memory of 64 MiB; raise its limit of addresses (ulimit -v)",
         );
     };
     let Settings { trampoline, thread, .. } = *settings;
@@ -136,8 +136,9 @@ fn attach(settings: &Settings) -> Result<(), &'static str> {
     let wanted = pool.wanted() & !DETAILED;
     let specified = match settings.specified.is_empty() {
         true => Vec::new(),
-        false => stubs::make(&settings.specified, wanted)
-            .map_err(|_| "the system does not let it have code for what is specified (a file in memory, mapped)")?,
+        false => stubs::make(&settings.specified, wanted).map_err(
+            |_| "the system refuses the process code for the specified functions (a file in memory, mapped)",
+        )?,
     };
     slots::find(wanted, specified);
     Ok(())
@@ -145,5 +146,5 @@ fn attach(settings: &Settings) -> Result<(), &'static str> {
 
 fn detach() -> Result<(), &'static str> {
     process::switch_off();
-    if pool::close() { Ok(()) } else { Err("the recorder's memory stays in it") }
+    if pool::close() { Ok(()) } else { Err("the recorder's memory stays in the process") }
 }

@@ -147,7 +147,7 @@ pub(crate) fn map(path: &CStr) -> Option<Pool> {
     // SAFETY: a new mapping, and this function's own descriptor.
     let memory = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // What a recorder has left has private memory there, for which nobody has a use.
+        // Leftovers of an earlier recorder have private memory there, without a use.
         let place = pool::place();
         let flags = libc::MAP_SHARED | if place.is_null() { 0 } else { libc::MAP_FIXED };
         let memory = libc::mmap(place.cast(), BYTES, protection, flags, file, 0);

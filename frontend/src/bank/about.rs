@@ -39,8 +39,8 @@ const HEAD_BYTES: usize = 64;
 /// The maximum size of the file: a process with a million threads and thousands of libraries needs half of it.
 const MOST_BYTES: u64 = 64 << 20;
 
-const DAMAGED: &str = "it is damaged: put a copy of it in its place, if there is one";
-const OTHER_VERSION: &str = "another version of rftrace has written it: that one can make a trace of it";
+const DAMAGED: &str = "the file is damaged; restore it from a copy";
+const OTHER_VERSION: &str = "another version of rftrace has written the file; use that version";
 
 /// The part of a spool to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +168,7 @@ impl About {
         // They are written last; names are those of files as they are now, where they are not whole.
         collected.facts = Some(facts_folder(spool)).filter(|facts| facts.is_dir());
         if collected.facts.take_if(|facts| !Facts::are_whole(facts)).is_some() {
-            let lost = "what was known of the program at its end is damaged: names are of its files now";
+            let lost = "the facts about the program at its end are damaged: names come from its present files";
             collected.problem.get_or_insert_with(|| lost.to_owned());
         }
         Ok(collected)
@@ -198,7 +198,7 @@ impl Collected {
             return Ok(sum);
         }
         if facts.len() as u64 > MOST_BYTES - HEAD_BYTES as u64 {
-            return Err(bad("a process has more threads, libraries and marks than can be described"));
+            return Err(bad("a process has too many threads, libraries and marks to describe"));
         }
         // At once: a recorder that is killed now leaves the file before.
         let new = file.with_extension("about-new");

@@ -158,7 +158,7 @@ impl Bank {
     fn of_file(file: &File, found: Passed, is_for_children: bool, n_tries: usize) -> io::Result<&'static Self> {
         let bytes = usize::try_from(file.metadata()?.len()).unwrap_or(0);
         if bytes < HEAD_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no file of banks"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file has no banks"));
         }
         let (start, room) = map(file, bytes)?;
         Self::in_memory(start, (bytes, room), found, is_for_children, n_tries).inspect_err(|_| {
@@ -175,7 +175,12 @@ impl Bank {
         is_for_children: bool,
         n_tries: usize,
     ) -> io::Result<&'static Self> {
-        let bad = || io::Error::new(io::ErrorKind::InvalidData, "it holds no banks of this version of rftrace");
+        let bad = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the file has no banks of this version of rftrace; use the version of the recorder",
+            )
+        };
         // SAFETY: the mapping is larger; all fields are atomics.
         let head = unsafe { &*start.cast::<Head>() };
         let layout = Layout {
@@ -199,7 +204,9 @@ impl Bank {
             has_hooked: AtomicBool::new(false),
         };
         if !bank.take_slot(n_tries, NO_SLOT) {
-            return Err(io::Error::other("all banks are taken: too many processes are recorded at the same time"));
+            return Err(io::Error::other(
+                "all banks are in use: the recorder records too many processes at the same time",
+            ));
         }
         Ok(Box::leak(Box::new(bank)))
     }

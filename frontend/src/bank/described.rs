@@ -75,7 +75,12 @@ impl Described {
     /// The errors of the system; the file is of another kind.
     pub fn open(file: &File) -> io::Result<Self> {
         let n_bytes = usize::try_from(file.metadata()?.len()).unwrap_or(0);
-        let bad = || io::Error::new(io::ErrorKind::InvalidData, "it holds no bank of this version of rftrace");
+        let bad = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the file has no bank of this version of rftrace; use the version of the recorder",
+            )
+        };
         if n_bytes < HEAD_BYTES {
             return Err(bad());
         }

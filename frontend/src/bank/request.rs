@@ -77,7 +77,8 @@ pub fn functions_above(
 ) -> Result<Vec<u8>, String> {
     const IS_RECORDED: u64 = 1 << 63;
 
-    let above = u64::from_str_radix(above, 16).map_err(|_| "functions: which come next?".to_owned())?;
+    let above = u64::from_str_radix(above, 16)
+        .map_err(|_| "functions: expected a hexadecimal address to continue at".to_owned())?;
     let mut functions: Vec<(u64, bool)> = functions.into_iter().map(|it| (it.address as u64, it.recorded)).collect();
     functions.sort_unstable();
     functions.dedup_by_key(|function| function.0);

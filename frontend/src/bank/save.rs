@@ -163,7 +163,7 @@ impl Collected {
         let forget = Forget { bytes: first, n_read: AtomicUsize::new(0) };
         let chunks = mapped.iter().map(|bytes| {
             StoredChunks::new(bytes, self.chunk_bytes).ok_or_else(|| {
-                let problem = "another version of rftrace has written it: that one can make a trace of it";
+                let problem = "another version of rftrace has written the file; use that version";
                 let source = io::Error::new(io::ErrorKind::InvalidData, problem);
                 Error::Read { path: self.spool.clone(), source }
             })
@@ -234,8 +234,10 @@ impl Collected {
         if !is_damaged {
             return Error::NoEvents { cause: NoEventsCause::NoCalls };
         }
-        let source =
-            io::Error::new(io::ErrorKind::InvalidData, "it is damaged: nothing in it is whole; it stays there");
+        let source = io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the file is damaged, and has no whole record; rftrace has not removed it",
+        );
         Error::Read { path: self.spool.clone(), source }
     }
 

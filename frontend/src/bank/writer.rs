@@ -112,8 +112,8 @@ impl Stream {
             })
         };
         let thread = without_signals(|| thread::Builder::new().name("rftrace-writer".to_owned()).spawn(run));
-        let thread =
-            thread.map_err(|error| Error::NoStream { problem: format!("there is no thread for it: {error}") })?;
+        let thread = thread
+            .map_err(|error| Error::NoStream { problem: format!("cannot start the thread for the stream: {error}") })?;
         let _ = has_begun.recv();
         let state = Mutex::new(State::Running(Writer { orders, snapshots, thread }));
         Ok(Self { pid: std::process::id(), bank, work, written, state })
@@ -152,7 +152,7 @@ impl Stream {
         self.bank.snapshot();
         let collected = writer.snapshots.recv_timeout(PATIENCE);
         let collected = collected.map_err(|_| Error::NoStream {
-            problem: "there is no snapshot: the disk is full, or as much was written as may be".to_owned(),
+            problem: "cannot make a dump: the disk is full, or the stream has reached its size limit".to_owned(),
         })?;
         let collected = Collected { dump, ..collected };
         let saved = collected.write_as(directory, &mut Symbols::default(), writing);
@@ -203,33 +203,31 @@ impl Stream {
             return Ok(());
         }
         let problem =
-            "this process was forked from one whose calls go to a stream: it has none, and is not recorded".to_owned();
+            "a forked process has no stream, so its calls are not in a trace; start a program of its own to record them".to_owned();
         Err(Error::NoStream { problem })
     }
 }
 
 fn saved_before() -> Error {
-    let problem = "the stream was saved, which ends it; give the tracer another buffer (install) to record again";
+    let problem = "the first save has ended the stream; give the tracer another buffer (install) to record again";
     Error::NoStream { problem: problem.to_owned() }
 }
 
 /// Returns the reason for missing calls, if any are missing.
 fn why_not_all(collected: &Collected) -> Option<String> {
     let why = match &collected.failed {
-        Some(error) => format!("{} could not be written: {error}", collected.shown_spool().display()),
-        None if collected.is_too_large => "as much was written as may be".to_owned(),
-        None if collected.n_dropped > 0 => {
-            "the buffer was full: a larger one holds more until it is written".to_owned()
-        }
+        Some(error) => format!("cannot write {}: {error}", collected.shown_spool().display()),
+        None if collected.is_too_large => "the stream has reached its size limit".to_owned(),
+        None if collected.n_dropped > 0 => "the buffer was full; give the tracer a larger one".to_owned(),
         None if collected.n_untold > 0 => {
             return Some(format!(
-                "{} marks and unloaded libraries are not in the trace: they came too fast",
+                "the trace lacks {} marks and unloaded libraries: they came too fast",
                 collected.n_untold
             ));
         }
         None => return None,
     };
-    Some(format!("{} calls and returns were not recorded: {why}", collected.n_dropped))
+    Some(format!("the trace lacks {} calls and returns: {why}", collected.n_dropped))
 }
 
 /// Empties the bank until the end of orders, then takes the rest.

@@ -196,7 +196,7 @@ fn unreadable(error: io::Error, path: &Path) -> Error {
     let text = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text);
     let remedy = match error.kind() {
         io::ErrorKind::InvalidData => {
-            "; give the ELF file of 64 bits, of a kernel the one before it is made into an image to boot"
+            "; give a 64-bit ELF file; for a kernel, the file before the conversion to a boot image"
         }
         _ => "",
     };

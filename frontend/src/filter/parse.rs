@@ -94,11 +94,11 @@ fn add(mut filter: Filter, rule: &str) -> Result<Filter, String> {
         // A name may have an `@`, specs have none.
         "values" => match value.rsplit_once('@') {
             Some((pattern, specs)) => filter.values(pattern, specs),
-            None => return Err("write which values, as in values=open@arg1/s,retval/i32".to_owned()),
+            None => return Err("write the values, as in values=open@arg1/s,retval/i32".to_owned()),
         },
         "trigger" => match value.rsplit_once('@') {
             Some((pattern, action)) => filter.trigger(pattern, action),
-            None => return Err("write what is to be done, as in trigger=init@trace_off".to_owned()),
+            None => return Err("write the action, as in trigger=init@trace_off".to_owned()),
         },
         PAUSED => {
             filter.begins_paused = value == "1";
@@ -113,7 +113,7 @@ fn add(mut filter: Filter, rule: &str) -> Result<Filter, String> {
             None => {
                 let similar = nearest(key, keys().into_iter().map(str::to_owned));
                 let similar = similar.map(|similar| format!("; did you mean {similar}?")).unwrap_or_default();
-                return Err(format!("there is no `{key}`, but {}{similar}", keys().join(", ")));
+                return Err(format!("no such key: `{key}`; keys are {}{similar}", keys().join(", ")));
             }
         },
     };
@@ -189,15 +189,15 @@ mod tests {
     #[test]
     fn problems_name_the_place_and_the_remedy() {
         for (text, expected) in [
-            ("depth=5; dept=3", "at character 10, `dept=3`: there is no `dept`"),
+            ("depth=5; dept=3", "at character 10, `dept=3`: no such key: `dept`"),
             ("dept=3", "did you mean depth?"),
             ("include", "write it as key=value"),
             ("depth=x", "write the number of levels"),
-            ("depth=0", "1 is the least"),
+            ("depth=0", "the minimum is 1"),
             ("depth=-1", "write the number of levels"),
             ("min=5", "unit"),
             ("size=big", "write the number of bytes"),
-            ("include=", "`*` stands for all"),
+            ("include=", "`*` for all names"),
             ("min=1us;\nexclude=/(/", "at character 10, `exclude=/(/`: "),
         ] {
             assert!(problem(text).contains(expected), "{text}: {}", problem(text));

@@ -240,7 +240,7 @@ impl Filter {
     pub fn max_depth(mut self, levels: u32) -> Self {
         self.max_depth = Some(levels);
         if levels == 0 {
-            self.refuse(Flaw::new("depth=0", "of 0 levels nothing is recorded; 1 is the least"));
+            self.refuse(Flaw::new("depth=0", "a depth of 0 levels records nothing; the minimum is 1"));
         }
         self
     }
@@ -384,7 +384,7 @@ impl Filter {
     pub(super) fn asks(&self) -> Result<Option<AskValues>, Error> {
         let Some(rule) = self.rule_by_type() else { return Ok(None) };
         let nobody = || {
-            let problem = "debug information is read by `rftrace record -A`; say which values, such as arg1/i32";
+            let problem = "only `rftrace record -A` reads debug information; write the values, such as arg1/i32";
             Error::BadFilter { place: rule.text(), problem: problem.to_owned() }
         };
         self.known.ok_or_else(nobody).map(Some)

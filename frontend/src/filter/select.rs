@@ -39,11 +39,11 @@ pub(crate) fn select(filter: &Filter, catalogue: &Catalogue, known: &KnownValues
         refuse_names(filter)?;
     }
     if !HAS_VALUES && let Some(rule) = filter.watches.first() {
-        let problem = "calls are watched on Linux on x86-64 and aarch64 only".to_owned();
+        let problem = "rftrace watches calls only on Linux on x86-64 and aarch64".to_owned();
         return Err(Error::BadFilter { place: rule.text(), problem });
     }
     if !HAS_VALUES && let Some(rule) = filter.values.first() {
-        let problem = "arguments and results are recorded on Linux on x86-64 and aarch64 only".to_owned();
+        let problem = "rftrace records arguments and results only on Linux on x86-64 and aarch64".to_owned();
         return Err(Error::BadFilter { place: rule.text(), problem });
     }
     let mut chooser = Chooser::new(filter);
@@ -114,7 +114,7 @@ fn refuse_names(filter: &Filter) -> Result<(), Error> {
         None if filter.min_code_bytes > 0 => format!("size={}", filter.min_code_bytes),
         None => return Ok(()),
     };
-    let problem = "functions cannot be chosen here, where their names are not known; use depth, min or entry=*";
+    let problem = "the tracer knows no names of functions on this system; use depth, min or entry=*";
     Err(Error::BadFilter { place, problem: problem.to_owned() })
 }
 

@@ -60,13 +60,13 @@ impl WatchRule {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         const HELP: &str = "write call:FUNCTION, call:FUNCTION#100, slow:FUNCTION>5ms or slow:FUNCTION>max";
         let (number, spec) = text.split_once(':').ok_or(HELP)?;
-        let number = number.trim().parse().map_err(|_| "a watch begins with its number")?;
+        let number = number.trim().parse().map_err(|_| "expected the number of the watch before the first `:`")?;
         let (kind, rest) = spec.split_once(':').ok_or(HELP)?;
         let (pattern, calls) = match kind {
             "call" => match rest.rsplit_once('#') {
                 Some((pattern, nth)) => match nth.parse() {
                     Ok(nth) if nth > 0 => (pattern, Calls::Nth(nth)),
-                    _ => return Err(format!("`{nth}` is not the number of a call: 1 is the first")),
+                    _ => return Err(format!("`{nth}` is not the number of a call; 1 is the first")),
                 },
                 None => (rest, Calls::All),
             },
@@ -90,13 +90,13 @@ impl WatchRule {
                 "trace_on" | "traceon" => trigger(watch::ON),
                 "trace_off" | "traceoff" => trigger(watch::OFF),
                 "finish" => trigger(watch::FINISH),
-                _ => return Err(format!("there is no trigger `{action}`, but {TRIGGERS}")),
+                _ => return Err(format!("no such trigger: `{action}`; triggers are {TRIGGERS}")),
             },
             Some(("depth", levels)) => match levels.parse() {
                 Ok(levels @ 1..=MAX_LEVELS) => AtSite::Levels(levels),
-                _ => return Err(format!("`{levels}` is no number of levels: 1 is the least, {MAX_LEVELS} the most")),
+                _ => return Err(format!("`{levels}` is no number of levels; write a number from 1 to {MAX_LEVELS}")),
             },
-            Some(_) => return Err(format!("there is no trigger `{action}`, but {TRIGGERS}")),
+            Some(_) => return Err(format!("no such trigger: `{action}`; triggers are {TRIGGERS}")),
         };
         let text = format!("{pattern}@{action}");
         let pattern = Pattern::new(pattern).map_err(|problem| problem.to_string())?;
@@ -175,11 +175,11 @@ mod tests {
     fn what_is_wrong_is_told() {
         for (text, expected) in [
             ("", "write call:FUNCTION"),
-            ("x:call:f", "begins with its number"),
+            ("x:call:f", "expected the number"),
             ("0:exit:f", "write call:FUNCTION"),
             ("0:call:f#0", "1 is the first"),
             ("0:call:f#x", "1 is the first"),
-            ("0:call:", "`*` stands for all"),
+            ("0:call:", "`*` for all names"),
             ("0:slow:f", "slow:FUNCTION>5ms"),
             ("0:slow:f>5", "`5` has no unit; write 5ns, 5us"),
         ] {
@@ -201,13 +201,13 @@ mod tests {
         let levels = WatchRule::trigger("f", "depth=3").unwrap();
         assert_eq!((levels.wanted, levels.is_switch()), (AtSite::Levels(3), false));
         for (pattern, action, expected) in [
-            ("f", "stop", "there is no trigger `stop`, but trace_on"),
-            ("f", "", "there is no trigger"),
-            ("f", "read=x", "there is no trigger `read=x`"),
-            ("f", "depth=0", "1 is the least"),
-            ("f", "depth=x", "1 is the least"),
-            ("f", "depth=1024", "1023 the most"),
-            ("", "finish", "`*` stands for all"),
+            ("f", "stop", "no such trigger: `stop`; triggers are trace_on"),
+            ("f", "", "no such trigger"),
+            ("f", "read=x", "no such trigger: `read=x`"),
+            ("f", "depth=0", "from 1 to 1023"),
+            ("f", "depth=x", "from 1 to 1023"),
+            ("f", "depth=1024", "from 1 to 1023"),
+            ("", "finish", "`*` for all names"),
         ] {
             let problem = WatchRule::trigger(pattern, action).unwrap_err();
             assert!(problem.contains(expected), "{pattern}@{action}: {problem}");

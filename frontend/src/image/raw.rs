@@ -97,8 +97,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Image, Bad> {
         let Some(entry) = Entry::decode(bytes) else {
             return bad(
                 offset,
-                "no record that `dump_trace` writes is here: 16 bytes with the magic number 5 in the bits 3 to 5 of the byte 8; \
-                 the file was damaged, or other data was written to it",
+                "this place has no record of `dump_trace`: 16 bytes with the magic number 5 in bits 3 to 5 of byte 8; the file \
+                 is damaged, or has other data",
             );
         };
         if let Some(next) = entry.thread() {
@@ -121,15 +121,15 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Image, Bad> {
     let mut warnings = Vec::new();
     if !rest.is_empty() {
         warnings.push(format!(
-            "the file ends in the middle of a record, at byte {}: the newest records are missing; was there no room for them?",
+            "the file ends within a record, at byte {}: the newest records are missing; was the disk full?",
             bytes.len()
         ));
     }
     let n_misfits: u64 = threads.values().map(|thread| thread.n_misfits).sum();
     if n_misfits > 0 && source != Source::RawNanos {
         warnings.push(format!(
-            "{n_misfits} calls or returns have no counterpart: `dump_trace` of rftrace-frontend 0.3 does not say of which thread \
-             a call is, so the tree is right only where one thread ran; trace with this version of rftrace-frontend"
+            "{n_misfits} calls or returns have no counterpart: `dump_trace` of rftrace-frontend 0.3 stores no threads, so the \
+             tree is right for a single thread only; trace with this version of rftrace-frontend"
         ));
     }
     let mut words = [0; head::N_WORDS];
@@ -281,7 +281,7 @@ mod tests {
                     assert_eq!(warned, length % 16 != 0, "{:?}", image.warnings());
                 }
                 Err(Error::BadImage { offset: 0, problem, .. }) if length < 16 => {
-                    assert!(problem.contains("there is no image"), "{problem}");
+                    assert!(problem.contains("the file has no image"), "{problem}");
                 }
                 Err(error) => panic!("{error}"),
             }

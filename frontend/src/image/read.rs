@@ -32,7 +32,8 @@ impl Image {
     /// they are damaged or of another version.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let bytes = map_file(path).map_err(|error| {
-            let remedy = if error.kind() == io::ErrorKind::InvalidData { ": save what was sent in one" } else { "" };
+            let remedy =
+                if error.kind() == io::ErrorKind::InvalidData { "; save the image in a regular file" } else { "" };
             let text = error.to_string();
             let text = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text);
             Error::Read { path: path.to_owned(), source: io::Error::new(error.kind(), format!("{text}{remedy}")) }
@@ -112,7 +113,7 @@ impl<'a> Reader<'a> {
             _ => usize::MAX,
         };
         if n_bytes > limit || n_bytes % 8 != 0 {
-            return bad(offset, format!("a section of {n_bytes} bytes cannot be; {DAMAGED}"));
+            return bad(offset, format!("a section has an impossible size of {n_bytes} bytes; {DAMAGED}"));
         }
         let rest = &self.bytes[self.offset..];
         let contents = &rest[..n_bytes.min(rest.len())];
@@ -124,7 +125,7 @@ impl<'a> Reader<'a> {
         sum.add(first);
         words(contents).for_each(|word| sum.add(word));
         if told != sum.0 {
-            return bad(offset, format!("the section that begins here has a wrong checksum; {DAMAGED}"));
+            return bad(offset, format!("the section at this place has a wrong checksum; {DAMAGED}"));
         }
         Ok(Some(Section { offset, tag, n_bytes, contents, is_cut: false }))
     }
@@ -151,8 +152,8 @@ impl Reader<'_> {
 }
 
 /// Remedy for an image with wrong bytes in it.
-const DAMAGED: &str = "the image was changed or mixed with other output on its way: send it again, by a line of its own that passes \
-                       every byte as it is";
+const DAMAGED: &str = "the image has changed on its way, or has other output in it; send it again over a line of its own that changes \
+                       no bytes";
 
 fn parse(bytes: &[u8]) -> Result<Image, Bad> {
     let Some(start) = bytes.windows(MAGIC.len()).position(|part| part == MAGIC) else {
@@ -162,10 +163,10 @@ fn parse(bytes: &[u8]) -> Result<Image, Bad> {
         // The part of the magic that passes a terminal unchanged.
         let translated = bytes.windows(3).any(|part| part == &MAGIC[1..4]);
         let problem = if translated {
-            "the line that the image came by changes bytes (ends of lines, or the eighth bit): make it raw"
+            "the line has changed bytes of the image (line ends, or the eighth bit); set the line to raw mode"
         } else {
-            "there is no image in this file, and it does not begin with records; it must hold what `kernel::write_image` sent or \
-             `dump_trace` wrote"
+            "the file has no image, and does not begin with records; give the output of `kernel::write_image` or \
+             `dump_trace`"
         };
         return bad(0, problem);
     };
@@ -186,8 +187,8 @@ fn parse_from(bytes: &[u8], start: usize) -> Result<Image, Bad> {
         return bad(
             start + MAGIC.len(),
             format!(
-                "the image has version {version} with records of version {abi_version}, this program reads \
-                 {OLDEST_VERSION} to {VERSION} with {} to {}; use the rftrace-tools that belong to the kernel's rftrace",
+                "the image has version {version} with records of version {abi_version}, but this program reads \
+                 {OLDEST_VERSION} to {VERSION} with {} to {}; use the rftrace-tools of the version of the kernel's rftrace",
                 abi::OLDEST_RECORDS,
                 abi::VERSION
             ),
@@ -196,7 +197,7 @@ fn parse_from(bytes: &[u8], start: usize) -> Result<Image, Bad> {
     let mut image = match reader.section(0)? {
         Some(section) if section.tag == tag::HEAD && !section.is_cut => parse_head(&section)?,
         Some(section) if section.tag != tag::HEAD => {
-            return bad(section.offset, format!("no header is here; {DAMAGED}"));
+            return bad(section.offset, format!("the header is missing here; {DAMAGED}"));
         }
         _ => return bad(bytes.len(), ENDS_IN_HEADER),
     };
@@ -221,8 +222,8 @@ fn parse_from(bytes: &[u8], start: usize) -> Result<Image, Bad> {
     }
     if !is_complete {
         image.warnings.push(format!(
-            "the image ends early, at byte {}: {} of {} chunks are there, so the newest or other records are missing; \
-             did the kernel stop while it sent it?",
+            "the image ends early, at byte {}: it has {} of {} chunks, so the newest or other records are missing; did \
+             the kernel stop while it sent the image?",
             bytes.len(),
             image.chunks.len(),
             image.word(head::N_CHUNKS_USED),
@@ -263,18 +264,18 @@ fn parse_streamed(bytes: &[u8], start: usize, first: Image) -> Image {
         });
         let last = records.map(|(tsc, _)| tsc).max().unwrap_or(0);
         image.words[head::STOP_TSC] = last.max(image.word(head::SENT_TSC));
-        image.warnings.push("the line ended before the recording did: what was recorded last is missing".to_owned());
+        image.warnings.push("the line ended before the recording: the last records are missing".to_owned());
     }
     if let Some(begin) = other {
         image.warnings.push(format!(
-            "another recording begins at byte {begin} and is not read: did the kernel start again? Cut the file there to read that"
+            "another recording begins at byte {begin}, perhaps after a restart of the kernel; cut the file there to read it"
         ));
     }
     let n_missing = image.chunks.iter().map(|(header, _)| header.prev_index.load(Relaxed));
     let n_missing = n_missing.filter(|index| *index != 0 && !seen.contains(index)).count();
     if n_damaged > 0 || n_missing > 0 {
         image.warnings.push(format!(
-            "the line was disturbed, in {n_damaged} places that were noticed: {n_missing} pieces of what was recorded are missing"
+            "the line has damaged the recording in {n_damaged} places: {n_missing} pieces of the recording are missing"
         ));
     }
     warn_of_losses(&mut image);
@@ -366,7 +367,7 @@ impl Streamed {
     }
 }
 
-const ENDS_IN_HEADER: &str = "the file ends in the image's header; nothing can be read from it";
+const ENDS_IN_HEADER: &str = "the file ends within the image's header; send the image again";
 
 fn parse_head(section: &Section<'_>) -> Result<Image, Bad> {
     let words = section.words();
@@ -374,14 +375,14 @@ fn parse_head(section: &Section<'_>) -> Result<Image, Bad> {
         return bad(section.offset, format!("the header is too short; {DAMAGED}"));
     };
     if words[head::BYTE_ORDER] != BYTE_ORDER {
-        return bad(section.offset, "the image is from a machine with another byte order, which cannot be read");
+        return bad(section.offset, "the image is from a machine with another byte order; read it on such a machine");
     }
     let chunk_bytes = words[head::CHUNK_BYTES];
     if chunk_bytes == 0 {
-        return bad(section.offset, "the kernel's tracer had no memory: it must call `kernel::install` first");
+        return bad(section.offset, "the kernel's tracer had no buffer; call `kernel::install` in the kernel first");
     }
     if !chunk_bytes.is_power_of_two() || !(MIN_CHUNK_BYTES as u64..=MAX_CHUNK_BYTES as u64).contains(&chunk_bytes) {
-        return bad(section.offset, format!("chunks of {chunk_bytes} bytes cannot be; {DAMAGED}"));
+        return bad(section.offset, format!("the chunks have an impossible size of {chunk_bytes} bytes; {DAMAGED}"));
     }
     let name: Vec<u8> = name.iter().flat_map(|word| word.to_le_bytes()).collect();
     let name_bytes = usize::try_from(words[head::NAME_BYTES]).ok();
@@ -400,7 +401,7 @@ fn parse_chunk(section: &Section<'_>, chunk_bytes: usize) -> Result<Option<(Chun
     };
     let Some(told) = chunk_header(header) else {
         let [tid, depth] = [offset_of!(ChunkHeader, tid), offset_of!(ChunkHeader, depth)].map(|at| field(header, at));
-        return bad(section.offset, format!("no chunk can be of thread {tid} at depth {depth}; {DAMAGED}"));
+        return bad(section.offset, format!("a chunk has an impossible thread {tid} or depth {depth}; {DAMAGED}"));
     };
     let taken_tsc = told.taken_tsc.load(Relaxed);
     let records: Vec<Record> = if section.tag == tag::PACKED {
@@ -412,7 +413,7 @@ fn parse_chunk(section: &Section<'_>, chunk_bytes: usize) -> Result<Option<(Chun
         };
         match unpacked {
             Ok(records) => records,
-            Err(problem) => return bad(section.offset, format!("a chunk cannot be unpacked: {problem}; {DAMAGED}")),
+            Err(problem) => return bad(section.offset, format!("cannot unpack a chunk: {problem}; {DAMAGED}")),
         }
     } else {
         // Of a record that is cut in the middle nothing is known.
@@ -420,7 +421,7 @@ fn parse_chunk(section: &Section<'_>, chunk_bytes: usize) -> Result<Option<(Chun
         records.map(|words| Record { tsc: words[0].into(), word: words[1].into() }).collect()
     };
     if let Some(tid) = wrong_thread(&records, taken_tsc) {
-        return bad(section.offset, format!("a record names thread {tid}; {DAMAGED}"));
+        return bad(section.offset, format!("a record has an impossible thread {tid}; {DAMAGED}"));
     }
     Ok(Some((told, records)))
 }
@@ -467,12 +468,12 @@ fn unpack(
     taken_tsc: u64,
 ) -> Result<Vec<Record>, &'static str> {
     if CHUNK_HEADER_BYTES / 8 + n_bytes.div_ceil(8) != section.n_bytes / 8 {
-        return Err("its length is not that of its records");
+        return Err("its length differs from that of its records");
     }
     let contents = &section.contents[CHUNK_HEADER_BYTES..];
     let (bytes, padding) = contents.split_at(n_bytes.min(contents.len()));
     if padding.iter().any(|&byte| byte != 0) {
-        return Err("what fills up its last word is not 0");
+        return Err("the padding of its last word is not 0");
     }
     Payload { bytes, is_cut: bytes.len() < n_bytes, n_records, taken_tsc }.unpack()
 }
@@ -484,7 +485,7 @@ fn parse_open(section: &Section<'_>) -> Result<Option<(u32, Vec<u64>)>, Bad> {
         return if section.is_cut { Ok(None) } else { bad(section.offset, format!("a thread has no id; {DAMAGED}")) };
     };
     if !is_tid(tid) {
-        return bad(section.offset, format!("{tid} is no thread's id; {DAMAGED}"));
+        return bad(section.offset, format!("{tid} is no thread id; {DAMAGED}"));
     }
     Ok(Some((tid as u32, words.to_vec())))
 }
@@ -495,7 +496,7 @@ fn check_end(image: &Image, section: &Section<'_>) -> Result<(), Bad> {
     if told != found {
         let told: Vec<String> = told.iter().map(u64::to_string).collect();
         let problem = format!(
-            "{} threads and {} chunks are before this place, there should be {}; {DAMAGED}",
+            "{} threads and {} chunks precede this place, but the image announces {}; {DAMAGED}",
             found[0],
             found[1],
             told.join(" and ")
@@ -514,16 +515,16 @@ fn warn_of_losses(image: &mut Image) {
     };
     let [untraced, lost, overwritten] =
         [head::N_UNTRACED_THREADS, head::N_LOST_NO_CHUNK, head::N_OVERWRITTEN].map(|place| image.words[place]);
-    warn(flags & flag::FULL != 0, "the buffer was used up: the trace is the beginning of what happened".to_owned());
+    warn(flags & flag::FULL != 0, "the buffer was full: the trace has only the beginning of the recording".to_owned());
     warn(
         flags & flag::RING != 0 && overwritten > 0,
-        format!("{overwritten} chunks of the ring were overwritten: the trace is the end of what happened"),
+        format!("the ring has overwritten {overwritten} chunks: the trace has only the end of the recording"),
     );
-    warn(untraced > 0, format!("{untraced} threads were not traced: there was no memory for their return stacks"));
-    warn(lost > 0, format!("{lost} calls were not recorded: every chunk was in use; give the tracer a larger buffer"));
+    warn(untraced > 0, format!("the trace lacks {untraced} threads: there was no memory for their return stacks"));
+    warn(lost > 0, format!("the trace lacks {lost} calls: all chunks were in use; give the tracer a larger buffer"));
     warn(
         flags & flag::UNQUIET != 0,
-        "a processor was taking a chunk when the image was sent: some of its last records may be missing".to_owned(),
+        "a processor took a chunk while the kernel sent the image: some of its last records may be missing".to_owned(),
     );
 }
 
@@ -769,18 +770,18 @@ mod tests {
         let n_bytes = words(&bytes[start..]).nth(N_BYTES).unwrap() >> 32;
         assert!(!n_bytes.is_multiple_of(8), "{n_bytes}");
         refused(&|words| words[N_RECORDS] = 61, "more records than a chunk holds");
-        refused(&|words| words[N_RECORDS] = 60, "fewer packed records than it says");
-        refused(&|words| words[N_RECORDS] = 19, "more packed records than it says");
+        refused(&|words| words[N_RECORDS] = 60, "fewer packed records than its header");
+        refused(&|words| words[N_RECORDS] = 19, "more packed records than its header");
         refused(&|words| words[N_BYTES] += 8 << 32, "length");
         refused(&|words| words[N_BYTES] = u64::from(u32::MAX) << 32, "length");
         refused(&|words| words[N_BYTES] = 0, "length");
         refused(&|words| words.push(0), "length");
-        refused(&|words| *words.last_mut().unwrap() |= 1 << 63, "fills up");
+        refused(&|words| *words.last_mut().unwrap() |= 1 << 63, "padding");
         refused(&|words| words.truncate(8), "a chunk is too short");
-        refused(&|words| words[4] = 0, "no chunk can be of thread 0");
+        refused(&|words| words[4] = 0, "impossible thread 0");
         let mut parts = longer_example();
         parts.chunks[2].1.push((6_000, kind::RESYNC | kind::NEW_THREAD));
-        assert!(parsed(&sent_packed(&parts, |_| true)).unwrap_err().to_string().contains("names thread 0"));
+        assert!(parsed(&sent_packed(&parts, |_| true)).unwrap_err().to_string().contains("impossible thread 0"));
     }
 
     #[test]
@@ -861,15 +862,15 @@ mod tests {
         assert!(changed(&|parts| parts.head[head::NAME_BYTES] = 9).contains("name"));
         assert!(changed(&|parts| parts.chunks[0].0[0] = 0).contains("thread 0"));
         assert!(changed(&|parts| parts.chunks[0].0[3] = 1024).contains("depth 1024"));
-        assert!(changed(&|parts| parts.open[0].0 = 0).contains("no thread's id"));
+        assert!(changed(&|parts| parts.open[0].0 = 0).contains("no thread id"));
         let new_thread = kind::RESYNC | kind::NEW_THREAD;
-        assert!(changed(&|parts| parts.chunks[0].1.push((4_000, new_thread))).contains("names thread 0"));
+        assert!(changed(&|parts| parts.chunks[0].1.push((4_000, new_thread))).contains("impossible thread 0"));
         let mut other = sent(&example());
         other[12] = 99;
         assert!(parsed(&other).unwrap_err().to_string().contains("records of version 99"));
         let text: Vec<u8> =
             sent(&example()).iter().flat_map(|&b| if b == b'\n' { vec![b'\r', b] } else { vec![b] }).collect();
-        assert!(parsed(&text).unwrap_err().to_string().contains("make it raw"));
+        assert!(parsed(&text).unwrap_err().to_string().contains("raw mode"));
     }
 
     fn record() -> impl Strategy<Value = (u64, u64)> {
@@ -902,7 +903,7 @@ mod tests {
         #[test]
         fn any_chunks_are_read_as_they_were(parts in parts(), packed in any::<u8>()) {
             let result = parsed(&sent_packed(&parts, |place| packed & 1 << place != 0));
-            let names_bad_thread = matches!(&result, Err(Error::BadImage { problem, .. }) if problem.contains("names thread"));
+            let names_bad_thread = matches!(&result, Err(Error::BadImage { problem, .. }) if problem.contains("a record has an impossible thread"));
             if !names_bad_thread {
                 let image = result.unwrap();
                 prop_assert_eq!(image.name(), &parts.name);

@@ -3,7 +3,7 @@
 use super::outcome::PatchedSites;
 
 pub(crate) fn install() -> PatchedSites {
-    PatchedSites { refusal: Some("patched call sites: Linux only".to_owned()), ..Default::default() }
+    PatchedSites { refusal: Some("rftrace patches call sites only on Linux".to_owned()), ..Default::default() }
 }
 
 pub(crate) fn undo() {}

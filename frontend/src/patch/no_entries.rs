@@ -39,7 +39,8 @@ pub(crate) fn install(choice: Choice, _way: EntryWay) {
 pub(crate) fn outcome() -> EntryBranches {
     let mut outcome = EntryBranches::nothing();
     let are_wanted = ARE_ENTRIES_WANTED.load(Relaxed);
-    outcome.refusal = are_wanted.then(|| "functions that call no hook: x86-64 Linux only so far".to_owned());
+    outcome.refusal =
+        are_wanted.then(|| "rftrace records functions without a hook only on Linux on x86-64 and aarch64".to_owned());
     outcome
 }
 

@@ -8,7 +8,7 @@ use super::sites::Site;
 
 /// Refuses.
 pub(crate) fn install() -> PatchedSites {
-    PatchedSites { refusal: Some("call sites stay calls on riscv64".to_owned()), ..PatchedSites::default() }
+    PatchedSites { refusal: Some("rftrace does not patch call sites on riscv64".to_owned()), ..PatchedSites::default() }
 }
 
 /// Nothing was changed.

@@ -42,13 +42,13 @@ pub enum PlainReason {
 impl fmt::Display for PlainReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unconfirmed => "not known to be an instruction",
-            Self::Changed => "changed by somebody else",
-            Self::TwoBytes => "two bytes would have to change at once while threads run",
-            Self::NotWritable => "the system does not let code be changed",
+            Self::Unconfirmed => "perhaps no instruction",
+            Self::Changed => "the code differs from its file",
+            Self::TwoBytes => "cannot change two bytes at once while threads run",
+            Self::NotWritable => "the system refuses changes of code",
             Self::NoStubs => "no executable memory within reach",
             Self::NoBarrier => "threads run and the system has no membarrier",
-            Self::Unfinished => "the system stopped a change half-way",
+            Self::Unfinished => "the system refused a part of a change",
         })
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn value<'a>(place: usize) -> &'a AtomicUsize {
 
 /// Stores a word in pages that may be read-only after relocation, and keeps them so.
 pub(super) fn store(all: &[Pages], place: usize, word: usize) -> io::Result<()> {
-    let gone = || io::Error::other("a module's data are not mapped");
+    let gone = || io::Error::other("the data of a module are not mapped");
     let pages = all.iter().find(|pages| pages.range.contains(&place)).ok_or_else(gone)?;
     let pages = pages.cut_to(&(place..place + size_of::<usize>())).ok_or_else(gone)?;
     pages.make_writable()?;

@@ -71,7 +71,7 @@ fn state(tracer: &Tracer) -> String {
 fn threads(tracer: &Tracer, lists: &str) -> Result<String, String> {
     let read = |list: &str| -> Result<Vec<u32>, String> {
         let ids = list.split(',').filter(|id| !id.is_empty());
-        ids.map(|id| id.parse().map_err(|_| format!("{id} is no number of a thread"))).collect()
+        ids.map(|id| id.parse().map_err(|_| format!("{id} is no thread id"))).collect()
     };
     let shown = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     if let Some((only, not)) = lists.split_once('/') {

@@ -136,8 +136,7 @@ impl Own {
     }
 }
 
-const NO_TEXT: &str =
-    "a program that records itself does not show its calls as they come: `dump` makes a trace of them";
+const NO_TEXT: &str = "a program that records itself cannot show calls live; use `dump` to make a trace";
 
 impl Recording for Own {
     fn recorder(&self) -> u32 {
@@ -190,12 +189,10 @@ impl Recording for Own {
         let tracer = Self::tracer()?;
         let (command, argument) = request.split_once(' ').unwrap_or((request, ""));
         match command {
-            "on" if IS_STOPPED.load(Relaxed) => {
-                Err(format!("the recording of process {pid} was stopped, which is for good"))
-            }
+            "on" if IS_STOPPED.load(Relaxed) => Err(format!("the recording of process {pid} has ended for good")),
             "filter" => tracer.obey_rules(argument, None),
             _ => tracer.obey(command, argument).unwrap_or_else(|| {
-                Err(format!("a program that records itself knows no `{command}`: that is for `rftrace record`"))
+                Err(format!("a program that records itself has no command `{command}`; use `rftrace record`"))
             }),
         }
     }
@@ -219,10 +216,10 @@ impl Recording for Own {
     fn mark(&self, _pid: u32, text: &str) -> Result<String, String> {
         let text = text.replace(char::is_control, " ");
         if text.trim().is_empty() {
-            return Err("a mark is a text".to_owned());
+            return Err("a mark needs a text".to_owned());
         }
         if !Self::tracer()?.is_recording() {
-            return Err("recording is off: there is nothing to put a mark into".to_owned());
+            return Err("cannot make a mark: recording is off; switch it on first".to_owned());
         }
         marks::of_nobody(&text);
         Ok(String::new())
@@ -231,9 +228,9 @@ impl Recording for Own {
     fn flush(&self, _pid: u32) -> Result<String, String> {
         Err(match Self::tracer()?.stream {
             Some(_) => {
-                "a stream of a program's own reaches the disk by itself, what is in full pieces within a fifth of a second"
+                "cannot flush: a program that records itself writes full chunks of its stream within 0.2 s by itself"
             }
-            None => "what is recorded is in the program's buffer until it saves that: `dump` makes a trace of it",
+            None => "cannot flush: the records stay in the program's buffer until a save; use `dump` to make a trace",
         }
         .to_owned())
     }
@@ -242,7 +239,7 @@ impl Recording for Own {
         IS_STOPPED.store(true, Relaxed);
         self.ask(pid, "off")?;
         Ok(format!(
-            "process {pid} records nothing more unless it switches recording on itself; it saves its trace itself\n"
+            "process {pid} has stopped its recording; it saves its trace itself, and may switch recording on again\n"
         ))
     }
 
@@ -251,7 +248,7 @@ impl Recording for Own {
     }
 
     fn add_trigger(&self, _spec: &str) -> Result<Trigger, String> {
-        Err("dumps on events are of rings that `rftrace record --ring` has; a program that records itself makes its own (Tracer::dump)"
+        Err("a program that records itself makes no dumps on events; call `Tracer::dump`, or use `rftrace record --ring`"
             .to_owned())
     }
 
@@ -265,7 +262,7 @@ impl Recording for Own {
     fn dump(&self, pid: u32, reason: &str) -> Result<String, String> {
         let shown = reason.replace(char::is_control, " ");
         let saved = Self::tracer()?.dump(&shown);
-        let saved = saved.map_err(|error| format!("no dump of process {pid} was made: {}", error.with_remedy()))?;
+        let saved = saved.map_err(|error| format!("cannot make a dump of process {pid}: {}", error.with_remedy()))?;
         // The client's directory is another one.
         let place = std::path::absolute(&saved.path).unwrap_or(saved.path);
         let told = format!("a dump of process {pid} lies in {}\n", place.display());

@@ -216,7 +216,7 @@ impl Tracer {
                 directory::write(&recording, path, &self.program.described(&name))
             }
         };
-        // What was recorded may all be this crate's own.
+        // All records may be of this crate itself.
         let totals =
             totals.map_err(|error| if matches!(error, Error::NoEvents { .. }) { self.nothing() } else { error })?;
         self.note_saved(path);
@@ -324,7 +324,7 @@ impl Tracer {
 impl Tracer {
     fn write_stream(&self, stream: &Stream, options: &SaveOptions<'_>) -> Result<Saved, Error> {
         if options.records_only {
-            let problem = "what is recorded as a stream is saved as a directory".to_owned();
+            let problem = "cannot save a stream as records only; save it as a directory".to_owned();
             return Err(Error::NoStream { problem });
         }
         let minima = self.program.choice().minima();

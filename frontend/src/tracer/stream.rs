@@ -57,7 +57,7 @@ pub(super) fn from_variable() -> Result<Option<(PathBuf, Option<usize>)>, Error>
     let bad = || {
         let value = value.to_string_lossy();
         let problem = format!(
-            "the environment variable {VARIABLE} is {value:?}; it is a directory, and behind a comma the buffer's size: trace,64M"
+            "the environment variable {VARIABLE} is {value:?}; write a directory and, after a comma, the size of the buffer: trace,64M"
         );
         Error::NoStream { problem }
     };

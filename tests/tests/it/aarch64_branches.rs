@@ -61,7 +61,7 @@ fn all_registers_are_kept() {
 }
 
 fn n_jumped_to(left_out: &BTreeMap<String, String>) -> usize {
-    left_out.values().filter(|reason| *reason == "its first instructions are jumped to").count()
+    left_out.values().filter(|reason| *reason == "a jump leads into its first instructions").count()
 }
 
 #[test]
@@ -74,12 +74,12 @@ fn what_is_left_whole_has_its_reason() {
     assert!(run.stderr.contains(" functions have entry branches; 7 left out"), "{}", run.stderr);
     let left_out = left_out(&run);
     for (name, reason) in [
-        ("_start", "returns twice or on another stack, or asks who has called it"),
+        ("_start", "returns twice or on another stack, or asks for its caller"),
         ("looping", "jumps to its own beginning"),
-        ("jumped_into", "its first instructions are jumped to"),
-        ("part", "takes registers from where it was jumped to"),
-        ("calls", "its first instructions must stay where they are"),
-        ("kernel", "its first instructions must stay where they are"),
+        ("jumped_into", "a jump leads into its first instructions"),
+        ("part", "reads registers that it has not set"),
+        ("calls", "its first instructions cannot be moved"),
+        ("kernel", "its first instructions cannot be moved"),
         ("only_pad", "shorter than a branch"),
     ] {
         assert_eq!(left_out.get(name).map(String::as_str), Some(reason), "{left_out:?}");

@@ -109,7 +109,11 @@ fn signed_slots_are_left_alone() {
             let signal = plain.status.signal().expect("what is not signed is no address");
             assert_eq!(run.status.code(), Some(128 + signal), "{}", run.stderr);
             let left_out = left_out(&run);
-            assert_eq!(left_out.get("malloc").map(String::as_str), Some("its slot has to be signed"), "{left_out:?}");
+            assert_eq!(
+                left_out.get("malloc").map(String::as_str),
+                Some("its slot needs a signed pointer"),
+                "{left_out:?}"
+            );
         } else {
             assert_eq!(run.status.code(), Some(9), "{}", run.stderr);
             check_calls(&run, &counts());

@@ -314,7 +314,7 @@ fn what_is_left_out() {
         let output = command.stdin(Stdio::null()).output().unwrap();
         assert_eq!(output.status.code(), Some(5), "{}", told(&output));
         let list = fs::read_to_string(folder.path().join("trace/entry-branches.txt")).unwrap();
-        let special = "returns twice or on another stack, or asks who has called it";
+        let special = "returns twice or on another stack, or asks for its caller";
         for function in ["_setjmp", "longjmp", "clone", "_Unwind_RaiseException", "uw_init_context_1"] {
             let has = |line: &str| line.contains(&format!("\t{function}\t")) && line.ends_with(special);
             assert!(list.lines().any(has), "{function}: {list}");

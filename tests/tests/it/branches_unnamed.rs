@@ -107,7 +107,7 @@ const COUNTS: [(&str, u64); 14] = [
 fn special(trace: &Path) -> BTreeSet<String> {
     let list = fs::read_to_string(trace.join("entry-branches.txt")).unwrap();
     let special =
-        list.lines().filter(|line| line.ends_with("returns twice or on another stack, or asks who has called it"));
+        list.lines().filter(|line| line.ends_with("returns twice or on another stack, or asks for its caller"));
     special.map(|line| line.split('\t').nth(2).unwrap_or_else(|| panic!("{line}")).to_owned()).collect()
 }
 

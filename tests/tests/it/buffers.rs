@@ -10,8 +10,8 @@ fn program(arguments: &[&str]) -> Program {
 #[test]
 fn a_later_buffer_takes_the_place_of_the_one_in_use() {
     const RECORDING: &str = "recording is on; switch it off before you give the tracer another buffer";
-    const REPLACED: &str = "the buffer of this Events (or Tracer) was replaced by a later one; use what the last init (or \
-        install) returned";
+    const REPLACED: &str =
+        "a later buffer has replaced that of this Events (or Tracer); use the result of the last init (or install)";
 
     if !require(&["gcc"]) {
         return;

@@ -287,23 +287,23 @@ fn what_is_wrong_is_told() {
         (&["min", "soon"], "min=soon"),
         (&["set", "tracing_on", "2"], "0 or 1"),
         (&["set", "tracing_thresh", "-1"], "microseconds"),
-        (&["set", "available_tracers", "nop"], "can only be read"),
-        (&["set", "set_ftrace_pid", "0"], "`0` is no number of a thread"),
-        (&["set", "set_ftrace_pid", "4194305"], "there is no thread 4194305"),
-        (&["set", "set_ftrace_notrace", "leaf:traceoff"], "not done by set_ftrace_notrace"),
-        (&["set", "set_ftrace_filter", "leaf:traceoff:3"], "not so many times"),
+        (&["set", "available_tracers", "nop"], "it can only be read"),
+        (&["set", "set_ftrace_pid", "0"], "`0` is no thread id"),
+        (&["set", "set_ftrace_pid", "4194305"], "no such thread: 4194305"),
+        (&["set", "set_ftrace_notrace", "leaf:traceoff"], "set_ftrace_notrace takes no commands"),
+        (&["set", "set_ftrace_filter", "leaf:traceoff:3"], "takes no count"),
         (&["set", "set_ftrace_filter", "leaf:snapshot"], "--ring"),
         (&["set", "set_ftrace_filter", "!leaf:traceon"], "has no leaf:traceon"),
-        (&["set", "set_ftrace_filter", "leaf:stacktrace"], "there are traceon"),
-        (&["get", "trace_marker"], "can only be set"),
-        (&["set", "trace_marker", " "], "the mark has no text"),
+        (&["set", "set_ftrace_filter", "leaf:stacktrace"], "commands are traceon"),
+        (&["get", "trace_marker"], "it can only be set"),
+        (&["set", "trace_marker", " "], "a mark needs a text"),
         (&["set", "snapshot", "7"], "1 to make a dump"),
         (&["trigger", "add", "call:leaf"], "--ring"),
         (&["trigger", "add", "crash"], "no such event; events are"),
-        (&["trigger", "del", "call:leaf"], "no dumps are made on call:leaf"),
+        (&["trigger", "del", "call:leaf"], "no such trigger: call:leaf"),
         (&["set", "set_ftrace_notrace", "!other"], "has no other"),
         (&["set", "buffer_size_kb", "1"], "--buffer"),
-        (&["get", "no_such"], "there is no `no_such` here, but available_filter_functions"),
+        (&["get", "no_such"], "no such name: `no_such`; names are available_filter_functions"),
     ] {
         let problem = it.refused(words);
         assert!(problem.contains(expected), "{words:?}: {problem}");
@@ -490,7 +490,7 @@ fn another_user_is_refused() {
     open(&folder, 0o755);
     open(&socket, 0o666);
     let refused = ask();
-    assert!(refused.contains("not to user 65534"), "{refused}");
+    assert!(refused.contains("refuses user 65534"), "{refused}");
     it.round('a');
     assert_eq!(it.rounds()["round_a"], ALL);
 }

@@ -45,7 +45,7 @@ fn dumps_on_what_is_added() {
     it.ctl(&["trigger", "add", "call:leaf,burst"]);
     assert!(it.refused(&["trigger", "add", "call:leaf,burst"]).contains("already"));
     let problem = it.refused(&["trigger", "add", "call:no_such"]);
-    assert!(problem.contains("call:no_such: there is no such function"), "{problem}");
+    assert!(problem.contains("call:no_such: no recordable function"), "{problem}");
     assert_eq!(it.ctl(&["trigger", "list"]), "0 call:leaf,burst\n");
     assert_eq!(it.ctl(&["filter"]), "exclude=deeper\n");
     it.round('a');
@@ -96,7 +96,7 @@ fn calls_that_do_something() {
     // One asks, and forgets what he has asked for.
     it.ctl(&["set", "snapshot", "1"]);
     assert_eq!(dumps(&it).len(), 3);
-    assert_eq!(it.ctl(&["set", "snapshot", "0"]), "1 dumps are removed\n");
+    assert_eq!(it.ctl(&["set", "snapshot", "0"]), "removed 1 dumps\n");
     assert_eq!(dumps(&it), [1, 2].map(|n| format!("snapshot-{n}-call-deepest-burst-times-2")));
     let rounds = it.rounds();
     assert_eq!(rounds["round_a"], ["all", "leaf"]);
@@ -215,7 +215,7 @@ fn a_folder_of_files() {
     let mut said = BufReader::new(server.stderr.take().unwrap());
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
-    assert!(line.contains("has ftrace's files of process"), "{line}");
+    assert!(line.contains("has ftrace's files for process"), "{line}");
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
     let wait = |name: &str, is_it: &dyn Fn(&str) -> bool| {
         let since = Instant::now();

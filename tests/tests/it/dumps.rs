@@ -513,7 +513,7 @@ fn who_is_killed_during_a_dump() {
     let deadline = Instant::now() + Duration::from_secs(60);
     let recovered = loop {
         let recovered = Command::new(rftrace()).arg("recover").arg(folder.path().join("trace")).output().unwrap();
-        if !told(&recovered).contains("is being recorded to") || Instant::now() > deadline {
+        if !told(&recovered).contains("records to this directory") || Instant::now() > deadline {
             break recovered;
         }
         thread::sleep(Duration::from_millis(100));

@@ -107,7 +107,7 @@ fn what_is_wrong_is_told_with_a_remedy() {
         ("exclude=leaf; below=hold_slow", "below=hold_slow matches nothing; did you mean `holds_slow`?"),
         ("include=rftrace_enable", "include=rftrace_enable matches no function that can be recorded"),
         ("module=programme", "module=programme matches nothing; did you mean `program`?"),
-        ("depht=3", "bad filter: RFTRACE_FILTER: at character 1, `depht=3`: there is no `depht`"),
+        ("depht=3", "bad filter: RFTRACE_FILTER: at character 1, `depht=3`: no such key: `depht`"),
         ("min=1us; size=x", "at character 10, `size=x`: write the number of bytes, as in size=64"),
     ] {
         let run = run_filtered(&program.path, filter);
@@ -131,7 +131,7 @@ fn the_variable_filters_programs_that_know_nothing_of_it() {
     assert_eq!(outline(&run_filtered(&program.path, " ").trace("trace")), outline(&program.run(&[]).trace("trace")));
     // Nothing is left.
     let run = run_filtered(&program.path, "exclude=*");
-    assert!(run.stderr.contains("the filter lets no function pass that was called"), "{}", run.stderr);
+    assert!(run.stderr.contains("the filter excludes all called functions"), "{}", run.stderr);
 }
 
 #[test]

@@ -7,16 +7,16 @@ use std::process::Command;
 use rftrace_frontend::{Config, Filter, SaveOptions};
 use rftrace_tests::{CProgram, Profile, Program, Run, outline, outline_of, require, rust_program, tools};
 
-const KEPT: &str = "the recorded events are kept, save them elsewhere";
+const KEPT: &str = "the buffer keeps the events; save them elsewhere";
 const NO_HOOKS: &str =
     "0 events: no function of this program calls the tracer; build it with -Z instrument-mcount (Rust) or -pg (C)";
 const NO_CALLS: &str =
-    "0 events: no instrumented function was called while recording was on, or none that the filter lets pass";
+    "0 events: the program called no instrumented function while recording was on, or the filter excludes them all";
 const RECORDING: &str = "recording is on; switch it off before you give the tracer another buffer";
 const REPLACED: &str =
-    "the buffer of this Events (or Tracer) was replaced by a later one; use what the last init (or install) returned";
+    "a later buffer has replaced that of this Events (or Tracer); use the result of the last init (or install)";
 const NO_INIT: &str = "rftrace is not initialised: call init first";
-const NO_PATH: &str = "no path to write to was given";
+const NO_PATH: &str = "the path of the trace is NULL; give a path";
 
 /// The lines that a fixture prints.
 fn lines(program: &Program, arguments: &[&str]) -> Vec<String> {
@@ -35,8 +35,11 @@ fn c_init() {
     let program = c_program();
     let sizes = lines(&program, &["size"]);
     assert!(sizes[0].starts_with("init: a trace buffer of 0 ") && sizes[0].contains("is too small"), "{sizes:?}");
-    assert!(sizes[1].contains("is too small, it takes at least "), "{sizes:?}");
-    assert_eq!(sizes[2], format!("init: a trace buffer of {} events exceeds the address space", usize::MAX));
+    assert!(sizes[1].contains("is too small; the minimum is "), "{sizes:?}");
+    assert_eq!(
+        sizes[2],
+        format!("init: a trace buffer of {} events exceeds the address space; ask for fewer events", usize::MAX)
+    );
     assert!(sizes[3].starts_with("init: no memory for a trace buffer of "), "{sizes:?}");
     assert!(sizes[3].ends_with("; ask for fewer events"), "{sizes:?}");
     assert_eq!(sizes[4..], ["init: no error"]);
@@ -97,8 +100,8 @@ fn rust_init_panics() {
     }
     let program = rust_program("misuse", Profile::Debug);
     for (what, message) in [
-        ("size", "is too small, it takes at least ".to_owned()),
-        ("huge", format!("a trace buffer of {} events exceeds the address space", usize::MAX)),
+        ("size", "is too small; the minimum is ".to_owned()),
+        ("huge", format!("a trace buffer of {} events exceeds the address space; ask for fewer events", usize::MAX)),
         ("while-recording", RECORDING.to_owned()),
     ] {
         let run = Run::of_any(Command::new(&program.path).arg(what));

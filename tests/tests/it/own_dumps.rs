@@ -34,7 +34,11 @@ fn recording_goes_on_while_dumps_are_made() {
             assert_eq!(replay(&trace).matches("mark:in_the_moment */").count(), 3, "{way}");
         }
         if way == "stream" {
-            assert!(said.next().is_some_and(|line| line.contains("the stream was saved")), "{}", run.stdout);
+            assert!(
+                said.next().is_some_and(|line| line.contains("the first save has ended the stream")),
+                "{}",
+                run.stdout
+            );
         }
         let mut before = 0;
         let mut n_filled = 0;

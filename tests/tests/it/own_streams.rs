@@ -72,7 +72,7 @@ fn a_stream_is_saved_once_and_others_follow() {
     }
     let (folder, output) = run(N, "again", None);
     assert_eq!(output.status.code(), Some(7), "{output:?}");
-    assert!(said(&output).starts_with("dump: the stream was saved, which ends it; give the tracer"), "{output:?}");
+    assert!(said(&output).starts_with("dump: the first save has ended the stream; give the tracer"), "{output:?}");
     assert_eq!(said(&output).lines().count(), 1, "{output:?}");
     let counted = ["trace", "plain", "second"].map(|name| count(&folder.path().join(name), "leaf"));
     assert_eq!(counted, [2 * N, 20, 4 * N]);

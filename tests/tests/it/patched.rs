@@ -186,9 +186,9 @@ fn systems_that_refuse_to_change_code() {
             ("mdwe", " call sites patched, 0 left as they are"),
             ("seccomp", " call sites patched, 0 left as they are"),
             ("stubs", ": no executable memory within reach (Operation not permitted"),
-            ("text", ": the system does not let code be changed (Operation not permitted"),
+            ("text", ": the system refuses changes of code (Operation not permitted"),
             // Half of a change is undone: all calls are recorded.
-            ("half", ": the system does not let code be changed (Operation not permitted"),
+            ("half", ": the system refuses changes of code (Operation not permitted"),
         ] {
             let run = program.run(&["refused", how]);
             if run.stdout.starts_with("no mdwe") {
@@ -197,7 +197,7 @@ fn systems_that_refuse_to_change_code() {
             }
             assert!(run.stdout.contains(expected), "{profile:?} {how}: {}", run.stdout);
             let fails = ["stubs", "text", "half"].contains(&how);
-            let says = run.stdout.starts_with("no call site can be patched: 0 call sites patched, ");
+            let says = run.stdout.starts_with("cannot patch any call site: 0 call sites patched, ");
             assert_eq!(says, fails, "{profile:?} {how}: {}", run.stdout);
             assert!(outline(&run.trace("trace")).contains("leaf"), "{profile:?} {how}");
         }
@@ -225,7 +225,8 @@ fn the_variable_is_0_or_1() {
     let program = CProgram::new(&["calls.c"]).build();
     for value in ["", "2", "yes"] {
         let run = Run::of_any(Command::new(&program.path).env(VARIABLE, value));
-        let message = format!("init: the environment variable {VARIABLE} is {value:?}; it must be 0, 1 or not set\n");
+        let message =
+            format!("init: the environment variable {VARIABLE} is {value:?}; set it to 0 or 1, or unset it\n");
         assert_eq!((run.stderr, run.status.code()), (message, Some(1)));
     }
 }

@@ -38,10 +38,10 @@ fn what_no_file_can_be_opened_for_is_told_of() {
         return;
     }
     let run = as_by_itself_with(&["--stop"], "files");
-    assert!(run.stderr.contains("the number of open files is limited (ulimit -n)"), "{}", run.stderr);
+    assert!(run.stderr.contains("raise the limit of open files (ulimit -n)"), "{}", run.stderr);
     assert!(!run.path("trace/info").exists());
     let run = as_by_itself_with(&["--stop"], "no_file_size");
-    assert!(run.stderr.contains("the size of files is limited (ulimit -f)"), "{}", run.stderr);
+    assert!(run.stderr.contains("raise the limit of file sizes (ulimit -f)"), "{}", run.stderr);
 }
 
 /// The recorder has no such limits.
@@ -179,7 +179,7 @@ fn a_full_disk_with(options: &[&str]) {
     let status = Command::new("umount").arg(folder.path()).status().unwrap();
     assert!(status.success());
     assert_eq!(run.status.code(), Some(3), "{}", run.stderr);
-    assert!(run.stderr.contains("No space left") && run.stderr.contains("free some room"), "{}", run.stderr);
+    assert!(run.stderr.contains("No space left") && run.stderr.contains("free some space"), "{}", run.stderr);
     let n_calls = n_calls.unwrap();
     assert!(n_calls > 10_000, "{n_calls}: {}", run.stderr);
 }

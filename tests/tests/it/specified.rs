@@ -192,7 +192,7 @@ fn what_can_have_no_branch_has_its_reason() {
     let text = "name = \"bare\"\n[[resource]]\nname = \"call\"\n[[function]]\nsymbol = \"bare\"\nkind = \"note\"\n";
     fs::write(&specification, text).unwrap();
     let (_, told) = record_kinds(&specification.display().to_string(), &[], &program, &[]);
-    assert!(told.contains("bare") && told.contains("no unwind information tells where it ends"), "{told}");
+    assert!(told.contains("bare") && told.contains("no unwind information names its end"), "{told}");
 }
 
 #[test]

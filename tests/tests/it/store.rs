@@ -52,7 +52,10 @@ fn programs_write_to_no_directory_of_others() {
     let run = Command::new(&own_stream().path).args(["10", "save"]).current_dir(folder.path("")).output().unwrap();
     let said = String::from_utf8_lossy(&run.stdout).into_owned();
     assert_eq!(run.status.code(), Some(1), "{said}");
-    assert!(said.contains("trace: it holds `letter` and is no trace; choose another directory"), "{said}");
+    assert!(
+        said.contains("trace: the directory contains `letter` and is no trace; choose another directory"),
+        "{said}"
+    );
     assert_eq!(contents(&folder.path("trace")), [("letter".to_owned(), b"Dear".to_vec())]);
 }
 
@@ -76,7 +79,7 @@ fn files_of_others_stay_in_the_directory_of_a_trace() {
     fs::write(folder.path("trace.old/notes"), "older").unwrap();
     let recorded = records(&folder);
     assert_eq!(recorded.status.code(), Some(1));
-    assert!(stderr(&recorded).contains("it holds `notes`, which is no file of a trace; move that elsewhere"));
+    assert!(stderr(&recorded).contains("the directory contains `notes`, no file of a trace; move `notes` elsewhere"));
     assert_eq!(fs::read(folder.path("trace.old/notes")).unwrap(), b"older");
     assert_eq!(leaves(&folder.path("trace")), SHORT);
 }
@@ -98,7 +101,7 @@ fn no_output_takes_the_place_of_a_trace() {
             let dumped = folder.command(&["dump", format, "-o", output, "trace"]).output().unwrap();
             assert_eq!(dumped.status.code(), Some(1), "{output}");
             let said = stderr(&dumped);
-            assert!(said.contains("it is, or would be, a file of a trace; choose another name"), "{said}");
+            assert!(said.contains("this name is that of a file of a trace; choose another name"), "{said}");
         }
     }
     assert!(contents(&folder.path("trace")) == before);
@@ -132,7 +135,7 @@ fn a_directory_has_one_recorder() {
     let folder = Folder::new();
     let first = folder.begin(&["-q"], "waits");
     wait_until("the program", || folder.path("ready").exists());
-    let owner = format!("it is being recorded to by rftrace, PID {}", first.id());
+    let owner = format!("process {} (rftrace) records to this directory", first.id());
     let refused = [
         records(&folder),
         folder.command(&["recover", "trace"]).output().unwrap(),
@@ -162,10 +165,7 @@ fn of_many_recorders_each_makes_a_trace_or_none() {
         assert!(made > 0);
         for output in ended.iter().filter(|output| output.status.code() != Some(0)) {
             let said = stderr(output);
-            assert!(
-                said.contains("it is being recorded to by rftrace, PID") || said.contains("writes to it"),
-                "{said}"
-            );
+            assert!(said.contains("records to this directory"), "{said}");
         }
         let names = if made > 1 { &["trace", "trace.old"][..] } else { &["trace"] };
         for name in names {

@@ -106,9 +106,9 @@ fn a_failing_save_at_exit_changes_nothing() {
     for (what, why) in [
         (
             "bad-path",
-            "cannot write /proc/nonexistent/x: No such file or directory (os error 2): choose another directory",
+            "cannot write /proc/nonexistent/x: No such file or directory (os error 2); choose another directory",
         ),
-        ("small-files", "the size of files is limited (ulimit -f)"),
+        ("small-files", "raise the limit of file sizes (ulimit -f)"),
     ] {
         let run = run(what);
         assert_eq!((run.status.code(), run.stdout.as_str()), (Some(0), "out\n"), "{what}: {}", run.stderr);
@@ -140,16 +140,16 @@ fn a_save_without_events_names_the_cause() {
     if !require(&["nightly"]) {
         return;
     }
-    let guard = "0 events: the guard of `record` was dropped before any instrumented function was called; keep it with \
+    let guard = "0 events: the program dropped the guard of `record` before it called an instrumented function; keep the guard with \
         `let _recording = tracer.record();` (`let _ = ` drops it at once)";
     let no_calls =
-        "0 events: no instrumented function was called while recording was on, or none that the filter lets pass";
+        "0 events: the program called no instrumented function while recording was on, or the filter excludes them all";
     for profile in Profile::ALL {
         let run = rust_program("unsaved", profile).run(&["nothing"]);
         let said: Vec<&str> = run.stdout.lines().collect();
-        let never_on = "0 events: recording was not switched on since the last save; call `enable` or `record` first";
-        let filtered =
-            "0 events: the filter lets no function pass that was called; `Tracer::functions` lists its choice";
+        let never_on =
+            "0 events: the program has not switched recording on since the last save; call `enable` or `record` first";
+        let filtered = "0 events: the filter excludes all called functions; `Tracer::functions` lists its choice";
         assert_eq!(said, [never_on, guard, no_calls, no_calls, filtered], "{profile:?}");
         assert!(notices(&run).is_empty() && !run.path("trace").exists(), "{profile:?}: {}", run.stderr);
     }

@@ -59,7 +59,7 @@ pub fn write_directory(trace: &Trace, options: &ExportOptions, directory: &Path)
     }
     if tids.is_empty() {
         // Nothing but the empty directory is there yet.
-        return Err(Error::Export("no records in this part of the trace".into()));
+        return Err(Error::Export("this part of the trace has no records; choose another part".into()));
     }
     copy_metadata(trace.dir(), directory, &tids.iter().copied().collect())?;
     if !kernel_events.is_empty() {
@@ -85,7 +85,7 @@ pub fn write_directory(trace: &Trace, options: &ExportOptions, directory: &Path)
 fn prepare(directory: &Path) -> Result<Owned> {
     let failed = |source| Error::WriteFile { path: directory.to_owned(), source };
     if store::Contents::of(directory).map_err(failed)? != store::Contents::Nothing {
-        let reason = format!("{}: not empty; choose another directory, or remove it", directory.display());
+        let reason = format!("{}: the directory is not empty; choose another one, or remove it", directory.display());
         return Err(Error::Export(reason.into()));
     }
     Owned::take(directory).map_err(failed)

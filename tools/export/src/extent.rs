@@ -29,7 +29,7 @@ impl ExportOptions {
         let Some(start_ns) = start_ns else { return Ok(()) };
         if let Some(to_ns) = self.to_ns.filter(|&to_ns| to_ns <= start_ns) {
             let reason =
-                format!("nothing was recorded before {}: the trace begins at {}", seconds(to_ns), seconds(start_ns));
+                format!("the trace has no records before {}: it begins at {}", seconds(to_ns), seconds(start_ns));
             return Err(Error::Export(reason.into()));
         }
         let Some(from_ns) = self.from_ns else { return Ok(()) };
@@ -49,7 +49,7 @@ impl ExportOptions {
         }
         let length = Duration(end_ns - start_ns).to_string();
         let reason = format!(
-            "nothing was recorded from {} on: the trace ends at {}, {} after its start",
+            "the trace has no records from {} on: it ends at {}, {} after its start",
             seconds(from_ns),
             seconds(end_ns),
             length.trim_start()

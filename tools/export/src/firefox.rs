@@ -185,8 +185,8 @@ impl<W: Write> Firefox<W> {
 
 fn too_long(n_samples: u64) -> Error {
     let reason = format!(
-        "more than {MAX_SAMPLES} entries, exits and events ({n_samples}): the Firefox Profiler's format has to be in memory as \
-         a whole, here and in the browser; choose a part with --from, --to or --tid, or another format"
+        "the trace has more than {MAX_SAMPLES} entries, exits and events ({n_samples}), too many for the Firefox \
+         Profiler's format, which needs them all in memory; choose a part with --from, --to or --tid, or another format"
     );
     Error::Export(reason.into())
 }

@@ -101,7 +101,9 @@ impl Stacks {
 
     fn child(&mut self, parent: usize, name: &str) -> Result<usize> {
         if self.nodes.len() > MAX_STACKS {
-            return Err(Error::Export(format!("more than {MAX_STACKS} different stacks: {REMEDY}").into()));
+            return Err(Error::Export(
+                format!("the trace has more than {MAX_STACKS} different stacks; {REMEDY}").into(),
+            ));
         }
         let name = self.names.idx(name);
         Ok(*self.children.entry((parent, name)).or_insert_with(|| {
@@ -130,11 +132,8 @@ impl Stacks {
             total = total.saturating_add(if node.self_ns > 0 { length } else { 0 });
         }
         if total > most {
-            let reason = format!(
-                "the stacks make {} MB of text, as each names all its functions; at most {} MB are written: {REMEDY}",
-                total >> 20,
-                most >> 20
-            );
+            let reason =
+                format!("the stacks make {} MB of text, but the limit is {} MB; {REMEDY}", total >> 20, most >> 20);
             return Err(Error::Export(reason.into()));
         }
         Ok(())
@@ -246,7 +245,7 @@ impl<W: Write> Folded<W> {
         });
         folded.map_err(Error::Write)?;
         if lines.is_empty() {
-            let reason = "nothing to draw: no time passes in the functions of this part of the trace";
+            let reason = "nothing to draw: the functions of this part of the trace take no time; choose another part";
             return Err(Error::Export(reason.into()));
         }
         // Lines in this mode are taken as they come, last first. Sorted as text, as in the other one, `f` would be torn

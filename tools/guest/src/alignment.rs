@@ -38,11 +38,11 @@ pub(super) fn offsets(
     match of_kvm {
         Err(list) => Err(Error::Unaligned {
             reason: format!(
-                "KVM's events tell of several guests with different TSC offsets; choose one by --tsc-offset N:\n  {list}"
+                "KVM's events have several guests with different TSC offsets; choose one with --tsc-offset N:\n  {list}"
             ),
         }),
         Ok(Some((offsets, note))) => {
-            notes.push(format!("guest's ticks = host's ticks + {}, as KVM's events say", offsets.last()));
+            notes.push(format!("guest's ticks = host's ticks + {}, from KVM's events", offsets.last()));
             notes.extend(note.clone());
             Ok(offsets.clone())
         }
@@ -54,11 +54,11 @@ pub(super) fn offsets(
 }
 
 fn offset_of_wall_clocks(guest: &ClockOf, hosts: &[ClockOf], has_kvm: bool, notes: &mut Vec<String>) -> Result<i64> {
-    let why = if has_kvm { "KVM's events do not tell it" } else { "no KVM events were given" };
+    let why = if has_kvm { "KVM's events do not have it" } else { "no KVM events are given" };
     let unaligned = |lack: String| Error::Unaligned {
         reason: format!(
-            "the guest's TSC offset is not known: {why}, and {lack}; record KVM's events while the guest starts \
-             (tools/setup_kvm_tracing.sh run …) and give them by --kvm, or give --tsc-offset N (guest's ticks - host's ticks; 0 \
+            "the guest's TSC offset is unknown: {why}, and {lack}; record KVM's events while the guest starts \
+             (tools/setup_kvm_tracing.sh run …) and give them with --kvm, or give --tsc-offset N (guest's ticks - host's ticks; 0 \
              where the guest reads the host's counter)"
         ),
     };
@@ -75,17 +75,17 @@ fn offset_of_wall_clocks(guest: &ClockOf, hosts: &[ClockOf], has_kvm: bool, note
     // The moment of the guest's first tick, on the host's clock.
     let nanos = i128::from(host_clock.nanos) + i128::from(guest_unix) - i128::from(host_unix);
     let Ok(nanos) = u64::try_from(nanos) else {
-        return Err(unaligned("the guest's wall clock was before the host was switched on".to_owned()));
+        return Err(unaligned("the guest's wall clock is earlier than the host's boot".to_owned()));
     };
     let offset = i128::from(guest_clock.tsc) - i128::from(host_clock.ticks(nanos));
     let is_coarse = guest_unix % NANOS_PER_SECOND == 0;
     notes.push(format!(
-        "guest's ticks = host's ticks + {offset} by the wall clocks of both, which is {}: for ticks, record KVM's events (--kvm)",
-        if is_coarse { "right to a second, as the guest's clock tells no parts of seconds" } else {
-            "as right as these agree, usually to milliseconds"
+        "guest's ticks = host's ticks + {offset} from both wall clocks, {}; for an accuracy of ticks, record KVM's events (--kvm)",
+        if is_coarse { "accurate to a second, as the guest's clock has no fractions of a second" } else {
+            "usually accurate to milliseconds"
         }
     ));
-    i64::try_from(offset).map_err(|_| unaligned("the wall clocks are too far from each other".to_owned()))
+    i64::try_from(offset).map_err(|_| unaligned("the wall clocks are too far apart".to_owned()))
 }
 
 /// The clock of the timeline.
@@ -106,7 +106,7 @@ pub(super) fn reference(
     for of in hosts.iter().chain([guest]) {
         if of.file.as_ref().is_some_and(|file| !file.is_exact) {
             notes.push(format!(
-                "{}: written by an older rftrace: its rate is rounded, times may be off by parts of 10^9 of its duration",
+                "{}: an older rftrace has rounded the rate in this file: times may be wrong by some billionths of the duration",
                 of.dir.join(CLOCK).display()
             ));
         }
@@ -116,8 +116,8 @@ pub(super) fn reference(
         (None, _) if !hosts.is_empty() => {
             return Err(Error::Unaligned {
                 reason: format!(
-                    "{}: there is no clock.txt, which says how the time stamp counter and the trace's clock belong together: \
-                     record the host's program with rftrace",
+                    "{}: no clock.txt, so the relation of the trace's clock to the time stamp counter is unknown; record the host's \
+                     program with rftrace",
                     hosts[0].dir()
                 ),
             });
@@ -131,14 +131,14 @@ pub(super) fn reference(
     if guest.file.is_none() && option_hz.is_none() && best.is_none() {
         return Err(Error::Unaligned {
             reason: format!(
-                "{}: there is no clock.txt: are its times ticks, as rftrace up to 0.3.2 wrote them? Then give the frequency of \
-                 the time stamp counter: --tsc-khz N, or --tsc-khz auto on the machine that recorded it",
+                "{}: no clock.txt; if its times are ticks (rftrace up to 0.3.2), give the frequency of the time stamp counter: \
+                 --tsc-khz N, or --tsc-khz auto on the machine of the recording",
                 guest.dir()
             ),
         });
     }
     if guest.file.is_none() {
-        notes.push(format!("{}: there is no clock.txt: its times are taken for ticks", guest.dir()));
+        notes.push(format!("{}: no clock.txt: times count as ticks", guest.dir()));
     }
     Ok(option_hz.map_or(base, |hz| TscClock::at_rate(base.tsc, base.nanos, hz)))
 }
@@ -150,8 +150,8 @@ pub(super) fn warn_of_rates(guest: &ClockOf, reference: &TscClock, notes: &mut V
     // Kernels that measure it are wrong by less.
     if guest_hz.abs_diff(host_hz) > host_hz / 50 {
         notes.push(format!(
-            "the guest's counter had {guest_hz} ticks a second, the host's {host_hz}: if that is not a wrong measurement, the \
-             guest's times are wrong (a guest with a TSC rate of its own)"
+            "the guest's counter had {guest_hz} ticks a second, the host's {host_hz}: the guest has a TSC rate of its own \
+             and wrong times, or one measurement is wrong"
         ));
     }
 }
@@ -164,8 +164,8 @@ pub(super) fn warn_of_distance(guest: &ClockOf, hosts: &[ClockOf], offsets: &Off
     let has_hosts = files.peek().is_some();
     if has_hosts && files.all(|host| host.last_tsc < start || host.clock.tsc > end) {
         notes.push(format!(
-            "the guest's trace goes from tick {start} to {end} of the host, and no host's trace has a moment in common with it: \
-             is the offset that of this guest?"
+            "the guest's trace (ticks {start} to {end} of the host) overlaps no host's trace; is the offset that of this \
+             guest?"
         ));
     }
 }
@@ -201,10 +201,10 @@ mod tests {
         let mut notes = Vec::new();
         let found = offsets(&guest, &hosts, &Ok(None), false, &mut notes).unwrap();
         assert_eq!(found.last(), 70 - 1800);
-        assert!(notes[0].contains("-1730 by the wall clocks") && notes[0].contains("milliseconds"), "{notes:?}");
+        assert!(notes[0].contains("-1730 from both wall clocks") && notes[0].contains("milliseconds"), "{notes:?}");
         let whole_second = clock("guest", 70, 9, 1, Some(UNIX - 123));
         offsets(&whole_second, &hosts, &Ok(None), false, &mut notes).unwrap();
-        assert!(notes[1].contains("right to a second"), "{notes:?}");
+        assert!(notes[1].contains("accurate to a second"), "{notes:?}");
     }
 
     #[test]
@@ -225,11 +225,11 @@ mod tests {
             offsets(guest, hosts, &Ok(None), has_kvm, &mut Vec::new()).unwrap_err().to_string()
         };
         let error = why(&clock("guest", 0, 0, 1, None), &[timed("host")], false);
-        assert!(error.contains("no KVM events were given, and guest has no wall clock"), "{error}");
+        assert!(error.contains("no KVM events are given, and guest has no wall clock"), "{error}");
         let error = why(&timed("guest"), &[clock("host", 0, 0, 1, None)], true);
-        assert!(error.contains("KVM's events do not tell it, and no host directory has"), "{error}");
+        assert!(error.contains("KVM's events do not have it, and no host directory has"), "{error}");
         let error = why(&clock("guest", 0, 0, 1, Some(1)), &[timed("host")], false);
-        assert!(error.contains("before the host was switched on"), "{error}");
+        assert!(error.contains("earlier than the host's boot"), "{error}");
     }
 
     #[test]
@@ -254,13 +254,13 @@ mod tests {
         let found = reference(&guest, &[], &Offsets::constant(-40), None, &mut Vec::new()).unwrap();
         assert_eq!((found.tsc, found.nanos), (140, 7));
         let error = reference(&guest, &[without("host")], &Offsets::constant(0), None, &mut Vec::new()).unwrap_err();
-        assert!(error.to_string().starts_with("host: there is no clock.txt"), "{error}");
+        assert!(error.to_string().starts_with("host: no clock.txt"), "{error}");
         let error = reference(&without("guest"), &[], &Offsets::constant(0), None, &mut Vec::new()).unwrap_err();
         assert!(error.to_string().contains("give the frequency"), "{error}");
         let mut notes = Vec::new();
         let found = reference(&without("guest"), &[], &Offsets::constant(0), Some(2000), &mut notes).unwrap();
         assert_eq!((found.tsc, found.nanos, found.hz()), (0, 0, 2_000_000));
-        assert!(notes[0].contains("taken for ticks"), "{notes:?}");
+        assert!(notes[0].contains("count as ticks"), "{notes:?}");
     }
 
     #[test]
@@ -273,6 +273,9 @@ mod tests {
         assert!(notes.is_empty(), "{notes:?}");
         warn_of_rates(&guest, &host.file.as_ref().unwrap().clock, &mut notes);
         warn_of_distance(&guest, &[host], &Offsets::constant(-1_000_001), &mut notes);
-        assert!(notes[0].contains("a TSC rate of its own") && notes[1].contains("has a moment in common"), "{notes:?}");
+        assert!(
+            notes[0].contains("a TSC rate of its own") && notes[1].contains("overlaps no host's trace"),
+            "{notes:?}"
+        );
     }
 }

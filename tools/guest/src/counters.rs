@@ -49,7 +49,7 @@ impl Counters {
         };
         match ticks.trim().parse() {
             Ok(ticks) => Ok(Self { lines, start: Start::Ticks(ticks), has_line: false }),
-            Err(_) => Err(lines.error("not `rdtsc TICKS`, the time stamp counter when perf began")),
+            Err(_) => Err(lines.error("expected `rdtsc TICKS`, the time stamp counter at the start of perf")),
         }
     }
 
@@ -68,7 +68,7 @@ impl Counters {
                 Line::Sample(_) => break,
                 Line::Nonsense => {
                     return Err(self.lines.error(
-                        "no interval of a counter: `SECONDS,VALUE,UNIT,NAME,…`, as perf stat -I 100 -x, -o FILE writes it",
+                        "expected an interval of a counter: `SECONDS,VALUE,UNIT,NAME,…`, as perf stat -I 100 -x, -o FILE writes it",
                     ));
                 }
             }
@@ -155,7 +155,7 @@ mod tests {
     fn what_perf_does_not_write() {
         for (text, place) in [
             ("rdtsc x\n", "byte 0: line 1: not `rdtsc"),
-            ("# c\n1.0 5 msec task-clock\n", "byte 4: line 2: no interval"),
+            ("# c\n1.0 5 msec task-clock\n", "byte 4: line 2: expected an interval"),
             ("1.0,5\n", "line 1"),
             ("1.0,5,,\n", "line 1"),
             ("1.0,inf,,cycles\n", "line 1"),

@@ -13,7 +13,7 @@ fn is_usable(id: u32) -> bool {
 }
 
 fn no_ids() -> Error {
-    Error::Unaligned { reason: "the sources have so many threads that no ids are left".to_owned() }
+    Error::Unaligned { reason: "the sources have too many threads: no thread ids are left".to_owned() }
 }
 
 /// The ids that are taken.
@@ -58,7 +58,7 @@ mod tests {
         let most = i32::MAX.cast_unsigned();
         assert_eq!(ids.shift(&HashSet::from([most])).unwrap(), 0);
         let error = ids.shift(&HashSet::from([most])).unwrap_err();
-        assert!(error.to_string().contains("no ids are left"), "{error}");
+        assert!(error.to_string().contains("no thread ids are left"), "{error}");
     }
 
     #[test]

@@ -73,8 +73,8 @@ impl KvmEvents {
             .stderr(Stdio::null());
         let mut child = command.spawn().map_err(|error| Error::Unaligned {
             reason: format!(
-                "{}: a file of trace-cmd, which cannot be run ({error}): install it (apt-get install trace-cmd), or give \
-                 its text: trace-cmd report -i trace.dat >kvm.txt, where it is installed",
+                "{}: cannot run trace-cmd to read this file: {error}; install trace-cmd (apt-get install trace-cmd), or \
+                 convert the file on another machine: trace-cmd report -i trace.dat >kvm.txt",
                 path.display()
             ),
         })?;
@@ -94,7 +94,7 @@ impl KvmEvents {
                 Some(lost) => self.lost = self.lost.saturating_add(lost),
                 None => {
                     return Err(self.lines.error(
-                        "no event of ftrace: `TASK-PID [CPU] FLAGS TIME: EVENT: …`, as a tracefs instance's `trace` and \
+                        "expected an event of ftrace: `TASK-PID [CPU] FLAGS TIME: EVENT: …`, as a tracefs instance's `trace` and \
                          `trace-cmd report` show it",
                     ));
                 }
@@ -104,7 +104,7 @@ impl KvmEvents {
         match parse(self.lines.current()) {
             Some(Ok(event)) => Ok(Some(event)),
             _ => Err(self.lines.error(
-                "the time is no number of ticks: record with the clock x86-tsc (trace-cmd record -C x86-tsc, or \
+                "the time is no number of ticks; record with the clock x86-tsc (trace-cmd record -C x86-tsc, or \
                  tools/setup_kvm_tracing.sh)",
             )),
         }
@@ -116,7 +116,10 @@ impl KvmEvents {
         match child.wait() {
             Ok(status) if status.success() => Ok(()),
             Ok(status) => Err(Error::Unaligned {
-                reason: format!("{}: trace-cmd report cannot read it ({status}); try it by hand", path.display()),
+                reason: format!(
+                    "{}: `trace-cmd report` cannot read this file ({status}); run it by hand to see the reason",
+                    path.display()
+                ),
             }),
             Err(source) => Err(Error::Io { path, source }),
         }
@@ -237,16 +240,16 @@ mod tests {
     #[test]
     fn what_is_no_event_is_told_with_its_place() {
         for (text, reason) in [
-            (&b"# header\nnonsense\n"[..], "byte 9: line 2: no event of ftrace"),
+            (&b"# header\nnonsense\n"[..], "byte 9: line 2: expected an event of ftrace"),
             (
                 b" a-1 [000] d.... 123.456789: kvm_exit: reason HLT rip 0\n",
                 "byte 0: line 1: the time is no number of ticks",
             ),
             (b" a-1 [000] d.... 99999999999999999999: kvm_exit: \n", "clock x86-tsc"),
-            (b" a-1 [000] d.... 12: kvm_exit", "no event"),
-            (b" a-1 [000", "no event"),
-            (b" a-1 [000]", "no event"),
-            (b"\xff\xfe\x00\x01", "no event"),
+            (b" a-1 [000] d.... 12: kvm_exit", "an event"),
+            (b" a-1 [000", "an event"),
+            (b" a-1 [000]", "an event"),
+            (b"\xff\xfe\x00\x01", "an event"),
         ] {
             let error = loop {
                 match events(text).next() {

@@ -104,7 +104,7 @@ impl OffsetEvents {
         }
         let note = (widest > 0).then(|| {
             format!(
-                "the offsets of the {} virtual CPUs differ by up to {widest} ticks; that of vcpu {} counts",
+                "the offsets of the {} virtual CPUs differ by up to {widest} ticks; rftrace takes that of vcpu {}",
                 self.vcpus.len(),
                 first.number
             )

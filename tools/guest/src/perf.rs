@@ -132,7 +132,7 @@ fn next_of_text(lines: &mut Lines, pending: &mut Option<PerfSwitch>) -> Result<O
             }
         });
         let Some(Some((nanos, prev, next))) = found else {
-            return Err(lines.error("no event of perf script: `COMM TID [CPU] SECONDS: EVENT: …`"));
+            return Err(lines.error("expected an event of perf script: `COMM TID [CPU] SECONDS: EVENT: …`"));
         };
         let prev = prev.map(|(tid, kind)| PerfSwitch { nanos, tid, off_cpu: Some(kind) });
         let next = next.map(|tid| PerfSwitch { nanos, tid, off_cpu: None });
@@ -174,7 +174,7 @@ impl Data {
         check(path, &mut BufReader::new(&mut file), length)?;
         file.seek(SeekFrom::Start(0)).map_err(io_error)?;
         let reader = PerfFileReader::parse_file(BufReader::with_capacity(256 * 1024, file))
-            .map_err(|error| malformed(path, 0, format!("not a valid perf.data: {error}")))?;
+            .map_err(|error| malformed(path, 0, format!("the file is no valid perf.data: {error}")))?;
         let attributes = reader.perf_file.event_attributes();
         let is_monotonic =
             attributes.iter().all(|event| matches!(event.attributes().clock, PerfClock::ClockId(ClockId::Monotonic)));
@@ -182,7 +182,7 @@ impl Data {
             return Err(malformed(
                 path,
                 0,
-                "its times are of perf's own clock: record with -k CLOCK_MONOTONIC (perf sched record -k CLOCK_MONOTONIC)",
+                "the times are of perf's own clock; record with -k CLOCK_MONOTONIC (perf sched record -k CLOCK_MONOTONIC)",
             ));
         }
         let is_switch = |name: Option<&str>| name.is_some_and(|name| name.trim_end_matches('\0') == SCHED_SWITCH);
@@ -197,7 +197,7 @@ impl Data {
         }
         loop {
             let record = self.records.next_record(&mut self.file);
-            let record = record.map_err(|error| malformed(&self.path, 0, format!("a record is not valid: {error}")))?;
+            let record = record.map_err(|error| malformed(&self.path, 0, format!("a record is invalid: {error}")))?;
             let Some(record) = record else { return Ok(None) };
             let PerfFileRecord::EventRecord { attr_index, record } = record else { continue };
             let Ok(common) = record.common_data() else { continue };
@@ -251,7 +251,7 @@ fn check(path: &Path, file: &mut (impl Read + Seek), length: u64) -> Result<()> 
     let mut at = |offset: u64, bytes: &mut [u8]| -> Result<()> {
         let read = file.seek(SeekFrom::Start(offset)).and_then(|_| file.read_exact(bytes));
         read.map_err(|source| match source.kind() {
-            io::ErrorKind::UnexpectedEof => malformed(path, offset, "the file ends within a part that it announces"),
+            io::ErrorKind::UnexpectedEof => malformed(path, offset, "the file ends within an announced part"),
             _ => Error::Io { path: path.to_owned(), source },
         })
     };
@@ -264,14 +264,14 @@ fn check(path: &Path, file: &mut (impl Read + Seek), length: u64) -> Result<()> 
         return Err(malformed(
             path,
             48,
-            "perf has not finished it: end perf record by Ctrl-C or SIGINT, not by SIGKILL",
+            "perf has not finished the file; end perf record with Ctrl-C or SIGINT, not with SIGKILL",
         ));
     }
     if !in_file(attrs, attrs_size) || !in_file(data, data_size) {
-        return Err(malformed(path, 24, "a section that reaches beyond the end of the file"));
+        return Err(malformed(path, 24, "a section exceeds the end of the file"));
     }
     if !(64..=4096).contains(&attr_size) || attrs_size > MAX_SECTION_BYTES || types_size != 0 {
-        return Err(malformed(path, 16, "attributes of an impossible size"));
+        return Err(malformed(path, 16, "the attributes have an impossible size"));
     }
     let features: Vec<usize> = (0..256).filter(|bit| header[72 + bit / 8] & 1 << (bit % 8) != 0).collect();
     let mut total = 0_u64;
@@ -282,16 +282,16 @@ fn check(path: &Path, file: &mut (impl Read + Seek), length: u64) -> Result<()> 
         let (offset, size) = (word(&section, 0), word(&section, 1));
         total = total.saturating_add(size);
         if !in_file(offset, size) || total > MAX_SECTION_BYTES {
-            return Err(malformed(path, place, "a section that reaches beyond the end of the file, or is too large"));
+            return Err(malformed(path, place, "a section exceeds the end of the file, or is too large"));
         }
         if feature >= 128 {
-            return Err(malformed(path, place, "a file of simpleperf: only perf's are read"));
+            return Err(malformed(path, place, "the file is from simpleperf, but rftrace reads only files of perf"));
         }
         if feature == EVENT_DESC {
             let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
             at(offset, &mut bytes)?;
             if !is_event_description(&bytes) {
-                return Err(malformed(path, offset, "a list of events whose parts do not fit into it"));
+                return Err(malformed(path, offset, "the parts of a list of events exceed the list"));
             }
         }
     }
@@ -303,10 +303,14 @@ fn check(path: &Path, file: &mut (impl Read + Seek), length: u64) -> Result<()> 
         let Header { kind, size, .. } = Header::decode(record);
         let size = u64::from(size);
         if size < perf::HEADER_BYTES as u64 || size > end - place {
-            return Err(malformed(path, place, "a record of an impossible size"));
+            return Err(malformed(path, place, "a record has an impossible size"));
         }
         if kind == AUXTRACE {
-            return Err(malformed(path, place, "a record of AUX data, which has nothing to do with context switches"));
+            return Err(malformed(
+                path,
+                place,
+                "the file has AUX data, but rftrace reads only context switches; record without AUX events",
+            ));
         }
         place += size;
     }
@@ -386,7 +390,7 @@ mod tests {
         for bad in
             ["nonsense\n", "a 1 [000] 1.5: sched:sched_switch: what\n", "a x [000] 1.5: PERF_RECORD_SWITCH IN \n"]
         {
-            assert!(all(bad).unwrap_err().to_string().starts_with("sched.txt: byte 0: line 1: no event"));
+            assert!(all(bad).unwrap_err().to_string().starts_with("sched.txt: byte 0: line 1: expected an event"));
         }
     }
 

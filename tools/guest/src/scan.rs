@@ -53,10 +53,14 @@ impl KvmScan {
                 n_events += 1;
                 first = Some(first.map_or(event.tsc, |first: u64| first.min(event.tsc)));
                 if event.name == "kvm_write_tsc_offset" && !offsets.add(&event) {
-                    notes.push(format!("{}: a kvm_write_tsc_offset without offsets: {}", path.display(), event.fields));
+                    notes.push(format!(
+                        "{}: an event kvm_write_tsc_offset has no offsets: {}",
+                        path.display(),
+                        event.fields
+                    ));
                 }
                 if threads.len() == MAX_KVM_THREADS && !threads.contains_key(&event.tid) {
-                    let reason = format!("{}: events of more than {MAX_KVM_THREADS} threads", path.display());
+                    let reason = format!("{}: the events have more than {MAX_KVM_THREADS} threads", path.display());
                     return Err(Error::Unaligned { reason });
                 }
                 let thread =
@@ -66,10 +70,10 @@ impl KvmScan {
                 }
             }
             if events.lost > 0 {
-                notes.push(format!("{}: {} events were lost while they were recorded", path.display(), events.lost));
+                notes.push(format!("{}: the recording has lost {} events", path.display(), events.lost));
             }
             if n_events == 0 {
-                notes.push(format!("{}: there are no events in it", path.display()));
+                notes.push(format!("{}: the file has no events", path.display()));
             }
         }
         Ok(Self { offsets: offsets.finish(), threads, first })
@@ -114,10 +118,10 @@ mod tests {
     fn what_is_odd_is_noted() {
         let (found, notes) = scan("# tracer: nop\n");
         assert!(found.unwrap().threads.is_empty());
-        assert!(notes[0].ends_with("there are no events in it"), "{notes:?}");
+        assert!(notes[0].ends_with("the file has no events"), "{notes:?}");
         let (found, notes) = scan("vmm-7 [000] d.... 300: kvm_write_tsc_offset: nothing\n");
         assert_eq!(found.unwrap().offsets, Ok(None));
-        assert!(notes[0].contains("without offsets: nothing"), "{notes:?}");
+        assert!(notes[0].contains("has no offsets: nothing"), "{notes:?}");
     }
 
     #[test]

@@ -149,7 +149,7 @@ impl Merge {
         merge.make_lanes(&mut ids)?;
         if merge.guesses_start_of_counters()? {
             merge.notes.push(
-                "it is not known when perf stat began: its counters begin with the timeline; for ticks, put a line `rdtsc TICKS` \
+                "the start of perf stat is unknown: its counters begin with the timeline; for ticks, put a line `rdtsc TICKS` \
                  before them"
                     .to_owned(),
             );
@@ -215,7 +215,7 @@ impl Merge {
             }
         }
         range.ok_or_else(|| Error::Unaligned {
-            reason: "the guest has no records: there is nothing to cut by".to_owned(),
+            reason: "cannot cut the trace to the guest's time: the guest has no records".to_owned(),
         })
     }
 

@@ -43,7 +43,9 @@ pub fn convert<R: Read, W: Write>(
     functions: &Functions,
     nanos: impl Fn(u64) -> u64,
 ) -> io::Result<Converted> {
-    let converted = header.converted().ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "no formats of events"))?;
+    let converted = header
+        .converted()
+        .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the trace has no formats of events"))?;
     let mut to = Tasks {
         header,
         functions,

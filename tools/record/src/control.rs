@@ -324,7 +324,7 @@ impl Recording for Recorded {
     fn mark(&self, pid: u32, text: &str) -> Result<String, String> {
         let text = text.replace(char::is_control, " ");
         if text.trim().is_empty() {
-            return Err("the mark has no text: add one".to_owned());
+            return Err("a mark needs a text".to_owned());
         }
         if self.own.is_some() {
             return self.request_text(pid, &format!("mark {text}"));

@@ -179,7 +179,7 @@ fn without_names() {
     let Some(kernel) = Kernel::build() else { return };
     let bytes = image(0, 2_000_000_000, &kernel.records(0));
     let (is_success, said) = kernel.import(&bytes, &[]);
-    assert!(is_success && said.contains("no binary was given (--binary): functions are shown as addresses"), "{said}");
+    assert!(is_success && said.contains("no binary is given (--binary): functions appear as addresses"), "{said}");
     assert_eq!(said.lines().count(), 2, "{said}");
     assert!(kernel.replay().contains(&format!("{:x}", kernel.functions["leaf"] & 0xffff_ffff_ffff)));
     let uftrace = text(Command::new("uftrace").args(["replay", "--no-pager", "-d"]).arg(kernel.path("trace")));
@@ -221,15 +221,15 @@ fn what_cannot_be_imported() {
     let mut damaged = bytes.clone();
     damaged[200] ^= 4;
     refused(&damaged, &[], &["/image: byte 168: ", "checksum", "send it again"]);
-    refused(&bytes[..100], &[], &["/image: byte 100: ", "ends in the image's header"]);
-    refused(b"log\r\n", &[], &["/image: byte 0: ", "there is no image"]);
+    refused(&bytes[..100], &[], &["/image: byte 100: ", "ends within the image's header"]);
+    refused(b"log\r\n", &[], &["/image: byte 0: ", "the file has no image"]);
     refused(&image(0, 1, &[]), &[], &["0 events"]);
     refused(
         &bytes,
         &["--binary", "/nonexistent/kernel"],
         &["cannot read /nonexistent/kernel: No such file or directory (os error 2)\n"],
     );
-    refused(&bytes, &["--binary", utf8(&kernel.path("kernel.c"))], &["kernel.c", "give the ELF file"]);
+    refused(&bytes, &["--binary", utf8(&kernel.path("kernel.c"))], &["kernel.c", "give a 64-bit ELF file"]);
 
     // Without its end it is imported.
     let (is_success, said) = kernel.import(&bytes[..bytes.len() - 60], &[]);
@@ -268,5 +268,5 @@ fn raw_records_of_both_versions() {
     let mut damaged = raw(&kernel, 0, false);
     damaged[16 * 3 + 8] ^= 8;
     let (is_success, said) = kernel.import(&damaged, &[]);
-    assert!(!is_success && said.contains("/image: byte 48: no record that `dump_trace` writes is here"), "{said}");
+    assert!(!is_success && said.contains("/image: byte 48: this place has no record of `dump_trace`"), "{said}");
 }

@@ -309,7 +309,7 @@ fn what_is_recorded_is_sent_while_the_program_runs() {
         std::thread::yield_now();
     }
     let (code, _, stderr) = run(&["recover", utf8(&traces.join("kept"))]);
-    assert!(code == Some(1) && stderr.contains("is being recorded to"), "{stderr}");
+    assert!(code == Some(1) && stderr.contains("records to this directory"), "{stderr}");
     let (code, stderr) = recording.end();
     assert_eq!(code, Some(5), "{stderr}");
     assert!(stderr.contains(&format!("rftrace: sent to {}", recv.address)), "{stderr}");

@@ -214,7 +214,7 @@ fn wrong_binaries() {
     );
     refused(&trace, &["-b", "/nonexistent"], &["/nonexistent: No such file"]);
     let source = folder.path().join("prog.c");
-    refused(&trace, &["-b", utf8(&source)], &["prog.c: ", "give the ELF file"]);
+    refused(&trace, &["-b", utf8(&source)], &["prog.c: ", "give a 64-bit ELF file"]);
     // The second one is wrong: nothing is written for the first.
     refused(&trace, &["-b", &program, "-b", &program], &["none of the trace's modules: prog"]);
     text(Command::new("strip").current_dir(&folder).args(["-o", "stripped", "prog"]));

@@ -317,11 +317,11 @@ impl Info {
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let malformed = |offset: usize, reason: String| Malformed::new(offset as u64, reason);
         let Some((header, text)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
-            let reason = format!("the header has {HEADER_BYTES} bytes, this file ends before; record the trace again");
+            let reason = format!("the file ends within the header of {HEADER_BYTES} bytes; record the trace again");
             return Err(malformed(bytes.len(), reason));
         };
         if header[..8] != MAGIC[..] {
-            return Err(malformed(0, "not a uftrace `info` file: it must start with `Ftrace!`".into()));
+            return Err(malformed(0, "the file is no uftrace `info` file: it does not start with `Ftrace!`".into()));
         }
         let version = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
         if header[14] != LITTLE_ENDIAN || header[15] != CLASS_64 {
@@ -329,12 +329,15 @@ impl Info {
             return Err(malformed(14, reason.into()));
         }
         if version != VERSION {
-            let reason = format!("format version {version}, but only version {VERSION} is known");
+            let reason = format!("the format version is {version}, but this rftrace reads only version {VERSION}");
             return Err(malformed(8, reason));
         }
         let header_bytes = u16::from_le_bytes([header[12], header[13]]);
         if usize::from(header_bytes) != HEADER_BYTES {
-            return Err(malformed(12, format!("header size {header_bytes}, but version {VERSION} has {HEADER_BYTES}")));
+            return Err(malformed(
+                12,
+                format!("the header size is {header_bytes}, but version {VERSION} has {HEADER_BYTES}"),
+            ));
         }
         let (words, _) = header[16..32].as_chunks::<8>();
         let [features, mask] = [words[0], words[1]].map(u64::from_le_bytes);
@@ -606,8 +609,8 @@ mod tests {
     #[test]
     fn errors_say_where() {
         let message = |bytes: &[u8]| Info::parse(bytes).unwrap_err().to_string();
-        assert!(message(b"Ftrace!").starts_with("byte 7: the header has 40 bytes"));
-        assert!(message(&[0; 40]).starts_with("byte 0: not a uftrace"));
+        assert!(message(b"Ftrace!").starts_with("byte 7: the file ends within the header of 40 bytes"));
+        assert!(message(&[0; 40]).starts_with("byte 0: the file is no uftrace"));
         assert!(message(&file(1 | 2, "exename:a\nfoo:1\n")).starts_with("byte 50: the info mask"));
         assert!(message(&file(1 | 2, "exename:a\n")).starts_with("byte 50: the info mask"));
         assert!(message(&file(1 << 7, "taskinfo:lines=2\ntaskinfo:nr_tid=3\ntaskinfo:tids=1\n")).contains("nr_tid"));
@@ -617,6 +620,6 @@ mod tests {
         assert!(message(&big_endian).starts_with("byte 14: only traces of little-endian"));
         let mut future = file(0, "");
         future[8] = 5;
-        assert!(message(&future).starts_with("byte 8: format version 5"));
+        assert!(message(&future).starts_with("byte 8: the format version is 5"));
     }
 }

@@ -165,7 +165,7 @@ impl<'a, L: Iterator<Item = (u64, Cow<'a, str>)>> Parser<L> {
     fn next(&mut self, key: &str) -> Result<(u64, Cow<'a, str>), Malformed> {
         match self.lines.next() {
             Some((offset, _)) if self.fields.len() >= MAX_FIELDS => {
-                let reason = format!("more than {MAX_FIELDS} lines; record the trace again");
+                let reason = format!("the file has more than {MAX_FIELDS} lines; record the trace again");
                 Err(Malformed::new(offset + HEADER_BYTES as u64, reason))
             }
             Some((offset, line)) => Ok((offset + HEADER_BYTES as u64, line)),

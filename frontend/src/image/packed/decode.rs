@@ -47,17 +47,17 @@ impl Payload<'_> {
             let (ticks, word) = match input.record(&mut tables) {
                 Ok(record) => record,
                 Err(NoRecord::End) if self.is_cut => return Ok(is_ordered),
-                Err(NoRecord::End) => return Err("it has fewer packed records than it says"),
+                Err(NoRecord::End) => return Err("it has fewer packed records than its header announces"),
                 Err(NoRecord::Bad(problem)) => return Err(problem),
             };
             is_ordered &= tsc.checked_add(ticks).is_some();
             tsc = tsc.wrapping_add(ticks);
             if tsc < self.taken_tsc {
-                return Err("it has a packed record from before the chunk was taken");
+                return Err("a packed record is older than the chunk");
             }
             records.push(Record { tsc: tsc.into(), word: word.into() });
         }
-        if input.0.is_empty() { Ok(is_ordered) } else { Err("it has more packed records than it says") }
+        if input.0.is_empty() { Ok(is_ordered) } else { Err("it has more packed records than its header announces") }
     }
 }
 
@@ -86,11 +86,11 @@ impl Input<'_> {
                     let number = self.number()?;
                     ticks = if number & 1 == 1 { !(number >> 1) } else { number >> 1 };
                     if ticks < MANY_TICKS {
-                        return Err(NoRecord::Bad("a packed record tells its ticks in a way that is not for so few"));
+                        return Err(NoRecord::Bad("a packed record has the form for many ticks, but few ticks"));
                     }
                     (Told::TicksAndWord, u64::from_le_bytes(self.bytes()?))
                 }
-                _ => return Err(NoRecord::Bad("a packed record has a form that is not known")),
+                _ => return Err(NoRecord::Bad("a packed record has an unknown form")),
             },
         };
         tables.learn(told, word);
@@ -195,7 +195,7 @@ mod tests {
             assert_eq!(unpacked(&bytes[..length], true, records.len()).unwrap(), records[..n_whole], "{length}");
             assert_eq!(
                 unpacked(&bytes[..length], false, records.len()).unwrap_err(),
-                "it has fewer packed records than it says"
+                "it has fewer packed records than its header announces"
             );
         }
     }
@@ -206,11 +206,14 @@ mod tests {
         assert!(problem(b"\0").contains("returns from no function"));
         assert!(problem(b"\x07\x02\0\0\0\0\0\0\0\0").contains("form"));
         assert!(problem(b"\x07\x01\x05\0\0\0\0\0\0\0\0").contains("form"), "ticks twice");
-        assert!(problem(b"\x03\x01\x04\0\0\0\0\0\0\0\0").contains("not for so few"));
-        assert!(problem(b"\x03\x01\x01\0\0\0\0\0\0\0\0").contains("before the chunk was taken"));
+        assert!(problem(b"\x03\x01\x04\0\0\0\0\0\0\0\0").contains("few ticks"));
+        assert!(problem(b"\x03\x01\x01\0\0\0\0\0\0\0\0").contains("older than the chunk"));
         assert!(problem(&[0x81; 11]).contains("more than 64 bits"));
         assert!(problem(b"\x81\x80\x80\x80\x80\x80\x80\x80\x80\x02").contains("more than 64 bits"));
-        assert_eq!(unpacked(b"\x05\x05", false, 1).unwrap_err(), "it has more packed records than it says");
+        assert_eq!(
+            unpacked(b"\x05\x05", false, 1).unwrap_err(),
+            "it has more packed records than its header announces"
+        );
         // One byte, a record: no more memory is needed, whatever is told.
         let records =
             Payload { bytes: b"\x05", is_cut: true, n_records: usize::MAX, taken_tsc: TAKEN }.unpack().unwrap();

@@ -86,12 +86,12 @@ impl Unnamed {
         let look = || -> io::Result<Self> {
             let all = modules::modules_of_process(process)?;
             let program = all.iter().find(|module| module.is_main);
-            let program = program.ok_or_else(|| io::Error::other("no program is mapped"))?;
-            let path = program.file_in(process).ok_or_else(|| io::Error::other("its file cannot be opened"))?;
+            let program = program.ok_or_else(|| io::Error::other("the list of modules has no program"))?;
+            let path = program.file_in(process).ok_or_else(|| io::Error::other("cannot open the program's file"))?;
             let file = map_file(&path)?;
             // In memory there may be branches.
             let image = Image::of_file(&file, program.start as usize);
-            let image = image.ok_or_else(|| io::Error::other("its file cannot be read"))?;
+            let image = image.ok_or_else(|| io::Error::other("cannot read the program's file"))?;
             Ok(Self::of(&image, &file))
         };
         look().map_err(|source| Error::Read { path: process.to_owned(), source })
