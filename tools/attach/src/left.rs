@@ -1,4 +1,4 @@
-//! What recorders have left in a process that were killed while a thread was borrowed: open files in its memory, and memory of the borrowed thread.
+//! Leftovers of recorders that were killed while they had borrowed a thread of a process: open files in its memory, and memory of that thread.
 //! The next one removes it.
 //!
 //! Files are known by their names, which have the number of the process: one that is a recorder itself has files of others too. Memory is known by what it

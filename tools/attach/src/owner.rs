@@ -65,7 +65,7 @@ impl Owner {
         }
     }
 
-    /// Whether a thread with this stack pointer and these blocked signals may be in a call that it was borrowed for: on its memory, or in a handler
+    /// True if a thread with this stack pointer and these blocked signals may be in a call that it was borrowed for: on its memory, or in a handler
     /// that has interrupted that.
     pub(crate) fn is_at_work(&self, memory: &Range<u64>, rsp: u64, blocked: u64) -> bool {
         let [own, borrowed] = self.masks;

@@ -96,7 +96,7 @@ impl World {
             let Some(doubt) = world.doubt else { return Ok(world) };
             drop(world);
             if begun.elapsed() > PATIENCE {
-                bail!("a thread of process {} {doubt}: its code is not changed; try again", process.pid);
+                bail!("cannot change the code of process {}: a thread {doubt}; try again", process.pid);
             }
             thread::sleep(PAUSE);
         }
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// Whether there may be a thread that runs.
+    /// True if a thread may be running.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.doubt.is_some()
     }
