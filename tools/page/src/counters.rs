@@ -49,7 +49,8 @@ impl Counters {
         });
         let n_lost = n_all - all.len();
         all.retain(|counter| counter.points.iter().any(|&(_, value)| value > 0));
-        let lost = || format!("{n_lost} processes' resources are not in the page: they have too many changes");
+        let lost =
+            || format!("{n_lost} counters of resources are not in the page: it holds at most {MAX_POINTS} changes");
         (Self { all, base_ns }, (n_lost > 0).then(lost))
     }
 
