@@ -19,7 +19,7 @@ const MAX_STEPS: usize = 40;
 /// A smaller difference between two functions tells nothing, in tenths of a percent of all time.
 const LEAST_DIFFERENCE: u64 = 5;
 
-/// What stands between the functions of a line.
+/// The text between the functions of a line.
 pub(crate) const CALLS: &str = " > ";
 
 /// A line of the hot path: a function, or a chain. Each function of a chain calls the next one as often as it is called,
