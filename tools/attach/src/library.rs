@@ -98,7 +98,7 @@ impl Library {
         let found = Self::find(process, &process.maps()?, library)?;
         found.with_context(|| {
             format!(
-                "the dynamic linker of process {} cannot load the tracer's library: libgcc_s.so.1 may be missing there",
+                "the dynamic linker of process {} cannot load the tracer's library: libgcc_s.so.1 may be missing there, or memory",
                 process.pid
             )
         })

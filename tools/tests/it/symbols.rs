@@ -210,7 +210,7 @@ fn wrong_binaries() {
     refused(
         &trace,
         &["-b", &program, "--load-address", "0x10000"],
-        &["none of the 2 addresses", "at 0x10000", "--load"],
+        &["none of the 2 called addresses", "at 0x10000", "--load"],
     );
     refused(&trace, &["-b", "/nonexistent"], &["/nonexistent: No such file"]);
     let source = folder.path().join("prog.c");
