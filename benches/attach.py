@@ -7,7 +7,7 @@ else and check what they return; and a server that answers requests over the loo
 branches. After each attach the code of the program and its libraries is compared with the files, and all threads have to go on. Prints tables
 for docs/attach.md. Exit status 1 means a hang, a changed byte, a thread that stands still, a wrong answer or result. Needed: gcc.
 
-Ctrl-C ends a part early: what it has done until then is checked and shown, and the next begins. That no thread was found at a place where it can be borrowed, or that the processors were too busy, is said by `rftrace` and changes nothing: it is
+Ctrl-C ends a part early: what it has done until then is checked and shown, and the next begins. That no thread was at a safe place to call the tracer, or that the processors were too busy, is said by `rftrace` and changes nothing: it is
 counted and no fault.
 """
 
@@ -28,7 +28,7 @@ FIXTURES = ROOT.parent / "tests" / "fixtures" / "c"
 # An attach that takes so long hangs: it looks for a place for 30 s, and waits for a thread for 60 s.
 HANGS = 240
 # Texts of the recorder where processors are too busy. It changes nothing then.
-BUSY = ("was at a place where it can be borrowed", "nothing was recorded", "has had no processor")
+BUSY = ("was at a safe place to call the tracer", "nothing was recorded", "has had no processor")
 # Connections, and requests a second of all of them.
 CONNECTIONS, RATE = 4, 800
 

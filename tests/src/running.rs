@@ -15,7 +15,7 @@ use crate::recorder::rftrace;
 use crate::tools;
 
 /// Messages about an attached program without a processor.
-pub const BUSY: [&str; 3] = ["was at a place where it can be borrowed", "nothing was recorded", "has had no processor"];
+pub const BUSY: [&str; 3] = ["was at a safe place to call the tracer", "nothing was recorded", "has had no processor"];
 
 /// How often it is tried again then.
 const TRIES: usize = 20;

@@ -408,8 +408,8 @@ fn refusals() {
         let mut line = String::new();
         BufReader::new(recorded.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let pid = line.trim().parse().unwrap();
-        refused(pid, |_| (), "was started by rftrace record");
-        refused(pid, |command| _ = command.arg("--take-over"), "was started by rftrace record");
+        refused(pid, |_| (), "rftrace record started it");
+        refused(pid, |command| _ = command.arg("--take-over"), "rftrace record started it");
         drop(recorded.stdin.take());
         assert_eq!(recorded.wait().unwrap().code(), Some(7));
     }

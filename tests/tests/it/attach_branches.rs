@@ -242,7 +242,7 @@ fn interrupted_functions_are_left_out() {
     running.wait_for_records();
     stop(recorder);
     let list = fs::read_to_string(running.trace().join("entry-branches.txt")).unwrap();
-    let reason = "a thread was interrupted in its first instructions all the time";
+    let reason = "a signal interrupted a thread in its first instructions at each attempt";
     assert!(list.lines().any(|line| line.contains("\tfill\t") && line.ends_with(reason)), "{list}");
     assert!(count(&running.trace(), "round_of_work") > 0);
     check_code(&running);
@@ -402,7 +402,7 @@ fn refusals() {
     let plain = CProgram::new(&["attached.c"]).without_hooks().without_library();
     let plain = plain.with(&["-DNO_SLOT", "-lpthread"]).build();
     let running = Running::begin(&plain.path, "malloc");
-    refused(running.pid(), |_| (), "-P '*' records its functions all the same");
+    refused(running.pid(), |_| (), "use -P '*' to record its functions");
     let none = running.record(&["-P", "no_such_function", "--for", "10ms"]);
     assert!(told(&none).contains("-P matches no function"), "{}", told(&none));
     let wrong = running.record(&["-P", "/(/", "--for", "10ms"]);

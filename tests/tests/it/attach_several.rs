@@ -109,7 +109,7 @@ fn one_recorder_has_a_process() {
         let running = Running::begin(program, "waits");
         let mut first = running.begin_recording(&[]);
         running.wait_for_records();
-        let (pid, owner) = (running.pid().to_string(), format!("is recorded by another rftrace, PID {}", first.id()));
+        let (pid, owner) = (running.pid().to_string(), format!("another rftrace (PID {}) already records", first.id()));
         for other in
             [&["record", "-o", "other", "-p", &pid][..], &["record", "-p", &pid, "--leave"], &["top", &pid, "--once"]]
         {

@@ -158,7 +158,7 @@ fn it_has_interrupted_a_function() {
     assert_eq!(running.ask("w"), OWN);
     stop(recorder);
     let list = fs::read_to_string(running.trace().join("entry-branches.txt")).unwrap();
-    let reason = "a thread that sleeps in the system goes on in its first instructions";
+    let reason = "a thread sleeps in the kernel and returns into its first instructions";
     assert!(list.lines().any(|line| line.contains("\tfill\t") && line.ends_with(reason)), "{list}");
     check_counts(&running, &[("leaf", 200 + 500 + 1000), ("fill", 0)]);
     check_code(&running);

@@ -180,7 +180,7 @@ fn symbols_and_programs_are_left_out() {
             check_code(&running);
         }
         let within = |command: &mut Command| _ = command.args(["-P", "*", "--patch-within", elsewhere]);
-        refused(running.pid(), within, "does not lie below");
+        refused(running.pid(), within, "is outside of");
         let missing = |command: &mut Command| _ = command.args(["-P", "*", "--patch-except", "/nowhere/list"]);
         refused(running.pid(), missing, "/nowhere/list");
         assert_eq!(running.end().0.code(), Some(5), "{shown}");
@@ -200,7 +200,7 @@ fn symbols_and_programs_are_left_out() {
         assert!(!found.contains_key("leaf") && !found.contains_key("recurse"), "{shown}: {found:?}");
         let run = record(&[&options[..], &[elsewhere]].concat(), &program, &[]);
         assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{}", run.stderr);
-        assert!(run.stderr.contains("does not lie below"), "{}", run.stderr);
+        assert!(run.stderr.contains("is outside of"), "{}", run.stderr);
     }
     // One that calls the tracer is recorded by that.
     let calling = built.path().join("calling");
@@ -248,7 +248,7 @@ fn interrupted_functions_are_left_out() {
         thread::sleep(Duration::from_millis(200));
         stop(recorder);
         let list = fs::read_to_string(running.trace().join("entry-branches.txt")).unwrap();
-        let reason = "a thread was interrupted in its first instructions all the time";
+        let reason = "a signal interrupted a thread in its first instructions at each attempt";
         assert!(list.lines().any(|line| line.contains("\tfill\t") && line.ends_with(reason)), "{list}");
         assert!(count(&running.trace(), "round_of_work") > 0, "{}", program.display());
         check_code(&running);

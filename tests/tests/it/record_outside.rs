@@ -300,6 +300,6 @@ fn refusals() {
     );
     let run = record(&[], &bare, &[]);
     assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{}", run.stderr);
-    assert!(run.stderr.contains("none that is known"), "{}", run.stderr);
+    assert!(run.stderr.contains("rftrace supports the GNU C library and musl"), "{}", run.stderr);
     assert!(!run.path("trace").exists());
 }

@@ -98,9 +98,13 @@ fn find(pid: pid_t) -> Result<Found> {
     refusal::check_recorded(&process, &maps)?;
     refusal::check_files(&process)?;
     let libc = process.module(&maps, |path| path.ends_with("/libc.so.6") || path.ends_with("/libc.so.6 (deleted)"));
-    let libc = libc
-        .context("its C library was replaced on the disk since it was started: as root it can be read all the same")?;
-    let libc = libc.context("its C library is not mapped")?;
+    let libc = libc.with_context(|| {
+        format!(
+            "cannot read the C library of process {pid}, which was replaced on the disk since: run rftrace as root, which can read the \
+             old one"
+        )
+    })?;
+    let libc = libc.with_context(|| format!("cannot find the C library (libc.so.6) in the memory of process {pid}"))?;
     let gadgets = Gadgets::find(&process, &libc)?;
     Ok(Found { process, maps, libc, gadgets })
 }
@@ -382,7 +386,8 @@ fn begin_resources(thread: &mut Borrowed<'_>, process: &Process, begun: &Begun) 
     let Some(resources) = &begun.resources else { return Ok(()) };
     if begun.answer.n_interposed == 0 {
         bail!(
-            "process {} and its libraries call none of the functions that --resources is to record through slots that could be changed",
+            "--resources: process {} and its libraries call no function of these resources through a slot that rftrace can change; choose \
+             other resources",
             process.pid
         );
     }
@@ -506,7 +511,8 @@ fn begin_on(
 /// A file in memory of a process with these bytes: its number there.
 fn filled(thread: &mut Borrowed<'_>, process: &Process, name: &str, bytes: &[u8]) -> Result<u64> {
     let (number, mut file) = memory_file(thread, process, name)?;
-    file.write_all(bytes).with_context(|| format!("process {} has no memory for what is specified", process.pid))?;
+    file.write_all(bytes)
+        .with_context(|| format!("cannot write the recorder's options into process {}", process.pid))?;
     Ok(number)
 }
 

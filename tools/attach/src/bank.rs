@@ -59,7 +59,7 @@ pub(crate) fn map_bank(
     let flags = flags | libc::MAP_NORESERVE;
     thread
         .system_call(libc::SYS_mmap, &[start, places.n_bytes, protection as u64, flags as u64, number, 0])
-        .context("it has no memory for the bank")?;
+        .with_context(|| format!("cannot map the recorder's buffer in process {}", process.pid))?;
     thread.system_call(libc::SYS_madvise, &[start, places.n_bytes, libc::MADV_DONTDUMP as u64])?;
     Ok(start..start + places.n_bytes)
 }
@@ -94,7 +94,10 @@ pub(crate) fn hide_bank(thread: &mut Borrowed<'_>, bank: &Range<u64>) -> Result<
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let flags = flags | libc::MAP_NORESERVE | libc::MAP_FIXED;
     let arguments = [bank.start, bank.end - bank.start, protection as u64, flags as u64, u64::MAX, 0];
-    thread.system_call(libc::SYS_mmap, &arguments).context("the recorder's memory stays in it").map(drop)
+    thread
+        .system_call(libc::SYS_mmap, &arguments)
+        .context("cannot remove the recorder's buffer from the process")
+        .map(drop)
 }
 
 /// Gives the tracer its memory.
@@ -149,8 +152,8 @@ pub(crate) fn record_into(
         match (image.outside(process, offset_of!(Told, status)) as u32).wrapping_sub(1) {
             init::OK => return Ok(()),
             init::BUSY => thread::sleep(PAUSE),
-            status => bail!("the tracer in process {} does not begin ({status})", process.pid),
+            status => bail!("cannot start the tracer in process {} (status {status})", process.pid),
         }
     }
-    bail!("a thread of process {} is in the tracer all the time; try again", process.pid);
+    bail!("cannot start the tracer in process {}: a thread was in its code at each attempt; try again", process.pid);
 }

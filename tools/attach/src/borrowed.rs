@@ -56,7 +56,14 @@ const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05]
 
 impl Gadgets {
     pub(crate) fn find(process: &Process, libc: &Module) -> Result<Self> {
-        let find = |bytes: &[u8]| libc.find(process, bytes).context("its C library is none that is known");
+        let find = |bytes: &[u8]| {
+            libc.find(process, bytes).with_context(|| {
+                format!(
+                    "the C library of process {} lacks the instructions of a system call: rftrace supports the GNU C library",
+                    process.pid
+                )
+            })
+        };
         let errno = errno_offset(process, libc.function("__errno_location")?).unwrap_or(0);
         Ok(Self { syscall: find(&SYSCALL)?, restorer: find(&RESTORER)?, errno })
     }
@@ -68,7 +75,8 @@ impl Gadgets {
         if let Some((syscall, restorer)) = find(&SYSCALL).zip(find(&RESTORER)) {
             return Ok(Self { syscall, restorer, errno: 0 });
         }
-        let syscall = find(&SYSCALL[..2]).with_context(|| format!("process {} has no system call", process.pid))?;
+        let syscall = find(&SYSCALL[..2])
+            .with_context(|| format!("the code of process {} has no instruction `syscall`", process.pid))?;
         Ok(Self { syscall, restorer: 0, errno: 0 })
     }
 }
@@ -170,7 +178,7 @@ impl<'a> Borrowed<'a> {
                 return Err(error);
             }
             if start.elapsed() > LIMIT {
-                bail!("no thread of {} was at a place where it can be borrowed; try again", process.pid);
+                bail!("no thread of process {} was at a safe place to call the tracer; try again", process.pid);
             }
             thread::sleep(pause);
             pause = (pause + pause / 8).min(longest);
@@ -186,7 +194,7 @@ impl<'a> Borrowed<'a> {
         thread: pid_t,
     ) -> Result<Self> {
         if !places.is_safe(process, &call::registers(thread)?) {
-            bail!("thread {thread} is at no place where it can be borrowed");
+            bail!("thread {thread} is not at a safe place to call the tracer");
         }
         confined::check_thread(process, thread, needs)?;
         Self::new(process, gadgets, thread, true)
@@ -221,7 +229,7 @@ impl<'a> Borrowed<'a> {
 
     /// Maps the stack and the memory for texts.
     fn take_memory(&mut self) -> Result<()> {
-        self.memory = self.own_memory(STACK_BYTES + TEXT_BYTES).context("it has no memory for a stack")?;
+        self.memory = self.own_memory(STACK_BYTES + TEXT_BYTES).context("cannot map a stack in the process")?;
         Ok(())
     }
 
@@ -306,7 +314,7 @@ impl<'a> Borrowed<'a> {
         let place = self.memory + STACK_BYTES + self.n_used;
         self.n_used += bytes.next_multiple_of(16);
         if self.n_used > TEXT_BYTES {
-            bail!("what it is to be told is too long");
+            bail!("the texts for the process exceed {TEXT_BYTES} bytes");
         }
         Ok(place)
     }
@@ -324,7 +332,9 @@ impl<'a> Borrowed<'a> {
         // At the first instruction of a function the stack pointer is 8 above a multiple of 16.
         let frame_at = ((extended_at - FRAME_BYTES) & !15) - 8;
         let frame = frame(restorer, &call::restarted(&self.registers), self.mask, extended_at);
-        self.process.write(extended_at, &extended).context("it has no stack")?;
+        self.process
+            .write(extended_at, &extended)
+            .with_context(|| format!("cannot write to the stack of thread {}", self.thread))?;
         self.process.write(frame_at, &frame)?;
         self.begin(code, rax, arguments, frame_at)?;
         let result = self.wait_for_return(frame_at);
@@ -395,7 +405,7 @@ impl<'a> Borrowed<'a> {
                 None => {
                     // It stays as it is, and goes on by itself when it comes to an end.
                     self.is_gone = true;
-                    bail!("thread {} has not answered for a minute", self.thread);
+                    bail!("thread {} has not finished a call of the tracer within a minute; try again", self.thread);
                 }
                 Some(Stop::Gone) => {
                     self.is_gone = true;
@@ -421,7 +431,7 @@ impl<'a> Borrowed<'a> {
                 }
                 Some(Stop::Signal(libc::SIGSEGV | libc::SIGTRAP | libc::SIGBUS | libc::SIGILL)) => {
                     let rip = sys::registers(self.thread)?.rip;
-                    bail!("what thread {} was to do has faulted at {rip:#x}", self.thread);
+                    bail!("thread {} faulted at {rip:#x} in a call of the tracer", self.thread);
                 }
                 Some(Stop::Signal(signal)) => self.pending.push(signal),
                 Some(Stop::Told | Stop::Event) => {}

@@ -48,7 +48,7 @@ impl fmt::Display for Action {
             Self::Asks => "asks another process about",
             Self::Signals => "sends a signal (SIGSYS) for",
             Self::Kills => "kills for",
-            Self::Unknown => "is too large to tell what it does with",
+            Self::Unknown => "is too large for rftrace to find its effect on",
         })
     }
 }

@@ -57,8 +57,8 @@ impl std::fmt::Display for NoBranch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Changed => "changed by somebody else",
-            Self::Interrupted => "a thread was interrupted in its first instructions all the time",
-            Self::Asleep => "a thread that sleeps in the system goes on in its first instructions",
+            Self::Interrupted => "a signal interrupted a thread in its first instructions at each attempt",
+            Self::Asleep => "a thread sleeps in the kernel and returns into its first instructions",
             Self::Unreachable => "no executable memory within reach",
         })
     }
@@ -109,13 +109,13 @@ impl Branches {
         let place = library.function("rftrace_attach_branches")?;
         let (address, number) = process.word(place).zip(process.word(place + 8)).unwrap_or((0, 0));
         if number > MOST_BRANCHES {
-            bail!("what process {} tells of its functions cannot be read", process.pid);
+            bail!("cannot read the tracer's list of functions in process {}", process.pid);
         }
         let bytes = process.bytes(address, number * ENTRY_BYTES as u64);
         let entries = bytes.as_chunks::<ENTRY_BYTES>().0;
         let branches: Vec<Branch> = entries.iter().filter_map(Branch::decode).collect();
         if branches.len() as u64 != number {
-            bail!("what process {} tells of its functions cannot be read", process.pid);
+            bail!("cannot read the tracer's list of functions in process {}", process.pid);
         }
         Ok(Self::of(branches))
     }
@@ -194,9 +194,7 @@ impl Branches {
                     borrowed.registers = *registers;
                 }
             }
-            pages
-                .write(process)
-                .with_context(|| format!("the system does not let the code of process {} be changed", process.pid))?;
+            pages.write(process).with_context(|| format!("cannot change the code of process {}", process.pid))?;
             written.n_moved = in_use.moved.len();
             written.left_out = pages.left_out;
             written.stopped = world.since.elapsed();
@@ -211,9 +209,7 @@ impl Branches {
             State::Branched => Ok(branch.displaced().to_vec()),
             State::Displaced | State::Other => Err(None),
         });
-        pages
-            .write(process)
-            .with_context(|| format!("the system does not let the code of process {} be given back", process.pid))
+        pages.write(process).with_context(|| format!("cannot restore the code of process {}", process.pid))
     }
 
     /// The same, with the process's threads running, except for one that may be stopped already.

@@ -73,8 +73,7 @@ fn is_confined(process: &Process, thread: pid_t) -> Result<bool> {
     match Status::of(thread).map_or(0, |status| status.seccomp) {
         0 => Ok(false),
         1 => bail!(
-            "process {} has confined itself (the strict mode of seccomp), and would be killed for a system call of the tracer: start it by \
-             rftrace record",
+            "cannot attach to process {}: the strict mode of seccomp kills it for a system call of the tracer; start it by rftrace record",
             process.pid
         ),
         _ => Ok(true),
@@ -93,8 +92,8 @@ fn check_rights(process: &Process) -> Result<()> {
 
 fn no_rights(process: &Process) -> anyhow::Error {
     anyhow!(
-        "process {} has a filter of system calls (seccomp), as containers and services have it, which might kill it for one of the tracer. What \
-         that does is told to root alone (CAP_SYS_ADMIN), and outside of such a filter: run this with sudo, and outside of the container",
+        "cannot read the filter of system calls (seccomp) of process {}, which may kill the process for a call of the tracer: that needs \
+         CAP_SYS_ADMIN and no such filter of rftrace's own; run rftrace with sudo, outside of the container",
         process.pid
     )
 }
@@ -121,8 +120,8 @@ fn filters_of_running(process: &Process, thread: pid_t, late: &mut Vec<pid_t>) -
         Stopped::Late => {
             late.push(thread);
             bail!(
-                "a thread of process {} waits in the system where it cannot be stopped (for a disk, or for a child of its that has not begun its \
-                 program), and its filter of system calls (seccomp) cannot be read: try again",
+                "cannot read the filter of system calls (seccomp) of process {}: a thread waits in the kernel where nothing can stop it \
+                 (for a disk, or for a child that has not begun its program); try again",
                 process.pid
             );
         }
@@ -145,8 +144,8 @@ fn filters(process: &Process, thread: pid_t) -> Result<Filters> {
             Ok(None) => return Ok(filters),
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => return Err(no_rights(process)),
             Err(error) => bail!(
-                "process {} has a filter of system calls (seccomp), which might kill it for one of the tracer, and the system does not tell what it \
-                 does ({error})",
+                "cannot read the filter of system calls (seccomp) of process {}, which may kill the process for a call of the \
+                 tracer: {error}",
                 process.pid
             ),
         }
@@ -157,8 +156,8 @@ fn check_filters(process: &Process, filters: &Filters, needs: &Needs) -> Result<
     match problem(filters, needs) {
         None => Ok(()),
         Some(problem) => bail!(
-            "process {} has a filter of system calls (seccomp) that {problem}, which the tracer needs: start it without that filter, or by rftrace \
-             record",
+            "cannot attach to process {}: its filter of system calls (seccomp) {problem}; start it without that filter, or by \
+             rftrace record",
             process.pid
         ),
     }
@@ -167,12 +166,15 @@ fn check_filters(process: &Process, filters: &Filters, needs: &Needs) -> Result<
 /// Returns the problem with filters, if there is any, as a part of a sentence.
 fn problem(filters: &Filters, needs: &Needs) -> Option<String> {
     if filters.iter().any(|filter| bpf::may_ask(filter)) {
-        return Some(format!("{} some calls, begun anew by who is stopped meanwhile,", Action::Asks));
+        return Some(format!(
+            "{} some calls, and a thread repeats such a call after rftrace has stopped it",
+            Action::Asks
+        ));
     }
     needs.calls().find_map(|needed| {
         let actions = needed.seen().into_iter().flat_map(|call| filters.iter().map(move |it| bpf::action(it, &call)));
         let worst = actions.max()?;
         let is_well = worst == Action::Allows || worst == Action::Fails && needed.may_fail;
-        (!is_well).then(|| format!("{worst} {}", needed.name))
+        (!is_well).then(|| format!("{worst} {}, which the tracer needs", needed.name))
     })
 }

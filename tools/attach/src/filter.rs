@@ -248,7 +248,7 @@ fn published(process: &Process, control: u64) -> Result<Vec<u64>> {
     let n_bytes = mask.saturating_add(1).saturating_mul(size_of::<u64>() as u64);
     let mut bytes = vec![0; n_bytes.min(OutsideChoice::TABLE_BYTES as u64) as usize];
     if !process.read(table, &mut bytes) {
-        bail!("process {} has lost the tracer's memory: start it anew", process.pid);
+        bail!("cannot read the tracer's table of functions in process {}: restart the process", process.pid);
     }
     Ok(super::sys::words(&bytes).collect())
 }

@@ -68,27 +68,28 @@ impl Headers {
         let pid = process.pid;
         Self::read(process).with_context(|| {
             format!(
-                "process {pid} can throw exceptions, and its unwinder (LLVM's libunwind) finds the tracer by the program's headers, which are not as usual"
+                "cannot record process {pid}, which can throw exceptions: its unwinder (LLVM's libunwind) has to find the tracer by the \
+                 program headers, and rftrace cannot extend these"
             )
         })
     }
 
     fn read(process: &Process) -> Result<Self> {
-        let told = |key| process.auxiliary(key).context("the system does not tell where they are");
+        let told = |key| process.auxiliary(key).context("the auxiliary vector lacks their address");
         let [at, n_headers, n_bytes] = [told(libc::AT_PHDR)?, told(libc::AT_PHNUM)?, told(libc::AT_PHENT)?];
         let maps = process.maps()?;
-        let base = base(process, &maps, at)?.context("no file has them")?;
+        let base = base(process, &maps, at)?.context("no mapped file contains them")?;
         let bytes = process.bytes(at, n_headers * n_bytes);
         let headers: Vec<Header> = bytes.chunks_exact(size_of::<Header>()).filter_map(header).collect();
         if n_bytes != size_of::<Header>() as u64 || headers.len() as u64 != n_headers {
-            bail!("they cannot be read");
+            bail!("the memory of the process lacks them");
         }
-        of_type(&headers, libc::PT_GNU_STACK).context("none is of the stack")?;
-        let table = of_type(&headers, libc::PT_GNU_EH_FRAME).context("none is of a table of unwind information")?;
+        of_type(&headers, libc::PT_GNU_STACK).context("the program lacks PT_GNU_STACK")?;
+        let table = of_type(&headers, libc::PT_GNU_EH_FRAME).context("the program lacks PT_GNU_EH_FRAME")?;
         let table_at = base.wrapping_add(table[ADDRESS]);
         let table = Table::parse(&process.bytes(table_at, table[BYTES]), table_at)
-            .context("the table of unwind information is none that is known")?;
-        let told_at = told_at(process)?.context("they are not found by the auxiliary vector on the stack")?;
+            .context("the section .eh_frame_hdr has an unknown form")?;
+        let told_at = told_at(process)?.context("the auxiliary vector is not on the stack")?;
         let is_told = process.word(told_at) != Some(at);
         Ok(Self { pid: process.pid, told_at, is_told, base, headers, table })
     }
@@ -110,15 +111,16 @@ impl Headers {
         if self.is_told && stubs.iter().all(|stubs| stubs.are_told(process)) {
             return Ok(());
         }
-        let (at, table) = image.section(".eh_frame_hdr").context("the tracer has no table of unwind information")?;
-        let own = Table::parse(&table, at).context("the tracer's table of unwind information is none that is known")?;
+        let (at, table) = image.section(".eh_frame_hdr").context("the tracer lacks the section .eh_frame_hdr")?;
+        let own = Table::parse(&table, at).context("the tracer's section .eh_frame_hdr has an unknown form")?;
         let texts: Vec<Range<u64>> = image.texts().into_iter().chain(stubs.iter().map(Stubs::text)).collect();
         let rows = own.rows.into_iter().chain(stubs.iter().flat_map(|stubs| stubs.rows(process))).collect::<Vec<Row>>();
         let n_rows = (self.table.rows.len() + rows.len()) as u64;
         let n_bytes = size_of_val(&*self.headers) as u64 + HEAD_BYTES + n_rows * ROW_BYTES;
         let at = image::reserve(thread, process, &texts, n_bytes, self.base)?;
         let copy = self.with_code(at, &texts, &rows);
-        let copy = copy.with_context(|| format!("the tracer is too far from the code of process {}", self.pid))?;
+        let copy =
+            copy.with_context(|| format!("the tracer is more than 2 GiB away from the code of process {}", self.pid))?;
         thread.system_call(libc::SYS_mprotect, &[at, n_bytes, (libc::PROT_READ | libc::PROT_WRITE) as u64])?;
         process.write(at, &copy)?;
         thread.system_call(libc::SYS_mprotect, &[at, n_bytes, libc::PROT_READ as u64])?;
@@ -216,7 +218,7 @@ fn told_at(process: &Process) -> Result<Option<u64>> {
     const MOST_BYTES: u64 = 16 << 20;
 
     let told = process.told()?;
-    let start = process.stack_start().context("the system does not tell where the stack is")?;
+    let start = process.stack_start().context("cannot find the stack of the process")?;
     let stack: Vec<u64> = words(&process.bytes(start, MOST_BYTES)).collect();
     let is_same = |its: &[u64; 2], told: &[u64; 2]| its == told || its[0] == libc::AT_PHDR && told[0] == libc::AT_PHDR;
     let is_it = |window: &[u64]| window.as_chunks().0.iter().zip(&told).all(|(its, told)| is_same(its, told));

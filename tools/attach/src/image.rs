@@ -38,7 +38,10 @@ struct Parsed(ElfFile64<'static>);
 
 impl Parsed {
     fn new() -> Result<Self> {
-        Ok(Self(ElfFile64::parse(FILE).context("this rftrace was built without the tracer for such programs")?))
+        Ok(Self(
+            ElfFile64::parse(FILE)
+                .context("this rftrace lacks the tracer for programs that are linked statically or use musl")?,
+        ))
     }
 
     /// Segments with their ranges, in whole pages, and whether they can be written.
@@ -62,7 +65,7 @@ impl Parsed {
             let data = segment.data()?;
             bytes[segment.address() as usize..][..data.len()].copy_from_slice(data);
         }
-        let symbols = self.0.dynamic_symbol_table().context("it has no symbols")?;
+        let symbols = self.0.dynamic_symbol_table().context("the tracer's file has no dynamic symbols")?;
         for (offset, relocation) in self.0.dynamic_relocations().into_iter().flatten() {
             let value = match relocation.target() {
                 RelocationTarget::Symbol(index) => {
@@ -99,7 +102,7 @@ impl Image {
         });
         if !is_same {
             bail!(
-                "process {} holds the tracer of another version of rftrace: attach with that, or start the process anew",
+                "process {} holds the tracer of another version of rftrace: attach by that version, or restart the process",
                 process.pid
             );
         }
@@ -129,8 +132,8 @@ impl Image {
         let bytes = file.relocated(base, resolve)?;
         let (number, memory) = memory_file(thread, process, OUTSIDE)?;
         let (read_only, written) = bytes.split_at(bytes.len().min(first_written as usize));
-        memory.write_all_at(read_only, 0).context("it has no memory for the tracer")?;
-        memory.set_len(first_written).context("it has no memory for the tracer")?;
+        let copied = memory.write_all_at(read_only, 0).and_then(|()| memory.set_len(first_written));
+        copied.with_context(|| format!("cannot write the tracer into process {}", process.pid))?;
         let (written_segments, mut others): (Vec<_>, Vec<_>) = segments.into_iter().partition(|it| it.1);
         for (range, ..) in written_segments {
             let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -229,10 +232,12 @@ pub(crate) fn reserve(
     // Old systems take the address for a wish.
     let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let arguments = [wanted, n_bytes, libc::PROT_NONE as u64, flags as u64, u64::MAX, 0];
-    let found = thread.system_call(libc::SYS_mmap, &arguments).context("it has no memory for the tracer")?;
+    let found = thread
+        .system_call(libc::SYS_mmap, &arguments)
+        .with_context(|| format!("cannot map memory for the tracer in process {}", process.pid))?;
     if found != wanted {
         thread.system_call(libc::SYS_munmap, &[found, n_bytes])?;
-        bail!("process {} has no room for the tracer near its code", process.pid);
+        bail!("process {} has no free addresses for the tracer near its code", process.pid);
     }
     Ok(found)
 }
@@ -264,5 +269,5 @@ fn place(process: &Process, functions: &[Range<u64>], n_bytes: u64, lowest: u64)
     let above = gaps.iter().find(|gap| lowest != 0 && !heap_grows(gap));
     let above = above.map(|gap| (gap.start + PAGE_BYTES).next_multiple_of(PAGE_BYTES));
     let found = below.or(above).or_else(|| gaps.iter().map(top).max());
-    found.with_context(|| format!("process {} has no room for the tracer near its code", process.pid))
+    found.with_context(|| format!("process {} has no free addresses for the tracer near its code", process.pid))
 }

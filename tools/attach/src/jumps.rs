@@ -65,7 +65,7 @@ pub(crate) fn hooked(process: &Process, maps: &[Map]) -> Result<Vec<Hooked>> {
     for module in process.modules(maps) {
         let named = module.named(NAMES);
         if named.iter().any(|&(hook, _)| hook == OWN) {
-            bail!("process {} contains rftrace itself, and records itself", process.pid);
+            bail!("cannot attach to process {}: it contains rftrace and records itself", process.pid);
         }
         for (hook, range) in named {
             let displaced: Option<[u8; 8]> = module.bytes_at(range.start, 8).and_then(|bytes| bytes.try_into().ok());
@@ -82,19 +82,18 @@ pub(crate) fn hooked(process: &Process, maps: &[Map]) -> Result<Vec<Hooked>> {
             let behind = displaced[..JUMP_BYTES].get((end - range.start) as usize..).unwrap_or_default();
             if !behind.iter().all(is_padding) || module.has_symbol_in(&(jump.start + 1..jump.end)) {
                 bail!(
-                    "the function {hook} of process {} is too short: where it begins {JUMP_BYTES} bytes are needed for a jump, such as by \
-                     .p2align 4 behind it",
+                    "the function {hook} of process {} is too short for a jump of {JUMP_BYTES} bytes: put .p2align 4 behind it",
                     process.pid
                 );
             }
             if process.bytes(range.start, JUMP_BYTES as u64) != displaced[..JUMP_BYTES] {
-                bail!("the function {hook} of process {} was changed by somebody else", process.pid);
+                bail!("another program has changed the function {hook} of process {}", process.pid);
             }
             found.push(Hooked { range, hook, displaced });
         }
     }
     if found.len() > MOST_JUMPS {
-        bail!("process {} has too many functions that others call at their beginning", process.pid);
+        bail!("process {} has more than {MOST_JUMPS} hook functions (mcount, __fentry__)", process.pid);
     }
     Ok(found)
 }
@@ -112,7 +111,9 @@ pub(crate) fn write(
     for (place, it) in hooked.iter().enumerate() {
         let from = it.range.start + JUMP_BYTES as u64;
         let distance = image.function(it.hook)?.wrapping_sub(from).cast_signed();
-        let distance = i32::try_from(distance).context("the tracer is too far away")?;
+        let distance = i32::try_from(distance).with_context(|| {
+            format!("the tracer is more than 2 GiB away from the function {} of process {}", it.hook, process.pid)
+        })?;
         let mut bytes = vec![JUMP];
         bytes.extend(distance.to_le_bytes());
         let at = offset_of!(Outside, jumps) + place * size_of::<Jump>();
@@ -138,7 +139,7 @@ pub(crate) fn write(
                     for (it, _) in hooked.iter().zip(0..n_done) {
                         process.write(it.range.start, &it.displaced[..JUMP_BYTES])?;
                     }
-                    let problem = format!("the system does not let the code of process {} be changed", process.pid);
+                    let problem = format!("cannot change the code of process {}", process.pid);
                     return Err(anyhow::Error::from(error).context(problem));
                 }
             }
@@ -148,7 +149,10 @@ pub(crate) fn write(
         thread::sleep(pause);
         pause = longest.min(pause * 2);
     }
-    bail!("a thread of process {} is at the beginning of its mcount all the time; try again", process.pid);
+    bail!(
+        "cannot change mcount of process {}: a thread was in its first instructions at each attempt; try again",
+        process.pid
+    );
 }
 
 /// All threads with their registers.
@@ -189,7 +193,7 @@ pub(crate) fn take_away(process: &Process, image: &Image) -> Result<()> {
     for (function, displaced) in there(process, image)? {
         process
             .write(function, &displaced)
-            .with_context(|| format!("the system does not let the code of process {} be given back", process.pid))?;
+            .with_context(|| format!("cannot restore the code of process {}", process.pid))?;
     }
     Ok(())
 }

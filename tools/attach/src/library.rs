@@ -74,7 +74,7 @@ impl Library {
         }
         if head != file.bytes[..HEAD_BYTES.min(file.bytes.len())] {
             bail!(
-                "process {} holds the tracer of another version of rftrace: attach with that, or start the process anew",
+                "process {} holds the tracer of another version of rftrace: attach by that version, or restart the process",
                 process.pid
             );
         }
@@ -90,14 +90,18 @@ impl Library {
         library: &LibraryFile,
     ) -> Result<Self> {
         let (number, mut file) = memory_file(thread, process, library.name)?;
-        file.write_all(&library.bytes).context("process has no memory for the tracer's library")?;
+        file.write_all(&library.bytes)
+            .with_context(|| format!("cannot write the tracer's library into process {}", process.pid))?;
         let name = thread.string(&format!("{}/{number}", library.folder))?;
         let loaded = thread.call(dlopen, &[name, (libc::RTLD_NOW | libc::RTLD_NODELETE) as u64]);
         close(thread, number)?;
         loaded?;
         let found = Self::find(process, &process.maps()?, library)?;
         found.with_context(|| {
-            format!("the dynamic linker of process {} does not load the tracer's library (libgcc_s.so.1 may be missing there)", process.pid)
+            format!(
+                "the dynamic linker of process {} cannot load the tracer's library: libgcc_s.so.1 may be missing there, or memory",
+                process.pid
+            )
         })
     }
 
@@ -151,7 +155,7 @@ impl Library {
         let bytes = process.bytes(answer, ANSWER_BYTES);
         let text = String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned();
         match text.strip_prefix("error=") {
-            Some(error) => bail!("process {} cannot be recorded: {error}", process.pid),
+            Some(error) => bail!("cannot record process {}: {error}", process.pid),
             None => Ok(text),
         }
     }
@@ -167,7 +171,9 @@ struct Told {
 impl Told {
     fn put(thread: &mut Borrowed<'_>, process: &Process, text: &str) -> Result<Self> {
         let n_bytes = Owner::BYTES + text.len() as u64 + 1;
-        let memory = thread.own_memory(n_bytes).context("it has no memory for the tracer")?;
+        let memory = thread
+            .own_memory(n_bytes)
+            .with_context(|| format!("cannot map memory for the tracer in process {}", process.pid))?;
         let place = memory + Owner::BYTES;
         // Newly mapped memory is 0.
         process.write(place, text.as_bytes())?;
@@ -184,7 +190,7 @@ pub(crate) fn memory_file(thread: &mut Borrowed<'_>, process: &Process, name: &s
     let name = thread.string(&names::of_process(name, process.pid))?;
     let number = thread
         .system_call(libc::SYS_memfd_create, &[name, u64::from(libc::MFD_CLOEXEC)])
-        .with_context(|| format!("process {} cannot make a file in memory (memfd_create)", process.pid))?;
+        .with_context(|| format!("cannot create a file in memory (memfd_create) in process {}", process.pid))?;
     let path: PathBuf = process.file(&format!("fd/{number}"));
     let file = File::options()
         .read(true)
@@ -199,7 +205,7 @@ pub(crate) fn map(thread: &mut Borrowed<'_>, n_bytes: u64, protection: i32) -> R
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     thread
         .system_call(libc::SYS_mmap, &[0, n_bytes, protection as u64, flags as u64, u64::MAX, 0])
-        .context("it has no memory for the tracer")
+        .context("cannot map memory for the tracer in the process")
 }
 
 /// Closes a file of the process.

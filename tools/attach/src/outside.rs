@@ -98,8 +98,8 @@ fn check_ends(process: &Process, maps: &[Map], wanted: &Wanted) -> Result<()> {
              dynamically with the GNU C library"
         ),
         None if !wanted.branches.is_empty() && process.reads_return_addresses(maps) => bail!(
-            "the runtime of {} reads return addresses, which -P replaces in a program that is linked statically, or uses musl as its C \
-             library: it would crash; `--ends returns` records it all the same",
+            "cannot record {} by -P: its runtime reads return addresses, -P replaces these in a program that is linked statically or uses \
+             musl, and the program may crash; `--ends returns` records it nevertheless",
             process.program_path()
         ),
         _ => Ok(()),
@@ -158,8 +158,9 @@ impl Outside {
         let open = |thread: &mut Borrowed<'_>| {
             let path = thread.string(path)?;
             let flags = libc::O_RDWR | libc::O_CLOEXEC;
-            let number =
-                thread.system_call(libc::SYS_open, &[path, flags as u64, 0]).context("it cannot open the bank")?;
+            let number = thread
+                .system_call(libc::SYS_open, &[path, flags as u64, 0])
+                .context("cannot open the recorder's buffer in the program")?;
             Ok((number, places.clone()))
         };
         // Nobody may be able to tell the effect of a filter of system calls inherited from this process.
@@ -299,7 +300,7 @@ impl Outside {
     }
 }
 
-const NOT_RECORDED: &str = "it is not recorded by this process";
+const NOT_RECORDED: &str = "this rftrace does not record the process";
 
 /// Borrows a thread of a recorded process.
 fn borrow<'a>(process: &'a Process, image: &Image, restorer: u64, late: &mut Vec<pid_t>) -> Result<Borrowed<'a>> {
@@ -343,8 +344,8 @@ fn put_into<'a>(
     let hooked = jumps::hooked(process, &maps)?;
     if hooked.is_empty() && wanted.branches.is_empty() {
         bail!(
-            "process {pid} is linked statically, or uses musl as its C library, and has no function mcount or __fentry__ that is known by name: \
-             build it with -pg or -mfentry, and with a symbol table (without -s and strip), or name functions by -P, such as by `-P '*'`"
+            "process {pid} is linked statically, or uses musl as its C library, and its symbol table has no function mcount or __fentry__: \
+             build it with -pg or -mfentry, and with a symbol table (without -s and strip), or choose functions by -P, such as `-P '*'`"
         );
     }
     let unnamed = unnamed(process, &maps)?;
@@ -418,11 +419,12 @@ fn begin_on(
 ) -> Result<(Image, Range<u64>, Option<OwnBranches>)> {
     let What { hooked, entries, chosen, maps, is_disabled, is_confined } = what;
     let tid_at = tid_at(process, thread.registers.fs_base, own_number(thread.thread));
-    let tid_at = tid_at
-        .with_context(|| format!("the C library of process {} is none that is known (GNU's, or musl)", process.pid))?;
+    let tid_at = tid_at.with_context(|| {
+        format!("the C library of process {} is unknown: rftrace supports the GNU C library and musl", process.pid)
+    })?;
     if unwinder.asks_for_headers() && !OF_MUSL.contains(&tid_at) {
         bail!(
-            "process {} has an unwinder that cannot be told of the tracer: LLVM's can be with musl as C library alone",
+            "cannot add the tracer to the unwinder of process {}: with LLVM's libunwind that needs musl as the C library",
             process.pid
         );
     }
@@ -451,7 +453,7 @@ fn begin_on(
             let own = own_number(id);
             let told = process.word(registers.fs_base + tid_at).map(|word| word as u32);
             if own.is_some() && told != own {
-                bail!("thread {id} of process {} was not made by its C library, and cannot be recorded", process.pid);
+                bail!("cannot record thread {id} of process {}: its C library did not create it", process.pid);
             }
             Ok(())
         });

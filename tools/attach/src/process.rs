@@ -184,7 +184,8 @@ impl Process {
     pub(crate) fn program(&self, maps: &[Map]) -> Result<Module> {
         let path = self.program_path();
         // Its path among the maps has this mark too.
-        self.module(maps, |other| other == path)?.with_context(|| format!("{path} is not mapped"))
+        self.module(maps, |other| other == path)?
+            .with_context(|| format!("cannot find {path} in the memory of process {}", self.pid))
     }
 
     /// Its path, in its own mount namespace.
@@ -274,7 +275,8 @@ impl Module {
     pub(crate) fn new(bytes: Vec<u8>, start: u64, texts: Vec<Range<u64>>) -> Result<Self> {
         const PAGE: u64 = 4096;
 
-        let file: ElfFile64<'_> = ElfFile64::parse(&*bytes).context("a module is no ELF file of 64 bits")?;
+        let file: ElfFile64<'_> =
+            ElfFile64::parse(&*bytes).context("a module of the process is not a 64-bit ELF file")?;
         let first = file.segments().map(|segment| segment.address()).min().unwrap_or(0);
         Ok(Self { base: start.wrapping_sub(first & !(PAGE - 1)), texts, bytes })
     }
@@ -311,7 +313,7 @@ impl Module {
     pub(crate) fn function(&self, name: &str) -> Result<u64> {
         match self.symbols(|other| other == name).first() {
             Some(range) => Ok(range.start),
-            None => bail!("its library lacks the function {name}"),
+            None => bail!("the library lacks the function {name}"),
         }
     }
 

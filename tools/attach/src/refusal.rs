@@ -47,28 +47,28 @@ pub(crate) fn check_state(pid: pid_t) -> Result<()> {
     let status = Status::of_process(pid)?;
     let process = status.number("Tgid");
     if process.cast_signed() != pid {
-        bail!("{pid} is a thread of process {process}: -p {process}");
+        bail!("{pid} is a thread of process {process}: use -p {process}");
     }
     if process == std::process::id() {
-        bail!("{pid} is this process");
+        bail!("process {pid} is this rftrace: choose another process");
     }
     match status.get("State").as_bytes().first() {
-        Some(b'Z' | b'X') => bail!("process {pid} has ended, and its parent has not asked for its status (a zombie)"),
-        Some(b'T') => bail!("process {pid} is stopped: let it go on first (kill -CONT {pid})"),
+        Some(b'Z' | b'X') => bail!("process {pid} has ended: it is a zombie until its parent asks for its status"),
+        Some(b'T') => bail!("process {pid} is stopped: continue it first (kill -CONT {pid})"),
         _ => {}
     }
     // Only threads of the kernel have no memory of their own.
     if status.get("VmSize").is_empty() {
-        bail!("{pid} is a thread of the kernel: rftrace record --kernel records the kernel's functions");
+        bail!("{pid} is a kernel thread: rftrace record --kernel records the kernel's functions");
     }
     let tracer = status.number("TracerPid");
     if tracer != 0 {
         let name = system::read_text(format!("/proc/{tracer}/comm")).unwrap_or_default();
-        bail!("process {pid} is being traced by {} ({tracer}): only one can", name.trim());
+        bail!("{} (PID {tracer}) already traces process {pid}, and only one program can: end it first", name.trim());
     }
     if status.get("x86_Thread_features").split_ascii_whitespace().any(|feature| feature == "shstk") {
         bail!(
-            "process {pid} has shadow stacks (CET), so its returns cannot be hooked: start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off"
+            "cannot hook returns in process {pid}, which has shadow stacks (CET): start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off"
         );
     }
     Ok(())
@@ -83,7 +83,9 @@ pub(crate) fn check_program(process: &Process) -> Result<()> {
     let head =
         opener::read(&process.file("exe"), MOST_PROGRAM).ok().filter(|bytes| bytes.len() >= 20).unwrap_or_default();
     if head.starts_with(b"\x7fELF") && (head[4] != CLASS_64 || head[18..20] != X86_64) {
-        bail!("process {pid} runs a program for another processor, or of 32 bits: only x86-64 can be recorded");
+        bail!(
+            "process {pid} runs a 32-bit program, or one for another processor: rftrace attaches to x86-64 programs only"
+        );
     }
     Ok(())
 }
@@ -105,8 +107,8 @@ pub(crate) fn check_recorded(process: &Process, maps: &[Map]) -> Result<()> {
 
 fn was_started(pid: pid_t) -> String {
     format!(
-        "process {pid} was started by rftrace record, or by a program that was: start it with --disabled, and switch recording on and \
-         off by kill -USR2 {pid}"
+        "cannot attach to process {pid}: rftrace record started it, or a parent of it; to record a part of its run, start it with \
+         --disabled, and switch recording on and off by kill -USR2 {pid}"
     )
 }
 
@@ -136,7 +138,7 @@ pub(crate) fn check_owner(process: &Process, maps: &[Map]) -> Result<()> {
     if let Some(owner) = owner(process, maps)? {
         let pid = process.pid;
         bail!(
-            "process {pid} is recorded by another rftrace, PID {owner}: only one can; kill -INT {owner} ends that one in order, as --take-over does"
+            "another rftrace (PID {owner}) already records process {pid}: end that one by kill -INT {owner}, or use --take-over"
         );
     }
     Ok(())
@@ -147,8 +149,8 @@ pub(crate) fn check_files(process: &Process) -> Result<()> {
     // A link to nowhere for this process.
     if fs::symlink_metadata(process.file("root/proc/self")).is_err() {
         bail!(
-            "process {} sees no /proc, from which the tracer's library is loaded (it has changed its root directory, or runs in a container): \
-             mount it there, such as by mount --bind /proc ROOT/proc",
+            "cannot load the tracer's library into process {}: it sees no /proc, as its root directory is another one, or it runs in a \
+             container; mount /proc there, such as by mount --bind /proc ROOT/proc",
             process.pid
         );
     }
@@ -169,8 +171,8 @@ pub(crate) fn check_hooks(process: &Process, maps: &[Map]) -> Result<()> {
     }
     let exe = fs::read_link(process.file("exe")).unwrap_or_default();
     bail!(
-        "process {} ({}) does not call mcount, nor does a library of it: -P '*' records its functions all the same, and --libcalls what \
-         it calls of libraries; or build it with -pg, -mfentry or -Z instrument-mcount",
+        "process {} ({}) does not call mcount, nor do its libraries: use -P '*' to record its functions nevertheless, or --libcalls to \
+         record its calls of libraries, or build it with -pg, -mfentry or -Z instrument-mcount",
         process.pid,
         exe.display()
     )
@@ -187,24 +189,26 @@ pub(crate) fn denied(pid: pid_t) -> String {
 fn denied_by(pid: pid_t, user: Uid, own: Uid, scope: &str) -> String {
     if user != own && !own.is_root() {
         let name = User::from_uid(user).ok().flatten().map_or_else(|| user.to_string(), |user| user.name);
-        return format!("process {pid} belongs to {name}: run this as that user, or with sudo");
+        return format!("process {pid} belongs to {name}: run rftrace as that user, or with sudo");
     }
     match scope {
         "1" => format!(
-            "the kernel lets only ancestors attach to process {pid} (kernel.yama.ptrace_scope is 1): run this with sudo, or start the \
-             program by rftrace record --disabled"
+            "the kernel lets only ancestors attach to process {pid} (kernel.yama.ptrace_scope is 1): run rftrace with sudo, or start \
+             the program by rftrace record --disabled"
         ),
         "2" => format!(
-            "the kernel lets only root attach to process {pid} (kernel.yama.ptrace_scope is 2): run this with sudo"
+            "the kernel lets only root attach to process {pid} (kernel.yama.ptrace_scope is 2): run rftrace with sudo"
         ),
         "3" => format!(
             "the kernel lets nobody attach to process {pid} until the next boot (kernel.yama.ptrace_scope is 3)"
         ),
         _ if own.is_root() => {
-            format!("the system does not let root attach to process {pid} (a security module, or a container's rights)")
+            format!(
+                "the kernel does not let root attach to process {pid}: a security module or the container's rights forbid it"
+            )
         }
         _ => format!(
-            "process {pid} is not dumpable (it has changed its rights, or asked for that by prctl): run this with sudo"
+            "process {pid} is not dumpable (it has changed its rights, or its dumpable flag by prctl): run rftrace with sudo"
         ),
     }
 }
@@ -232,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_is_no_process() {
-        assert!(check_state(std::process::id().cast_signed()).unwrap_err().to_string().contains("this process"));
+        assert!(check_state(std::process::id().cast_signed()).unwrap_err().to_string().contains("this rftrace"));
         assert!(check_state(i32::MAX).unwrap_err().to_string().contains("no process"));
     }
 }

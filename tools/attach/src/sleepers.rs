@@ -37,12 +37,12 @@ impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Awake | Self::Beginning => {
-                "waits in the system where it cannot be stopped (for a disk, or for a child of its that has not begun its program)"
+                "waits in the kernel where nothing can stop it (for a disk, or for a child that has not begun its program)"
             }
             Self::Unknown => {
-                "waits in the system where it cannot be stopped, and the system does not tell who else runs in its memory (kcmp, wchan)"
+                "waits in the kernel where nothing can stop it, and the kernel does not tell which processes share its memory (kcmp, wchan)"
             }
-            Self::Traced => "waits for a child of its in its memory (vfork), which cannot be stopped: somebody else traces it",
+            Self::Traced => "waits for a child that shares its memory (vfork), and another program traces that child",
         })
     }
 }

@@ -79,7 +79,7 @@ impl Started {
                 (Ok(held), Ok(child)) => Ok((child, held)),
                 (Err(Some(error)), _) => Err(error),
                 (_, Err(error)) => Err(error.into()),
-                (Err(None), Ok(_)) => Err(anyhow!("it has ended")),
+                (Err(None), Ok(_)) => Err(anyhow!("the program ended before its first instruction")),
             }
         })
     }
@@ -93,7 +93,7 @@ impl Started {
         let seized = sys::seize_started(pid);
         own.write_all(&[u8::from(seized.is_ok())]).map_err(|error| Some(error.into()))?;
         seized
-            .context("the system does not let it be traced (ptrace; /proc/sys/kernel/yama/ptrace_scope may forbid it)")
+            .context("the kernel does not let rftrace trace the program (ptrace; /proc/sys/kernel/yama/ptrace_scope may forbid it)")
             .map_err(Some)?;
         let mut this = Self { pid, pending: Vec::new(), is_held: true };
         match this.wait(|thread| sys::go_on(thread, 0)) {
@@ -157,9 +157,9 @@ impl Started {
     fn go_to_entry(&mut self, process: &Process) -> Result<Place> {
         const BREAKPOINT: u8 = 0xcc;
 
-        let entry = process.auxiliary(libc::AT_ENTRY).context("it has no entry")?;
-        let first = *process.bytes(entry, 1).first().context("its code cannot be read")?;
-        process.write(entry, &[BREAKPOINT]).context("the system does not let its code be changed")?;
+        let entry = process.auxiliary(libc::AT_ENTRY).context("the auxiliary vector lacks the program's entry")?;
+        let first = *process.bytes(entry, 1).first().context("cannot read the code at the program's entry")?;
+        process.write(entry, &[BREAKPOINT]).context("cannot change the code at the program's entry")?;
         loop {
             match self.go_on(|thread| sys::go_on(thread, 0))? {
                 Stop::Gone => return Ok(Place::Ended),
@@ -194,7 +194,7 @@ impl Started {
             let registers = sys::registers(self.pid)?;
             let (call, is_begin) = (registers.orig_rax.cast_signed(), registers.rax.cast_signed() == ENOSYS);
             if is_begin && !BEGINNING.contains(&call) {
-                bail!("its C library is none that is known (GNU's, or musl)");
+                bail!("the C library of process {} is unknown: rftrace supports the GNU C library and musl", self.pid);
             }
             if !is_begin && call == libc::SYS_set_tid_address {
                 break;
@@ -208,7 +208,7 @@ impl Started {
                 return Ok(Place::Ended);
             }
         }
-        bail!("its C library is none that is known (GNU's, or musl)");
+        bail!("the C library of process {} is unknown: rftrace supports the GNU C library and musl", self.pid);
     }
 
     /// Lets the program go, and delivers the waiting signals.
@@ -221,7 +221,7 @@ impl Started {
         for signal in mem::take(&mut self.pending) {
             sys::send(self.pid, self.pid, signal);
         }
-        self.request(|thread| sys::detach(thread, 0)).context("the program cannot be let go")
+        self.request(|thread| sys::detach(thread, 0)).context("cannot continue the program")
     }
 
     /// Leaves the program traced by this thread (`PTRACE_SEIZE`), which lets it go on. Returns the signals that came

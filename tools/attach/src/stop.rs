@@ -48,7 +48,7 @@ pub(crate) fn wait_until_stopped(thread: pid_t) -> io::Result<Stopped> {
             // For a disk, or for a child in its memory (`vfork`): no signal wakes it.
             None if Status::of(thread).is_some_and(|status| status.state == 'D') => return Ok(Stopped::Late),
             None if begun.elapsed() > PATIENCE => {
-                let problem = format!("thread {thread} has had no processor for a minute; try again");
+                let problem = format!("cannot stop thread {thread}: it has had no processor for a minute; try again");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, problem));
             }
             None => {}

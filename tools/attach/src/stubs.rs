@@ -90,7 +90,7 @@ impl Stubs {
             Some(Self { header, branches, frames })
         };
         let all: Option<Vec<Self>> = tables.map(read).collect();
-        all.with_context(|| format!("what process {} tells of its functions cannot be read", process.pid))
+        all.with_context(|| format!("cannot read the tracer's list of functions in process {}", process.pid))
     }
 
     /// Has a thread map new ones, all off, not below `lowest`. Returns their branches, and functions without one.
@@ -118,7 +118,9 @@ impl Stubs {
         let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         thread.system_call(libc::SYS_mprotect, &[switches, written_bytes, protection])?;
         let (number, memory) = memory_file(thread, process, STUBS)?;
-        memory.write_all_at(&file, 0).context("it has no memory for the tracer")?;
+        memory
+            .write_all_at(&file, 0)
+            .with_context(|| format!("cannot write the tracer into process {}", process.pid))?;
         let parts = [(0, code_bytes, libc::PROT_EXEC), (code_bytes, file.len() as u64 - code_bytes, 0)];
         for (at, n_bytes, further) in parts {
             let protection = (libc::PROT_READ | further) as u64;

@@ -67,8 +67,8 @@ impl Unwinder {
             Some(UnnamedUnwinder::Llvm(llvm)) if is_static => return Ok(Self::llvm(llvm, Headers::find(process)?)),
             Some(_) => {
                 bail!(
-                    "process {} has no symbol table, and can throw exceptions: without names its unwinder is only known in a program that is linked statically, \
-                     if it is libgcc's at a fixed place, or LLVM's with its messages; others need the symbol table (no -s and strip)",
+                    "process {} has no symbol table, and rftrace cannot find its unwinder for exceptions: without names it finds only \
+                     libgcc's at a fixed address, and LLVM's with its messages, both linked statically; keep the symbol table (no -s and strip)",
                     process.pid
                 );
             }
@@ -79,8 +79,8 @@ impl Unwinder {
             None if is_static => Knows::ByHeaders(Headers::find(process)?),
             None => {
                 bail!(
-                    "process {} can throw exceptions, and its unwinder cannot be told of the tracer: libgcc's can be, where its functions have names, and \
-                     LLVM's in programs that are linked statically with musl",
+                    "cannot add the tracer to the unwinder of process {}, which can throw exceptions: rftrace supports libgcc's unwinder with \
+                     the names of its functions, and LLVM's in programs that are linked statically with musl",
                     process.pid
                 );
             }
@@ -138,7 +138,7 @@ impl Unwinder {
             &Knows::ByRegistrar(registrar) => registrar,
         };
         if image.outside(process, offset_of!(Told, is_registered)) as u32 == 0 {
-            let information = image.unwind_information().context("the tracer has no unwind information")?;
+            let information = image.unwind_information().context("the tracer lacks its unwind information")?;
             let room = image.told()? + offset_of!(Told, registration) as u64;
             thread.call(registrar, &[information, room])?;
             process.write(image.told()? + offset_of!(Told, is_registered) as u64, &1u32.to_le_bytes())?;

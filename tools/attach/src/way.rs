@@ -17,7 +17,7 @@ use super::refusal;
 use super::started::Started;
 use super::wanted::Wanted;
 
-const ASKED: &str = "it can be asked for that";
+const ASKED: &str = "the tracer's library in the process handles this request itself";
 
 /// An attached process, which is recorded.
 #[derive(Debug)]
@@ -181,7 +181,7 @@ impl Attached {
     pub fn answer(&mut self) -> Result<()> {
         match &mut self.0 {
             Way::Library(library) => library.answer(),
-            Way::Outside(_) => bail!("nothing in it answers"),
+            Way::Outside(_) => bail!("the process has no tracer library to answer the request"),
         }
     }
 
@@ -282,7 +282,7 @@ fn begin_within<T>(pid: u32, wanted: &Wanted, begin: impl FnOnce(&Wanted) -> Res
     let others = Wanted { branches: Vec::new(), ..wanted.clone() };
     begin(&others).with_context(|| {
         let (program, folder) = (program.display(), folder.display());
-        format!("{program} does not lie below {folder}, so its functions get no branches (--patch-within)")
+        format!("{program} is outside of {folder}, so its functions get no branches (--patch-within)")
     })
 }
 

@@ -96,7 +96,7 @@ impl World {
             let Some(doubt) = world.doubt else { return Ok(world) };
             drop(world);
             if begun.elapsed() > PATIENCE {
-                bail!("a thread of process {} {doubt}: its code is not changed; try again", process.pid);
+                bail!("cannot change the code of process {}: a thread {doubt}; try again", process.pid);
             }
             thread::sleep(PAUSE);
         }

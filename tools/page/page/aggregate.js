@@ -105,7 +105,7 @@ class Slices {
 /// Sums up the calls of [from, to), which count for the time that they were in it. Returns null if `isOld` says that nobody waits for
 /// it any more.
 async function sumUp(trace, from, to, byThread, isOld) {
-  // What ends a trace at its last nanosecond is in it.
+  // A call that ends a trace at its last nanosecond is in it.
   if (to >= trace.end) to = Infinity;
   const slices = new Slices(isOld);
   const parts = trace.tasks.map((task, t) => ({ t, lanes: task.lanes, within: task.lanes.map(lane => lane.within(from, to)) }));

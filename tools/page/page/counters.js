@@ -1,4 +1,4 @@
-// What processes have over time, above the calls.
+// Resources of processes over time, above the calls.
 
 const COUNTER = 40;
 
@@ -33,7 +33,7 @@ class Counter {
     return `${this.name} of ${this.owner}: ${this.amount(this.most)} at the most`;
   }
 
-  /// What is told of a time.
+  /// The facts on a time.
   lines(time) {
     return [this.amount(this.at(time)), this.name, `Process ${this.owner}`, `At ${exact(time)}`];
   }

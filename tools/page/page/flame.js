@@ -46,7 +46,7 @@ class Flame {
     });
   }
 
-  /// What is seen, from the top down.
+  /// The visible functions, from the top down.
   layout(width) {
     const { sums } = this;
     const found = [];
@@ -103,7 +103,7 @@ class Flame {
     }
     if (this.boxes.length === 0) {
       context.fillStyle = colours.text;
-      context.fillText('No time of a call is in this range.', 12, 20);
+      context.fillText('No call takes time in this range.', 12, 20);
     }
   }
 

@@ -2,7 +2,7 @@
 
 const byId = id => document.getElementById(id);
 
-/// What the parts share.
+/// The state that the parts share.
 class App {
   constructor(trace) {
     this.trace = trace;
@@ -23,7 +23,7 @@ class App {
     this.functions = new FunctionTable(this);
     this.tree = new TreeList(this);
     trace.changed = () => this.timeline.draw();
-    trace.failed = error => { byId('busy').textContent = `The server does not answer: ${error.message}. Where rftrace view has ended, start it again.`; };
+    trace.failed = error => { byId('busy').textContent = `rftrace view does not answer: ${error.message}. If it has ended, start it again.`; };
     this.listen();
     this.select(null);
   }
@@ -75,7 +75,7 @@ class App {
     byId('busy').textContent = 'Summing up …';
     const sums = await this.trace.sums(from, to, byId('by-thread').checked, () => number !== this.nSums);
     if (!sums) return;
-    byId('busy').textContent = sums.missing > 0 ? `${count(sums.missing)} calls are not in graph and tree: too many ways lead to them` : '';
+    byId('busy').textContent = sums.missing > 0 ? `${count(sums.missing)} calls are not in the flame graph and the call tree: they have too many call paths` : '';
     this.sums = sums;
     this.flame.show(sums);
     this.functions.show(sums);
@@ -95,7 +95,7 @@ class App {
       if (regex) { const pattern = new RegExp(regex[1]); test = name => pattern.test(name); }
       else if (text) test = name => name.toLowerCase().includes(lower);
     } catch (error) {
-      byId('hits').textContent = 'no regular expression';
+      byId('hits').textContent = 'invalid regular expression';
       return;
     }
     this.matched = test && Uint8Array.from(trace.functions, name => test(name));
@@ -125,7 +125,7 @@ class App {
     if (found && this.matched) timeline.show(found, false);
   }
 
-  // What is told of a call.
+  // The facts on a call.
 
   lines(call) {
     if (call.counter) return call.counter.lines(call.time);
@@ -262,7 +262,7 @@ async function load() {
   const embedded = byId('data');
   if (!embedded) {
     const answer = await fetch('data');
-    if (!answer.ok) throw new Error(`The server answers ${answer.status}.`);
+    if (!answer.ok) throw new Error(`rftrace view answers with status ${answer.status}`);
     return new Uint8Array(await answer.arrayBuffer());
   }
   const text = embedded.textContent;
@@ -291,7 +291,7 @@ window.rftrace = { app: null, error: null, firstPicture: null };
     requestAnimationFrame(() => requestAnimationFrame(() => { window.rftrace.firstPicture = performance.now(); }));
   } catch (error) {
     loading.hidden = false;
-    loading.textContent = `The trace cannot be shown: ${error.message}\nWhere rftrace view has ended, start it again.`;
+    loading.textContent = `Cannot show the trace: ${error.message}.\nIf rftrace view has ended, start it again.`;
     window.rftrace.error = String(error.stack ?? error);
   }
 })();

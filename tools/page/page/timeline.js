@@ -115,7 +115,7 @@ class Timeline {
     this.draw();
   }
 
-  /// What is where, from the top: tasks by their numbers, each process's counters above its first one.
+  /// The places of all rows, from the top: tasks by their numbers, each process's counters above its first one.
   layout() {
     const { tasks, counters } = this.app.trace;
     this.places = [];

@@ -128,7 +128,7 @@ class Trace {
   static async unpack(bytes, progress) {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     const text = new TextDecoder();
-    if (text.decode(bytes.subarray(0, 8)) !== 'rfpage1\n') throw new Error('These data are no trace.');
+    if (text.decode(bytes.subarray(0, 8)) !== 'rfpage1\n') throw new Error('the data are not a trace');
     const headEnd = 12 + view.getUint32(8, true);
     const head = JSON.parse(text.decode(bytes.subarray(12, headEnd)));
     head.counters = (head.counters ?? []).map(counter => new Counter(counter));
@@ -145,9 +145,9 @@ class Trace {
         progress(unpacker.pos / bytes.length);
         await pause();
       }
-      if (unpacker.pos !== pos + task.bytes || unpacker.depth !== 0) throw new Error('The data are incomplete.');
+      if (unpacker.pos !== pos + task.bytes || unpacker.depth !== 0) throw new Error('the data are incomplete');
       pos = unpacker.pos + task.values;
-      if (!await unpackValues(bytes, unpacker.pos, pos, task.lanes)) throw new Error('The data are incomplete.');
+      if (!await unpackValues(bytes, unpacker.pos, pos, task.lanes)) throw new Error('the data are incomplete');
       for (const lane of task.lanes) {
         trace.nCalls += lane.length;
         for (const fn of lane.fn) trace.calls[fn]++;
@@ -160,7 +160,7 @@ class Trace {
   /// Is told what is seen.
   look() {}
 
-  /// What is drawn of a row: its calls, and which of them are searched for.
+  /// The calls of a row, and the hits of the search among them.
   row(task, depth) {
     const lane = this.tasks[task].lanes[depth];
     return { lane, found: this.hits && { lane, list: this.hits[task][depth] } };

@@ -83,13 +83,13 @@ class ZoomTrace {
   constructor(head) {
     Object.assign(this, head);
     this.nCalls = this.calls.reduce((sum, n) => sum + n, 0);
-    // What is no function: time without a processor, and what has no name.
+    // Names of no function: time without a processor, and what has no name.
     this.pseudo = pseudoFunctions(this.functions);
     /// Called when there is more to be drawn, and where the server does not answer.
     this.changed = () => {};
     this.failed = () => {};
     this.pictures = [];
-    /// What is searched for, as numbers of functions; null without a search.
+    /// The functions that are searched for, by their numbers; null without a search.
     this.finds = null;
     this.isAsking = false;
     /// Once there is something to be drawn.
@@ -99,7 +99,7 @@ class ZoomTrace {
 
   async ask(name, question) {
     const answer = await fetch(name, { method: 'POST', body: JSON.stringify(question) });
-    if (!answer.ok) throw new Error((await answer.text()).trim() || `the server answers ${answer.status}`);
+    if (!answer.ok) throw new Error((await answer.text()).trim() || `it answers with status ${answer.status}`);
     return new Numbers(new Uint8Array(await answer.arrayBuffer()));
   }
 
@@ -176,7 +176,7 @@ class ZoomTrace {
     return picture !== undefined && picture.from <= from && picture.to >= to && picture.px <= px;
   }
 
-  /// What shows a row best: all of what is seen, then as finely as it can be.
+  /// The best picture of a row: it shows most of the visible range, then most finely.
   picture(task, depth) {
     const key = ZoomTrace.key(task, depth);
     const { from, to } = this.view;
@@ -190,7 +190,7 @@ class ZoomTrace {
     return best;
   }
 
-  /// What is drawn of a row, as far as it is here: blocks, and those in which is what is searched for.
+  /// The blocks of a row, as far as they are here, and those with hits of the search.
   row(task, depth) {
     const key = ZoomTrace.key(task, depth);
     const picture = this.view && this.picture(task, depth);

@@ -49,7 +49,8 @@ impl Counters {
         });
         let n_lost = n_all - all.len();
         all.retain(|counter| counter.points.iter().any(|&(_, value)| value > 0));
-        let lost = || format!("{n_lost} processes' resources are not in the page: they have too many changes");
+        let lost =
+            || format!("{n_lost} counters of resources are not in the page: it holds at most {MAX_POINTS} changes");
         (Self { all, base_ns }, (n_lost > 0).then(lost))
     }
 
@@ -134,6 +135,6 @@ mod tests {
         let many: Vec<(u64, u64)> = (0..MAX_POINTS as u64).map(|time| (1000 + time, 1)).collect();
         let (counters, lost) = Counters::new(vec![counter(&many), counter(&[(1000, 1)])], 1000, (0, u64::MAX));
         assert_eq!(counters.all.len(), 1);
-        assert!(lost.unwrap().starts_with("1 processes' resources"));
+        assert!(lost.unwrap().starts_with("1 counters of resources"));
     }
 }

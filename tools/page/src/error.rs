@@ -25,7 +25,7 @@ pub enum Error {
     },
 
     /// The trace has times beyond the page's range of nanoseconds.
-    #[error("the trace has times more than 104 days after its start, too many for a page: choose a part of it by --to")]
+    #[error("the trace is longer than 104 days, the limit of a page: choose a part of it by --to")]
     TooLong,
 
     /// The data exceed the size that browsers load well.
@@ -54,7 +54,7 @@ pub enum Error {
     Damaged,
 
     /// The page's question names a part that does not exist.
-    #[error("no such part of the trace")]
+    #[error("the trace has no such part: reload the page")]
     Question,
 
     /// The output cannot be written.

@@ -8,7 +8,8 @@ const MAX_BYTES: usize = 64 << 20;
 
 /// The note about arguments and results that are left out, if there are any.
 pub(crate) fn lost_note(n_lost: u64) -> Option<String> {
-    let note = || format!("{n_lost} arguments and results are not in the page: it holds {MAX_TEXTS} different ones");
+    let note =
+        || format!("{n_lost} arguments and results are not in the page: it holds at most {MAX_TEXTS} different ones");
     (n_lost > 0).then(note)
 }
 

@@ -103,7 +103,7 @@ impl Zoom {
         self.head.notes.extend(lost_note(self.directory.n_lost_values));
         if self.directory.n_too_deep > 0 {
             let n_lost = self.directory.n_too_deep;
-            self.head.notes.push(format!("{n_lost} calls are not in the page, as they were nested too deeply"));
+            self.head.notes.push(format!("{n_lost} calls are not in the page: they are nested too deeply"));
         }
     }
 

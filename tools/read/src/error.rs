@@ -25,7 +25,7 @@ pub enum Error {
     },
 
     /// A file could not be opened or read.
-    #[error("{}: cannot read it", path.display())]
+    #[error("cannot read {}", path.display())]
     Io {
         /// The file's path.
         path: PathBuf,
@@ -54,7 +54,7 @@ pub enum Error {
     },
 
     /// A file of the output could not be written.
-    #[error("{}: cannot write it", path.display())]
+    #[error("cannot write {}", path.display())]
     WriteFile {
         /// The file's path.
         path: PathBuf,
@@ -63,7 +63,7 @@ pub enum Error {
     },
 
     /// Context switches cannot be recorded.
-    #[error("context switches cannot be recorded: {remedy}")]
+    #[error("cannot record context switches: {remedy}")]
     Schedule {
         /// The reason and the remedy.
         remedy: &'static str,

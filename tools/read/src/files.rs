@@ -28,7 +28,9 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     let read = open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes);
     read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
     if bytes.len() as u64 > most {
-        let reason = format!("longer than {most} bytes, which no trace needs here; is it a file of something else?");
+        let reason = format!(
+            "the file is longer than {most} bytes, the limit for such a file of a trace; was another file put here?"
+        );
         return Err(Error::malformed(path, most, reason));
     }
     Ok(bytes)

@@ -40,7 +40,11 @@ impl KernelRecords {
             return Ok((Self::default(), Vec::new()));
         };
         let Some(header) = Header::parse(&bytes) else {
-            return Err(Error::malformed(&path, 0, "it does not tell how the kernel's records look"));
+            return Err(Error::malformed(
+                &path,
+                0,
+                "no description of the kernel's records; remove the file to see the trace without them",
+            ));
         };
         let mut records = Self::default();
         for path in files::of_processors(dir, |kind| match kind {
@@ -84,7 +88,7 @@ impl KernelRecords {
                 self.n_records += 1;
                 if self.n_records > MAX_RECORDS {
                     let reason = format!(
-                        "more than {MAX_RECORDS} records of the kernel, which have to be in memory; remove the files \
+                        "more than {MAX_RECORDS} records of the kernel, the most that rftrace takes into memory; remove the files \
                          `kernel-cpu*.dat` to see the trace without them"
                     );
                     return Err(Error::malformed(path, 0, reason));

@@ -60,7 +60,9 @@ impl Lines {
             return Ok(None);
         }
         if count == MAX_LINE_BYTES && self.buffer.last() != Some(&b'\n') {
-            return Err(self.error("a line of more than a MiB: this is no such text; was another file put here?"));
+            return Err(self.error(
+                "the line is longer than 1 MiB, the limit for text files of a trace; was another file put here?",
+            ));
         }
         self.text.clear();
         self.text.push_str(&rftrace_format::text::line(&self.buffer));

@@ -70,7 +70,7 @@ impl Switches {
                 .map_err(|source| Error::Io { path: path.clone(), source })?;
             if is_full {
                 let reason = format!(
-                    "more than {MAX_SWITCHES} context switches, which have to be in memory; remove the files `perf-cpu*.dat` to \
+                    "more than {MAX_SWITCHES} context switches, the most that rftrace takes into memory; remove the files `perf-cpu*.dat` to \
                      see the trace without them"
                 );
                 return Err(Error::malformed(&path, 0, reason));

@@ -66,8 +66,8 @@ impl SymbolTable {
             if !symbol.is_end() {
                 if n_others + table.symbols.len() >= MAX_SYMBOLS {
                     let reason = format!(
-                        "the modules have more than {MAX_SYMBOLS} symbols; remove the file, and name what \
-                                          was called by `rftrace symbols`"
+                        "the modules have more than {MAX_SYMBOLS} symbols; remove the file, and name the \
+                         called functions by `rftrace symbols`"
                     );
                     return Err(lines.error(&reason));
                 }

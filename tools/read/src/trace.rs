@@ -98,7 +98,8 @@ impl Trace {
             };
             n_lines += 1;
             if n_lines > MAX_TASKS {
-                return Err(lines.error(&format!("more than {MAX_TASKS} tasks and programs; record fewer of them")));
+                return Err(lines
+                    .error(&format!("the trace has more than {MAX_TASKS} tasks and programs; record fewer of them")));
             }
             match line {
                 TaskLine::Session { time_ns, pid, sid, exe_name } => {

@@ -44,8 +44,8 @@ impl Warning {
     fn text(self, count: u64) -> &'static str {
         let (one, several) = match self {
             Self::UnknownLine => (
-                "line of a text file was not understood and ignored",
-                "lines of text files were not understood and ignored",
+                "line of a text file has an unknown form and was ignored",
+                "lines of text files have an unknown form and were ignored",
             ),
             Self::UnknownTask => (
                 "task of `info` is not in `task.txt`, so its functions have no names",
@@ -74,22 +74,22 @@ impl Warning {
             }
             Self::MissingExit => ("function ended without a recorded exit", "functions ended without a recorded exit"),
             Self::InlinedCall => (
-                "call is of a function that was inlined, and counts as a call of the function around it; --fold-inlined \
-                 merges it into its call",
-                "calls are of functions that were inlined, and count as calls of the function around them; --fold-inlined \
-                 merges them into its call",
+                "call of an inlined function counts as a call of the function around it; --fold-inlined merges it into that \
+                 call",
+                "calls of inlined functions count as calls of the function around them; --fold-inlined merges them into that \
+                 call",
             ),
             Self::TooDeep => (
-                "function was left out: more than 524288 were open around it, as in no program's trace",
-                "functions were left out: more than 524288 were open around them, as in no program's trace",
+                "function was left out: more than 524288 open calls enclose it, more than in the trace of any program",
+                "functions were left out: more than 524288 open calls enclose them, more than in the trace of any program",
             ),
             Self::LostSwitch => (
-                "context switch was lost for want of room: waiting counts as self time there",
-                "context switches were lost for want of room: waiting counts as self time there",
+                "context switch was lost, as its buffer was full: waiting counts as self time there",
+                "context switches were lost, as their buffer was full: waiting counts as self time there",
             ),
             Self::LostKernelRecord => (
-                "record of the kernel was lost for want of room: record fewer of its functions (--kernel=GLOBS)",
-                "records of the kernel were lost for want of room: record fewer of its functions (--kernel=GLOBS)",
+                "record of the kernel was lost, as its buffer was full: record fewer of the kernel's functions (--kernel=GLOBS)",
+                "records of the kernel were lost, as their buffer was full: record fewer of the kernel's functions (--kernel=GLOBS)",
             ),
             Self::LostRecord => (
                 "record was lost while tracing: give the tracer a larger buffer",

@@ -111,14 +111,17 @@ pub fn add_symbols(dir: &Path, options: &SymbolOptions) -> Result<Vec<Symbolized
     let mut modules = modules(&trace);
     if modules.is_empty() {
         let map = dir.join(trace.sessions().first().map_or("sid-*.map", |session| &session.map_file));
-        return Err(Error::malformed(&map, 0, "the map has no module, so no address can be named"));
+        return Err(Error::malformed(&map, 0, "the map lists no module, so rftrace cannot name any address"));
     }
     collect_addresses(&trace, &mut modules)?;
     let mut pairs = Vec::new();
     for path in &options.binaries {
         let binary = Binary::read(path).map_err(|error| unreadable(path, &error))?;
         if binary.n_functions() == 0 {
-            return Err(wrong(path, "it has no symbols; give the binary that is not stripped, or its debug file"));
+            return Err(wrong(
+                path,
+                "the file has no symbols; give the binary before it was stripped, or its debug file",
+            ));
         }
         let taken: Vec<usize> = pairs.iter().map(|&(idx, _, _)| idx).collect();
         let (idx, place) = find_module(&binary, &modules, &taken, options.load_address)?;
@@ -346,7 +349,7 @@ fn find_module(
         (None, _) => {
             let names: BTreeSet<&str> = modules.iter().map(Module::name).collect();
             let names: Vec<&str> = names.into_iter().collect();
-            Err(wrong(path, format!("it is none of the trace's modules: {}", names.join(", "))))
+            Err(wrong(path, format!("the file is not one of the trace's modules: {}", names.join(", "))))
         }
     }
 }
@@ -401,12 +404,11 @@ fn write(
     let name = LoadedBinary::symbol_file(dir, &module.path, module.build_id.as_deref())
         .map_err(|source| Error::Io { path: dir.to_owned(), source })?;
     let Some(name) = name else {
-        let reason =
-            "another module of the trace has a path and a build-id that uftrace cannot tell from those of this one";
+        let reason = "uftrace cannot distinguish its path and build-id from those of another module of the trace";
         return Err(wrong(binary.path(), reason));
     };
     let debug = lines.then(|| debug_loader(binary.path())).transpose().map_err(|error| {
-        wrong(binary.path(), format!("its debug information cannot be read ({error}); leave it out (--no-lines)"))
+        wrong(binary.path(), format!("cannot read its debug information ({error}); leave it out by --no-lines"))
     })?;
     let file = dir.join(&name);
     replace(owned, &file, |out| place.loaded.write_symbols(out, &module.path, start))?;
@@ -536,7 +538,7 @@ fn unreadable(path: &Path, error: &rftrace_frontend::Error) -> Error {
 fn other_build(binary: &Binary, module: &Module) -> Error {
     let [found, told] = [binary.build_id(), module.build_id.as_deref()].map(Option::unwrap_or_default);
     let reason = format!(
-        "its build-id is {found}, that of the trace's {} is {told}: it was built again since; give the binary that was traced",
+        "its build-id is {found}, but that of the traced {} is {told}: give the binary of that build",
         module.name()
     );
     wrong(binary.path(), reason)
@@ -545,15 +547,15 @@ fn other_build(binary: &Binary, module: &Module) -> Error {
 fn no_address(path: &Path, module: &Module, place: &Place, load_address: Option<u64>) -> Error {
     let assumed = match load_address {
         Some(address) => format!("at {address:#x}"),
-        None => format!("as the map says ({:#x}) or where it was linked", module.start()),
+        None => format!("at {:#x} as in the map, or at its link address", module.start()),
     };
     let found = match place.n_known {
         0 => "none".to_owned(),
         n => format!("only {n}"),
     };
     let reason = format!(
-        "{found} of the {} addresses that were called in {} can be in a function of it when it is loaded {assumed}: \
-         is it the binary that was traced, and where was it loaded (--load-address)?",
+        "{found} of the {} called addresses in {} can be in a function of this file, loaded {assumed}: give the traced \
+         binary, or the address where it was loaded (--load-address)",
         module.addresses.len(),
         module.name()
     );

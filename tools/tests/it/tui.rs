@@ -85,7 +85,7 @@ fn no_terminal() {
     let dir = sample();
     let (code, out, message) = run(&["tui", utf8(dir.path())]);
     assert_eq!((code, out.as_str()), (Some(1), ""));
-    assert!(message.starts_with("rftrace: stdout is no terminal: `rftrace graph`"), "{message}");
+    assert!(message.starts_with("rftrace: stdout is not a terminal: use `rftrace graph`"), "{message}");
 }
 
 /// The output of `replay` in a terminal.

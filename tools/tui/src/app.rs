@@ -142,13 +142,13 @@ impl<'t> App<'t> {
         match (request, answer) {
             (Request::Graph(of), Answer::Graph(Ok(graph))) => {
                 if graph.is_empty() {
-                    self.message = "that function is not called anywhere".into();
+                    self.message = "no call of this function".into();
                     return Ok(());
                 }
                 if !matches!(of, Of::Program) {
                     self.show(View::Graph);
                 } else if is_cut(self.trace, graph.summary()) {
-                    self.message = "not all was recorded: after `q` it is said what is missing".into();
+                    self.message = "the trace has gaps: `q` quits and lists them".into();
                 }
                 if self.graphs.len() > MAX_GRAPHS {
                     self.graphs.remove(1);
@@ -209,7 +209,7 @@ impl<'t> App<'t> {
         if let Some(calls) = &mut self.calls {
             match calls.work(until, self.page) {
                 Ok(Outcome::Busy | Outcome::Done) => {}
-                Ok(Outcome::NotFound) => self.message = "there is none".into(),
+                Ok(Outcome::NotFound) => self.message = "nothing found".into(),
                 Err(error) => self.message = error.to_string(),
             }
         }
@@ -317,14 +317,14 @@ impl<'t> App<'t> {
         };
         match found {
             Some(follow) => self.follow = Some(follow),
-            None => self.message = "this line is no function".into(),
+            None => self.message = "this line is not a function".into(),
         }
     }
 
     fn find(&mut self, is_forward: bool) {
         let (text, page) = (&self.searched, self.page);
         if text.is_empty() {
-            self.message = "nothing was searched for yet: / begins".into();
+            self.message = "no search yet: / begins one".into();
             return;
         }
         let found = match self.view {
@@ -339,7 +339,7 @@ impl<'t> App<'t> {
             View::Threads => self.find_thread(is_forward),
         };
         if !found {
-            self.message = format!("no name has `{}` in it", self.searched);
+            self.message = format!("no name contains `{}`", self.searched);
         }
     }
 

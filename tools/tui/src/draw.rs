@@ -23,14 +23,14 @@ const HELP: [(&str, &str); 21] = [
     ("PgUp PgDn Home End", "further"),
     ("Esc, Backspace", "back to where one came from; stop what takes long"),
     ("/  n  N", "search in names; next; previous"),
-    ("g", "graph of the selected function, and who calls it"),
+    ("g", "graph of the selected function, and its callers"),
     ("f", "follow: a call of it, in a thread's calls"),
-    ("p, u", "what called it"),
+    ("p, u", "its caller"),
     ("", ""),
     ("in a graph:", ""),
     ("Enter", "fold, unfold"),
     ("e  c", "unfold all; fold all"),
-    ("l", "what it called that took longest"),
+    ("l", "its callee that took longest"),
     ("s", "sort by time, or by first calls"),
     ("in the report:", ""),
     ("Enter  s  a", "graph of the function; sort by the next column; averages"),
@@ -249,7 +249,7 @@ fn graph_detail(view: &GraphView) -> String {
     let average = Duration(total_ns / calls.max(1)).to_string();
     let left_out = match view.graph.left_out() {
         0 => String::new(),
-        left_out => format!("; {} calls took too many different ways to be shown", count(left_out)),
+        left_out => format!("; {} calls are not shown: they have too many call paths", count(left_out)),
     };
     let (word, each) = if calls == 1 { ("call", "") } else { ("calls", " each") };
     format!("{}: {} {word}, {}{each}{left_out}", view.name(node), count(calls), average.trim_start())
@@ -324,7 +324,7 @@ fn calls_detail(app: &App<'_>, view: &CallsView<'_>) -> String {
     let (n_known, is_complete) = view.known();
     let more = if is_complete { "" } else { " or more" };
     if n_known == 0 && is_complete {
-        return "nothing of this thread is shown".into();
+        return "no call of this thread is shown".into();
     }
     let name = view.selected().map(|line: Line| line.name(app.trace, &app.trace.tasks()[view.task]).into_owned());
     let place = count(view.cursor.selected as u64 + 1);

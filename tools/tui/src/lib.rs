@@ -34,7 +34,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// Stdout is no terminal.
-    #[error("stdout is no terminal: `rftrace graph`, `report` and `replay` write to files and pipes")]
+    #[error("stdout is not a terminal: use `rftrace graph`, `report` or `replay` for files and pipes")]
     NoTerminal,
 
     /// The terminal fails.

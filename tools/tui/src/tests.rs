@@ -187,5 +187,5 @@ fn a_long_list() {
     }
     // From the last call up to the first one.
     shown.press("<End><Up><Up>p/nothing<Enter>");
-    assert_eq!(shown.screen()[13], "there is none");
+    assert_eq!(shown.screen()[13], "nothing found");
 }

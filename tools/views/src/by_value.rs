@@ -65,7 +65,7 @@ impl FromStr for ByValue {
                 None if value == "retval" => has_result = true,
                 None => {
                     return Err(format!(
-                        "`{value}`: behind `@` stand arg1, arg2 and so on, and retval, with commas between"
+                        "`{value}` is not a value: write arg1, arg2 and so on, or retval behind `@`, separated by commas"
                     ));
                 }
             }

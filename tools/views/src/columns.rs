@@ -67,7 +67,7 @@ impl FromStr for ReplayField {
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|field| field.name() == text).ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|field| field.name()).collect();
-            format!("there is no column `{text}`, but {}", names.join(", "))
+            format!("there is no column `{text}`; the columns are {}", names.join(", "))
         })
     }
 }

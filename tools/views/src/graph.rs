@@ -311,7 +311,7 @@ impl Graph {
         }
         self.write_nodes(fields, out)?;
         if self.left_out > 0 {
-            writeln!(out, "# {} calls are left out: they took too many different ways", self.left_out)?;
+            writeln!(out, "# {} calls are left out: they have too many call paths", self.left_out)?;
         }
         Ok(())
     }

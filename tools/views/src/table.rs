@@ -162,7 +162,7 @@ impl FromStr for Field {
             Self::ALL.into_iter().find(|field| field.name() == text || (text == "calls" && *field == Self::Calls));
         found.ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|field| field.name()).collect();
-            format!("there is no column `{text}`, but {}", names.join(", "))
+            format!("there is no column `{text}`; the columns are {}", names.join(", "))
         })
     }
 }

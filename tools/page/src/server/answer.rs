@@ -106,7 +106,7 @@ impl Desk {
                 Ok(question) => Ok(self.clone().ask(name, question).await),
                 Err(refusal) => Err(refusal),
             },
-            Ok(_) if has_body => Err((StatusCode::PAYLOAD_TOO_LARGE, "only requests without a body\n")),
+            Ok(_) if has_body => Err((StatusCode::PAYLOAD_TOO_LARGE, "the request must not have a body\n")),
             Ok(wanted) => Ok(self.answer(&head.method, &wanted)),
             Err(refusal) => Err(refusal),
         };
@@ -143,14 +143,14 @@ impl Desk {
         let host = hosts.next().and_then(|host| host.to_str().ok());
         // An address with a host is one for a proxy.
         if !host.is_some_and(is_ours) || hosts.next().is_some() || head.uri.authority().is_some() {
-            return Err((StatusCode::FORBIDDEN, "another host\n"));
+            return Err((StatusCode::FORBIDDEN, "the request names another host\n"));
         }
         let parts = head.uri.path().strip_prefix('/').and_then(|path| path.split_once('/'));
-        let (token, file) = parts.ok_or((StatusCode::FORBIDDEN, "without the token\n"))?;
+        let (token, file) = parts.ok_or((StatusCode::FORBIDDEN, "the request lacks the right token\n"))?;
         // Takes the same time wherever they differ.
         let differences = token.bytes().zip(self.token.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
         if token.len() != self.token.len() || differences != 0 {
-            return Err((StatusCode::FORBIDDEN, "without the token\n"));
+            return Err((StatusCode::FORBIDDEN, "the request lacks the right token\n"));
         }
         Ok(file)
     }
@@ -159,14 +159,14 @@ impl Desk {
         if let (Served::Shared { origin, .. }, Some(asking)) = (&self.served, head.headers.get(ORIGIN))
             && asking != origin
         {
-            return Err((StatusCode::FORBIDDEN, "another site\n"));
+            return Err((StatusCode::FORBIDDEN, "the request comes from another site\n"));
         }
         match (&self.served, &head.method) {
             // Browsers ask whether they may ask.
             (Served::Shared { .. }, &Method::OPTIONS) => return Ok(Wanted::Nothing),
             (Served::Zoom { .. }, &Method::POST) => return Ok(Wanted::Asked(file.to_owned())),
             (_, &Method::GET | &Method::HEAD) => {}
-            _ => return Err((StatusCode::METHOD_NOT_ALLOWED, "only GET\n")),
+            _ => return Err((StatusCode::METHOD_NOT_ALLOWED, "the method is not allowed: use GET\n")),
         }
         match (&self.served, file) {
             (Served::Page { .. } | Served::Zoom { .. }, "") => Ok(Wanted::Document),
@@ -229,8 +229,8 @@ async fn question(mut body: Incoming) -> Result<Vec<u8>, Refusal> {
     };
     match timeout(QUESTION_TIME, read).await {
         Ok(Ok(Some(question))) => Ok(question),
-        Ok(Ok(None)) => Err((StatusCode::PAYLOAD_TOO_LARGE, "the question is too long\n")),
-        Ok(Err(_)) => Err((StatusCode::BAD_REQUEST, "the question has no end\n")),
-        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, "the question comes too slowly\n")),
+        Ok(Ok(None)) => Err((StatusCode::PAYLOAD_TOO_LARGE, "the body of the request is too long\n")),
+        Ok(Err(_)) => Err((StatusCode::BAD_REQUEST, "the body of the request is incomplete\n")),
+        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, "the body of the request comes too slowly\n")),
     }
 }

@@ -56,7 +56,8 @@ impl<'f> Sections<'f> {
         for id in READ {
             let Some(name) = name(id) else { continue };
             if let Some(section) = elf.section_by_name(name) {
-                let data = section.uncompressed_data().map_err(|error| format!("section {name}: {error}"))?;
+                let data =
+                    section.uncompressed_data().map_err(|error| format!("cannot read the section {name}: {error}"))?;
                 sections.insert(id, data);
             }
         }

@@ -56,11 +56,11 @@ pub fn read_values(path: &Path) -> Result<Option<ModuleValues>> {
     let wrong = |reason: String| Error::Binary { path: path.to_owned(), reason };
     let file = File::parse(&bytes).map_err(wrong)?;
     let Some(processor) = Processor::of(&file) else {
-        return Err(wrong("it is neither for x86-64 nor for aarch64".to_owned()));
+        return Err(wrong("the file is for another processor than x86-64 and aarch64".to_owned()));
     };
     let Some(debug) = file.debug() else { return Ok(None) };
-    let mut module =
-        dwarf::functions(processor, &file, debug).map_err(|error| wrong(format!("its debug information: {error}")))?;
+    let mut module = dwarf::functions(processor, &file, debug)
+        .map_err(|error| wrong(format!("cannot read its debug information: {error}")))?;
     module.path.clone_from(path);
     module.build_id = file.build_id();
     Ok(Some(module))
