@@ -276,7 +276,7 @@ fn what_is_dropped_is_counted() {
     assert!(gaps.contains(&format!("\ndropped={n_dropped}\n")), "{gaps}");
     let report = Command::new(rftrace()).arg("report").arg(&trace).output().unwrap();
     let shown = String::from_utf8_lossy(&report.stdout).into_owned() + &told(&report);
-    assert!(shown.contains("Calls and returns that found no room in the recorder's bank: "), "{shown}");
+    assert!(shown.contains("Calls and returns dropped at a full buffer: "), "{shown}");
 }
 
 /// As much as may be written is, and the program goes on.
