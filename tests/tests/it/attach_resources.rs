@@ -66,7 +66,7 @@ fn values(running: &Running) -> Value {
     let mut command = Command::new(rftrace());
     command.args(["resources", "--json", "--limit", "0", "--depth", "0"]).arg(running.trace());
     let output = command.output().unwrap();
-    assert!(output.status.success() && !told(&output).contains("not taken"), "{}", told(&output));
+    assert!(output.status.success() && !told(&output).contains("without a recorded"), "{}", told(&output));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -125,7 +125,7 @@ fn what_a_program_takes_while_it_is_attached_to() {
     assert_eq!((&found["memory"]["attached"], &found["memory"]["doubled"]), (&true.into(), &0.into()));
     let text = Command::new(rftrace()).arg("resources").arg(running.trace()).output().unwrap();
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
-    assert!(text.contains("\n        5 blocks given back that had been taken before\n"), "{text}");
+    assert!(text.contains("\n        5 blocks given back, taken before the attach\n"), "{text}");
     // Slots are what they were, and nothing is recorded any more.
     check_constants(&running, &before);
     tell(&mut running, "t");

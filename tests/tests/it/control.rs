@@ -486,7 +486,7 @@ fn another_user_is_refused() {
         String::from_utf8(command.output().unwrap().stderr).unwrap()
     };
     let closed = ask();
-    assert!(closed.contains("does not talk to this user"), "{closed}");
+    assert!(closed.contains("refuses this user"), "{closed}");
     open(&folder, 0o755);
     open(&socket, 0o666);
     let refused = ask();

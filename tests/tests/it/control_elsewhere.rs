@@ -89,7 +89,7 @@ fn a_program_that_is_attached_to() {
         // The recorder leaves it, and has nothing else to do then.
         assert!(it.ctl(&["stop"]).contains("goes on without the tracer"));
         assert_eq!(it.recorder.wait().unwrap().code(), Some(0), "{}", it.told());
-        assert!(it.refused(&["status"]).contains("is not recorded by"));
+        assert!(it.refused(&["status"]).contains("has no recorder"));
         it.round('h');
         if options.is_empty() {
             let rounds = it.rounds();

@@ -91,7 +91,8 @@ fn closing_what_is_not_open_is_told() {
     assert_eq!(number(&values["file"], "unknown_releases"), 1, "{values:#}");
     let text = String::from_utf8_lossy(&resources(&folder, &[]).stdout).into_owned();
     assert!(
-        text.contains("2 closes of what was not open\n") && text.contains("\n1 close of what was not open:\n    twice"),
+        text.contains("2 closes without an open descriptor\n")
+            && text.contains("\n1 close without an open descriptor:\n    twice"),
         "{text}"
     );
     // And it is no leak.
@@ -196,7 +197,7 @@ fn kinds_are_chosen_and_compared() {
         (&3.into(), &5.into()),
         "{difference:#}"
     );
-    assert!(told.contains("memory was not recorded in") && told.contains("thread was not recorded in"), "{told}");
+    assert!(told.contains("no comparison of memory: ") && told.contains("no comparison of thread: "), "{told}");
     let text =
         String::from_utf8_lossy(&resources(&folder, &["--diff", other_trace.to_str().unwrap()]).stdout).into_owned();
     assert!(
@@ -206,7 +207,7 @@ fn kinds_are_chosen_and_compared() {
     // A kind that was not recorded is reported.
     let output = resources(&other, &["--kind", "memory"]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && told.contains("memory was not recorded; there is file"), "{told}");
+    assert!(!output.status.success() && told.contains("the trace has no memory, and has file: "), "{told}");
     assert!(!resources(&other, &["--heaptrack"]).status.success());
     let picture = String::from_utf8_lossy(&resources(&other, &["--flamegraph", "live"]).stdout).into_owned();
     assert!(picture.contains("descriptors") && picture.contains("leaf"), "{picture}");

@@ -176,7 +176,7 @@ fn what_a_killed_recorder_leaves_can_be_recovered() {
     assert_eq!(leaves(&folder.path("trace")), 10);
     assert!(!folder.path("trace/.recording").exists());
     let again = folder.command(&["recover", "trace"]).output().unwrap();
-    assert!(stderr(&again).contains("nothing to recover"), "{}", stderr(&again));
+    assert!(stderr(&again).contains("has no interrupted recording"), "{}", stderr(&again));
 }
 
 /// Bytes before the records of a spool.

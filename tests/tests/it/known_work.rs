@@ -125,7 +125,7 @@ fn a_program_that_records_itself() {
     assert!(report(&run, &[]).starts_with("  Wall ") && report(&run, &[]).contains("tracing's own time included"));
     let (code, said) = calibrate(&[]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.starts_with("rftrace: recording takes ") && said.contains(" ns a call; "), "{said}");
+    assert!(said.starts_with("rftrace: the overhead is ") && said.contains(" ns a call; "), "{said}");
     let header = report(&run, &[]);
     assert!(header.contains("less ") && header.contains(" ns a call for tracing"), "{header}");
     assert!(report(&run, &["--no-correct"]).contains("tracing's own time included"));

@@ -58,7 +58,7 @@ pub(super) fn resources(folder: &TempDir, options: &[&str]) -> Output {
 pub(super) fn values(folder: &TempDir, options: &[&str]) -> Value {
     let (values, told) = values_as_told(folder, options);
     assert!(
-        !told.contains("not recorded") && !told.contains("that were not taken") && !told.contains("taken again"),
+        !told.contains("recording lacks") && !told.contains("without a recorded") && !told.contains("taken again"),
         "{told}"
     );
     values
@@ -267,7 +267,7 @@ fn views_choose_and_draw() {
     }
     let output = resources(&folder, &["--pid", "1"]);
     assert!(
-        !output.status.success() && String::from_utf8_lossy(&output.stderr).contains("no such process was recorded")
+        !output.status.success() && String::from_utf8_lossy(&output.stderr).contains("the trace has no such process")
     );
 }
 
@@ -372,7 +372,7 @@ fn what_is_no_recording_is_said() {
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    assert!(told(&folder).contains("it is recorded by `rftrace record --resources memory`"), "{}", told(&folder));
+    assert!(told(&folder).contains("`rftrace record --resources memory` records them"), "{}", told(&folder));
     let (folder, _) = record(&[], c_program(), &["leak"]);
     let path = folder.path().join("trace/resources.dat");
     let bytes = fs::read(&path).unwrap();
@@ -386,7 +386,7 @@ fn what_is_no_recording_is_said() {
     fs::write(&path, &damaged).unwrap();
     assert!(told(&folder).contains("no block begins here"), "{}", told(&folder));
     fs::write(&path, b"something else").unwrap();
-    assert!(told(&folder).contains("no recording of who took memory"), "{}", told(&folder));
+    assert!(told(&folder).contains("not a recording of resources"), "{}", told(&folder));
 }
 
 /// The tracer's library has nothing to do in a program that does not call it.

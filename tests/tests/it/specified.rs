@@ -103,7 +103,7 @@ fn a_pool_of_the_users_own_is_counted() {
     assert!(text.contains(" pool_get(30) = 0x") && text.contains(" (pool: 1)\n"), "{text}");
     let output = resources(&folder, &["--kind", "blocks"]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("blocks was not recorded; there is memory, block, ticket"), "{told}");
+    assert!(told.contains("the trace has no blocks, and has memory, block, ticket: "), "{told}");
 }
 
 /// Checks `block` of a specification in a recording: taken, bytes of that, there, bytes of that.

@@ -276,7 +276,7 @@ fn what_is_dropped_is_counted() {
     assert!(gaps.contains(&format!("\ndropped={n_dropped}\n")), "{gaps}");
     let report = Command::new(rftrace()).arg("report").arg(&trace).output().unwrap();
     let shown = String::from_utf8_lossy(&report.stdout).into_owned() + &told(&report);
-    assert!(shown.contains("Calls and returns that found no room in the recorder's bank: "), "{shown}");
+    assert!(shown.contains("Calls and returns lost at a full buffer: "), "{shown}");
 }
 
 /// As much as may be written is, and the program goes on.
@@ -306,7 +306,7 @@ fn a_limit_is_kept() {
         // It is the end that is missing.
         let info = Command::new(rftrace()).arg("info").arg(&trace).output().unwrap();
         let shown = String::from_utf8_lossy(&info.stdout).into_owned() + &told(&info);
-        assert!(!shown.contains("The beginning was lost"), "{shown}");
+        assert!(!shown.contains("The beginning is lost"), "{shown}");
     }
 }
 

@@ -103,12 +103,12 @@ fn what_is_recorded_is_shown_meanwhile() {
                 (n, said) = shown(folder.path(), "leaf");
             }
         }
-        assert!(n <= 2 * N && said.contains("is being recorded, by process"), "{n}: {said}");
+        assert!(n <= 2 * N && said.contains(" is recording trace: only"), "{n}: {said}");
         let before = files(&trace);
         assert_all_commands_show(folder.path());
         for (args, wanted) in [
-            (&["send", "trace", "localhost:1"][..], "is being recorded"),
-            (&["symbols", "trace", "--binary", "/bin/true"], "is being recorded"),
+            (&["send", "trace", "localhost:1"][..], "is recording trace: wait"),
+            (&["symbols", "trace", "--binary", "/bin/true"], "is recording trace: wait"),
             (&["recover", "trace"], "is being recorded"),
         ] {
             let output = run(folder.path(), args);
@@ -183,7 +183,7 @@ fn a_stream_is_kept() {
     let info = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(info.contains("a stream (--keep-stream)") && info.contains("exit status              7"), "{info}");
     let output = run(folder.path(), &["send", "trace", "localhost:1"]);
-    assert!(told(&output).contains("`rftrace recover trace` makes a trace of it, which uftrace reads too"));
+    assert!(told(&output).contains("`rftrace recover trace` makes a trace of it, also for uftrace"));
     assert_eq!(files(&trace), before);
 
     let output = run(folder.path(), &["recover", "trace"]);

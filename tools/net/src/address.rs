@@ -32,7 +32,7 @@ impl fmt::Display for NoAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "`{}` is no address; HOST, HOST:PORT, [IPv6]:PORT and unix:PATH are, with uftrace:// before it for uftrace's protocol",
+            "`{}` is not an address: write HOST, HOST:PORT, [IPv6]:PORT or unix:PATH, with uftrace:// in front for uftrace's protocol",
             self.0
         )
     }

@@ -116,57 +116,57 @@ impl fmt::Display for Error {
             Self::Io { path, source } => write!(f, "{}: {source}", path.display()),
             Self::Public { address, port } => write!(
                 f,
-                "{address} can be reached by others; listen on 127.0.0.1 or on a socket (--unix PATH), and let others come by ssh: on their \
-                 machine `ssh -N -L {port}:127.0.0.1:{port} THIS_HOST`, then send to 127.0.0.1:{port}. Or, in a network where nobody \
-                 listens (there is no encryption), have peers show a token: --token-file FILE at both ends"
+                "cannot listen on {address} without a token: other machines can reach it. Listen on 127.0.0.1 or on a socket (--unix \
+                 PATH), and forward the port by ssh: on the other machine run `ssh -N -L {port}:127.0.0.1:{port} THIS_HOST`, then send \
+                 to 127.0.0.1:{port}. In a trusted network (there is no encryption) use a token: --token-file FILE at both ends"
             ),
             Self::Listen { address, source } => {
                 write!(f, "cannot listen on {address}: {source}")?;
                 if source.kind() == io::ErrorKind::AddrInUse {
-                    f.write_str("; end the server that does, or choose another port or path")?;
+                    f.write_str("; end the other server, or choose another port or path")?;
                 }
                 Ok(())
             }
             Self::Connect { address, source } => write!(
                 f,
-                "cannot connect to {address}: {source}; is `rftrace recv` or `uftrace recv` running there, and the port the same?"
+                "cannot connect to {address}: {source}; is `rftrace recv` or `uftrace recv` running there, with the same port?"
             ),
             Self::Wait(source) => write!(f, "cannot wait for peers: {source}"),
-            Self::Closed => f.write_str("it closed the connection before the end of the trace"),
+            Self::Closed => f.write_str("the peer closed the connection before the end of the trace"),
             Self::Broken(source) => write!(f, "the connection broke: {source}"),
-            Self::Stalled(time) => write!(f, "no byte came or went for {time:?}"),
-            Self::Slow(time) => write!(f, "a message took longer than {time:?}, and less than 16 KiB came in a second"),
+            Self::Stalled(time) => write!(f, "the peer sent and took no byte for {time:?}"),
+            Self::Slow(time) => write!(f, "a message took longer than {time:?}, at less than 16 KiB a second"),
             Self::Malformed(source) => write!(f, "{source}"),
             Self::BadStream(source) => write!(f, "{source}"),
             Self::Token => f.write_str(
-                "it has not shown the token that is asked for: --token-file FILE for `rftrace send` and `rftrace record`; uftrace has none",
+                "the sender has not shown the token: give `rftrace send` or `rftrace record` --token-file FILE; uftrace has no token",
             ),
-            Self::Refused(reason) => write!(f, "the receiver does not take it: {reason}"),
+            Self::Refused(reason) => write!(f, "the receiver refuses the trace: {reason}"),
             Self::TokenFile { path, reason } => write!(
                 f,
                 "{path} has no token: {reason}; to make one: head -c 32 /dev/urandom > {path} && chmod 600 {path}, and copy it to the other end",
                 path = path.display()
             ),
-            Self::Twice(name) => write!(f, "it sent the file {name} twice"),
-            Self::FileName(name) => write!(f, "it named a file \"{name}\", which would lead elsewhere"),
-            Self::TooLarge(most) => write!(f, "the trace has more than {most} bytes; for more: --max-size"),
+            Self::Twice(name) => write!(f, "the sender has sent the file {name} twice"),
+            Self::FileName(name) => write!(f, "the sender named a file \"{name}\" outside of the trace directory"),
+            Self::TooLarge(most) => write!(f, "the trace has more than {most} bytes; --max-size sets the limit"),
             Self::TooManyFiles(most) => write!(f, "the trace has more than {most} files"),
             Self::TooManyPeers(most) => {
-                write!(f, "the receiver is busy: all {most} connections are taken; for more: `rftrace recv --max-peers`")
+                write!(f, "the receiver is busy: all {most} connections are in use; `rftrace recv --max-peers` sets the limit")
             }
             Self::GaveWay(most) => {
-                write!(f, "it had not told what it sends when all {most} connections were taken, and another one needed it")
+                write!(f, "the sender had announced no trace when all {most} connections were in use, and another one needed it")
             }
-            Self::NoInfo => f.write_str("it sent the end of the trace, but no `info`"),
-            Self::Stopped => f.write_str("the receiver was told to end"),
-            Self::NoTrace { dir, reason } => write!(f, "{} cannot be sent: {reason}", dir.display()),
+            Self::NoInfo => f.write_str("the sender ended the trace without `info`"),
+            Self::Stopped => f.write_str("the receiver was stopped"),
+            Self::NoTrace { dir, reason } => write!(f, "cannot send {}: {reason}", dir.display()),
             Self::Unsendable { path, source } => {
-                write!(f, "{} cannot be sent by uftrace's protocol: {source}", path.display())
+                write!(f, "cannot send {} by uftrace's protocol: {source}", path.display())
             }
             Self::Changed(path) => {
                 write!(
                     f,
-                    "{} was changed while it was sent: what has arrived is no trace; send it again",
+                    "{} changed during the transfer: the receiver has no valid trace; send it again",
                     path.display()
                 )
             }

@@ -82,7 +82,7 @@ impl Outgoing {
             Some(("ok", name)) => Ok(name.to_owned()),
             Some(("no", reason)) => Err(Error::Refused(reason.to_owned())),
             _ => Err(Error::Refused(
-                "its answer is not that of `rftrace recv`; for uftrace's: uftrace://HOST".to_owned(),
+                "its answer is not that of `rftrace recv`; for `uftrace recv` use uftrace://HOST".to_owned(),
             )),
         }
     }

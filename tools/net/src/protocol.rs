@@ -108,15 +108,15 @@ impl fmt::Display for Malformed {
             Self::Start(start) => {
                 write!(f, "a message begins with {start:#06x} instead of {START:#06x}: not uftrace's protocol")
             }
-            Self::Type(kind) => write!(f, "message of the unknown type {kind}"),
+            Self::Type(kind) => write!(f, "a message has the unknown type {kind}"),
             Self::Length(kind, bytes) => {
-                write!(f, "message of type {kind} with a length of {}", bytes.cast_signed())
+                write!(f, "a message of type {kind} has the impossible length of {}", bytes.cast_signed())
             }
-            Self::Number(number) => write!(f, "{} is no thread, processor or length", number.cast_signed()),
-            Self::NoName(kind) => write!(f, "the first message is of type {kind} and not the directory's name"),
-            Self::Again(kind) => write!(f, "a second message of type {kind}"),
-            Self::Info => f.write_str("what is sent as `info` is not that of a trace"),
-            Self::Over => f.write_str("more follows the end"),
+            Self::Number(number) => write!(f, "{} is not a valid thread, processor or length", number.cast_signed()),
+            Self::NoName(kind) => write!(f, "the first message has type {kind} instead of the directory's name"),
+            Self::Again(kind) => write!(f, "a message of type {kind} came twice"),
+            Self::Info => f.write_str("the content of `info` is not that of a trace"),
+            Self::Over => f.write_str("bytes follow the end"),
         }
     }
 }

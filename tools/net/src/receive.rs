@@ -126,7 +126,7 @@ impl fmt::Display for Received {
             }
             (Err(error), Some(dir)) => {
                 let dir = dir.display();
-                write!(f, "{peer}: incomplete, {error}; what came, {of}, lies in {dir}")?;
+                write!(f, "{peer}: incomplete, {error}; the received part, {of}, lies in {dir}")?;
                 if self.has_incomplete_info {
                     write!(f, "; to read it as it is: mv {dir}/{INCOMPLETE_INFO} {dir}/info")?;
                 }

@@ -81,7 +81,9 @@ impl Directory {
         let info = match rftrace_read::files::read(&info_path, u64::from(MAX_INFO_BYTES)) {
             Err(rftrace_read::Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
                 if dir.join(FOLDER).is_dir() {
-                    return Err(no_trace("it is being recorded, or that was interrupted: then try `rftrace recover`"));
+                    return Err(no_trace(
+                        "the recording is not finished; wait for its end, or run `rftrace recover` if it was interrupted",
+                    ));
                 }
                 return Err(no_trace("it has no file `info`; is this a trace directory?"));
             }

@@ -65,7 +65,7 @@ impl Root {
                 }
             }
         }
-        let full = io::Error::new(io::ErrorKind::AlreadyExists, "there are too many directories of this name");
+        let full = io::Error::new(io::ErrorKind::AlreadyExists, "too many directories have this name");
         Err(Error::at(&self.path)(full))
     }
 }

@@ -149,22 +149,22 @@ impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tag = |tag: &[u8; 4]| tag.escape_ascii().to_string();
         match self {
-            Self::Magic => f.write_str("it begins as no stream does"),
+            Self::Magic => f.write_str("the first bytes are not those of a stream"),
             Self::Version(version) => {
                 write!(
                     f,
-                    "the stream has version {version}, and {VERSION} is known here: use the same rftrace at both ends"
+                    "the stream has version {version}, and this rftrace reads version {VERSION}: use the same rftrace at both ends"
                 )
             }
-            Self::Follows(number) => write!(f, "{number} is nothing that a stream can be"),
-            Self::Name(bytes) => write!(f, "a name of {bytes} bytes"),
-            Self::Tag(of) => write!(f, "a section {} is not known", tag(of)),
-            Self::Length(of, bytes) => write!(f, "a section {} of {bytes} bytes cannot be", tag(of)),
+            Self::Follows(number) => write!(f, "the stream has the unknown kind {number}"),
+            Self::Name(bytes) => write!(f, "a name of {bytes} bytes is too long"),
+            Self::Tag(of) => write!(f, "the section {} is unknown", tag(of)),
+            Self::Length(of, bytes) => write!(f, "a section {} has the impossible length of {bytes} bytes", tag(of)),
             Self::Checksum(of) => write!(f, "a section {} has a wrong checksum", tag(of)),
-            Self::Number(of, number) => write!(f, "{number} cannot be in a section {}", tag(of)),
-            Self::Order(of) => write!(f, "a section {} belongs to nothing", tag(of)),
-            Self::End => f.write_str("the end tells of other processes, chunks or files than came"),
-            Self::Over => f.write_str("more follows the end"),
+            Self::Number(of, number) => write!(f, "the number {number} is impossible in a section {}", tag(of)),
+            Self::Order(of) => write!(f, "a section {} comes before the section that it needs", tag(of)),
+            Self::End => f.write_str("the end counts other processes, chunks or files than the stream has"),
+            Self::Over => f.write_str("bytes follow the end"),
         }
     }
 }

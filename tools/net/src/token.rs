@@ -26,14 +26,14 @@ impl Token {
         let file = opener::open(path).map_err(Error::at(path))?;
         let mode = file.metadata().map_err(Error::at(path))?.mode();
         if mode & 0o077 != 0 {
-            return Err(bad(format!("others may read or change it (mode {:03o})", mode & 0o777)));
+            return Err(bad(format!("other users may read or change the file (mode {:03o})", mode & 0o777)));
         }
         let mut bytes = Vec::new();
         file.take(TOKEN_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(Error::at(path))?;
         match bytes.try_into() {
             Ok(bytes) => Ok(Self(bytes)),
-            Err(bytes) if bytes.len() > TOKEN_BYTES => Err(bad(format!("it has more than {TOKEN_BYTES} bytes"))),
-            Err(bytes) => Err(bad(format!("it has {} of {TOKEN_BYTES} bytes", bytes.len()))),
+            Err(bytes) if bytes.len() > TOKEN_BYTES => Err(bad(format!("the file has more than {TOKEN_BYTES} bytes"))),
+            Err(bytes) => Err(bad(format!("the file has {} of {TOKEN_BYTES} bytes", bytes.len()))),
         }
     }
 

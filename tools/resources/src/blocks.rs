@@ -35,7 +35,8 @@ pub(crate) struct Item<'a> {
 impl Blocks {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         if !files::begins_with(path, MAGIC)? {
-            let reason = "this is no recording of who took memory, or one of another version; record it again, with --resources memory";
+            let reason =
+                "not a recording of resources, or one of another version; record it again, with --resources memory";
             return Err(Error::malformed(path, 0, reason));
         }
         Ok(Self { path: path.to_owned(), file: files::open(path)? })

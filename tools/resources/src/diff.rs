@@ -133,7 +133,7 @@ impl Difference {
             writeln!(out, "{indent} {} at the most", if has_bytes { size(self.peak) } else { counted(self.peak) })?;
             writeln!(out, "{indent} {} still there", there(bytes, blocks))?;
             if failures != 0 {
-                writeln!(out, "{indent} {failures:+} closes of what was not open")?;
+                writeln!(out, "{indent} {failures:+} closes without an open {}", one_of(self.resource))?;
             }
             let stacks = || self.stacks.iter().take(limit);
             let shown = names_of_stacks(&self.names, stacks().map(|(_, names)| names.as_slice()), depth);

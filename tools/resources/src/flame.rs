@@ -37,13 +37,13 @@ impl Report {
             let text = if line.names.is_empty() { "?".to_owned() } else { names.collect::<Vec<_>>().join(";") };
             n_bytes += text.len();
             if n_bytes > MAX_TEXT_BYTES {
-                return Err(Error::Export("too many stacks for a picture; --json has all".into()));
+                return Err(Error::Export("too many stacks for a flame graph; --json has all".into()));
             }
             let sum = stacks.entry(text).or_default();
             *sum = sum.saturating_add(width(&line.sums));
         }
         if stacks.is_empty() {
-            return Err(Error::Export("nothing to draw: no stack has such".into()));
+            return Err(Error::Export("cannot draw a flame graph: no stack has such blocks".into()));
         }
         let lines: Vec<String> = stacks.into_iter().map(|(stack, width)| format!("{stack} {width}")).collect();
         let mut options = flamegraph::Options::default();

@@ -206,7 +206,7 @@ pub(crate) fn follow<'r, T>(
             };
             if result.is_ok() && !live.has_room() {
                 let reason = format!(
-                    "more than {MAX_LIVE} blocks at the same time; look at one process (--pid), or an earlier time (--at)"
+                    "more than {MAX_LIVE} blocks at the same time; choose one process (--pid), or an earlier time (--at)"
                 );
                 result = Err(Error::Export(reason.into()));
             }

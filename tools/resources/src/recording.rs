@@ -457,7 +457,8 @@ impl Found {
             (Kind::Definition, &[[_, bytes], ref more @ ..]) => {
                 let text = blocks::text(more, bytes).and_then(|text| String::from_utf8(text).ok());
                 let text = text.ok_or("a specified function has no name: the file is damaged")?;
-                let definition = Definition::of(item.word, &text).ok_or("a specified function is damaged")?;
+                let definition =
+                    Definition::of(item.word, &text).ok_or("the entry of a specified function is damaged")?;
                 self.define(&definition)?;
             }
             (Kind::Wanted, _) => self.wanted |= item.word as u32,

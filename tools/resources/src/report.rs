@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::account::{Account, Held, STANDARD, Sums};
 use crate::names::{Name, Names, names_of_stacks};
 use crate::recording::Recording;
-use crate::words::{Size, amount, number};
+use crate::words::{Size, amount, number, one_of, several_of};
 
 /// The order of stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,7 +162,7 @@ impl Report {
                 if is_leaks {
                     writeln!(out, "\n{there} not given back, of {taken} taken:")?;
                 } else if sums.allocations == 0 {
-                    writeln!(out, "\n{} of what was not open:", closes(sums.failures))?;
+                    writeln!(out, "\n{} without an open {}:", closes(sums.failures), one_of(self.resource))?;
                 } else {
                     let all = amount(self.resource, sums.allocated, sums.allocations);
                     let there = if sums.blocks == 0 { "nothing".to_owned() } else { there };
@@ -222,7 +222,7 @@ impl Report {
 
     pub(crate) fn write_names(names: &[Name], depth: usize, shown: &ShownNames, out: &mut dyn Write) -> io::Result<()> {
         if names.is_empty() {
-            writeln!(out, "    nobody knows who has called")?;
+            writeln!(out, "    unknown caller")?;
         }
         for name in names.iter().take(depth) {
             writeln!(out, "    {}", name.line(shown))?;
@@ -277,18 +277,18 @@ impl Account {
             writeln!(out, "{indent} {peak} at the most, after {at:.3} s")?;
             writeln!(out, "{indent} {} still there", amount(resource, bytes, blocks))?;
             if failures > 0 {
-                writeln!(out, "{indent} {} of what was not open", closes(failures))?;
+                writeln!(out, "{indent} {} without an open {}", closes(failures), one_of(resource))?;
             }
             let unseen = match resource {
-                _ if recording.is_attached() => "had been opened before",
-                Resource::File => "was there before, as stdin is, or not seen",
-                _ => "was not seen to be opened",
+                _ if recording.is_attached() => "opened before the attach",
+                Resource::File => "inherited, as stdin is, or opened unseen",
+                _ => "opened unseen",
             };
             if recording.is_attached() && self.unknown > 0 && !matches!(resource, Resource::File | Resource::Library) {
-                writeln!(out, "{indent} {} given back that had been taken before", counted(self.unknown))?;
+                writeln!(out, "{indent} {} given back, taken before the attach", counted(self.unknown))?;
             }
             if matches!(resource, Resource::File | Resource::Library) && self.unknown > 0 {
-                writeln!(out, "{indent} {} of what {unseen}", closes(self.unknown))?;
+                writeln!(out, "{indent} {} of {} {unseen}", closes(self.unknown), several_of(resource))?;
             }
             if self.processes.len() > 1 {
                 let mut processes: Vec<_> = self.processes.iter().collect();

@@ -32,19 +32,22 @@ pub(crate) fn copy(dir: &Path) -> Result<Copy> {
     let cannot_open = || format!("cannot open the trace {}", dir.display());
     let shown = unfinished::shown(dir).with_context(cannot_open)?;
     if !shown.join(INFO).exists() {
-        bail!("{} has no calls: --anonymous is for traces of calls", dir.display());
+        bail!(
+            "cannot make {} anonymous: the trace has no calls, and --anonymous needs a trace of calls",
+            dir.display()
+        );
     }
     let place = std::env::temp_dir();
-    let remedy = "choose another place with the variable TMPDIR";
+    let remedy = "the variable TMPDIR chooses another place";
     let folder = tempfile::Builder::new().prefix("rftrace-anonymous-").tempdir_in(&place);
-    let folder = folder.with_context(|| format!("cannot make a directory in {}; {remedy}", place.display()))?;
+    let folder = folder.with_context(|| format!("cannot make a directory in {} ({remedy})", place.display()))?;
     let copy = folder.path().join("trace");
-    std::fs::create_dir(&copy).with_context(|| format!("cannot make the directory {}; {remedy}", copy.display()))?;
-    copy_anonymous(&shown, &copy).with_context(|| format!("no anonymous copy of {} could be made", dir.display()))?;
+    std::fs::create_dir(&copy).with_context(|| format!("cannot make the directory {} ({remedy})", copy.display()))?;
+    copy_anonymous(&shown, &copy).with_context(|| format!("cannot make an anonymous copy of {}", dir.display()))?;
     Ok(Copy { dir: copy, _folder: folder })
 }
 
-/// What is to be anonymous is so as soon as there is a trace.
+/// Makes a finished recording anonymous, if its options say so.
 #[cfg(target_os = "linux")]
 mod recorded {
     use anyhow::{Context, Result};
@@ -57,7 +60,7 @@ mod recorded {
 
     fn failed(output: &Output) -> String {
         let dir = shell_word(output.dir());
-        format!("the trace in {dir} is not anonymous; when the cause is gone: rftrace recover {dir}")
+        format!("cannot make the trace in {dir} anonymous (remove the cause, then run `rftrace recover {dir}`)")
     }
 
     /// Changes the snapshots of a recording that is to be anonymous.

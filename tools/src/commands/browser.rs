@@ -34,8 +34,8 @@ type Folder = Arc<Mutex<Option<TempDir>>>;
 ///
 /// There is no program for that, or no file.
 pub(super) fn open(url: &str, server: &Server) -> Result<()> {
-    let Some(program) = find_program("xdg-open") else { bail!("there is no xdg-open") };
-    let folder = make_folder().context("there can be no file that leads to the address")?;
+    let Some(program) = find_program("xdg-open") else { bail!("xdg-open is not in PATH") };
+    let folder = make_folder().context("cannot make a temporary directory")?;
     let file = folder.path().join(NAME);
     let folder = Arc::new(Mutex::new(Some(folder)));
     remove_at_end(&folder)?;

@@ -37,20 +37,24 @@ pub(crate) fn run(args: CalibrateArgs) -> Result<()> {
     let trace = open(&dir)?;
     let shown = dir.display();
     if trace.clock()?.is_empty() {
-        bail!("{shown} was not recorded by rftrace on a machine with its clock: what recording took is not known");
+        bail!(
+            "cannot calibrate {shown}: the trace has no clock.txt; rftrace writes it on a machine with a time stamp counter"
+        );
     }
     if trace.info().get(info::PROCESSOR) != Some(&processor()) && !args.force {
         let other = trace.info().get(info::PROCESSOR).unwrap_or("another processor");
-        bail!("{shown} is of a machine with {other}: calibrate it there (--force does it here)");
+        bail!(
+            "cannot calibrate {shown} here: the trace is of a machine with {other}; run the command there, or add --force"
+        );
     }
     if trace.measured_cost().is_some() && !args.force {
-        bail!("{shown} tells what recording took already (--force measures it again)");
+        bail!("{shown} has an overhead already; --force measures it again");
     }
     let kind = if args.patched { HookKind::Patched } else { HookKind::Call };
     let library = Preload::find(preload::TRACER)?;
-    let measured = cost::measure(library.path(), &[kind]).context("what a call takes could not be measured here")?;
+    let measured = cost::measure(library.path(), &[kind]).context("cannot measure the overhead of a call here")?;
     cost::add_to(&dir, measured)?;
     let ps = measured.all_ps();
-    say!("rftrace: recording takes {}.{} ns a call; times of {shown} are shown without it", ps / 1000, ps % 1000 / 100);
+    say!("rftrace: the overhead is {}.{} ns a call; reports of {shown} subtract it", ps / 1000, ps % 1000 / 100);
     Ok(())
 }

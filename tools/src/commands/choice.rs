@@ -213,7 +213,7 @@ impl RangeArgs {
         let at = |time: Option<Time>| time.map(|time| time.absolute(trace)).transpose();
         let times = at(from)?.unwrap_or(0)..at(to)?.unwrap_or(u64::MAX);
         if times.is_empty() {
-            bail!("nothing is between --from and --to: the first must be the earlier one");
+            bail!("the time range is empty: --from must be before --to");
         }
         Ok(times)
     }
@@ -281,7 +281,7 @@ pub(crate) fn parse_uftrace_pattern(text: &str) -> Result<Pattern, String> {
 }
 
 fn parse_levels(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&levels| levels > 0).ok_or_else(|| "1 is the least".to_owned())
+    text.parse().ok().filter(|&levels| levels > 0).ok_or_else(|| "the lowest number is 1".to_owned())
 }
 
 /// A moment: seconds of the trace's clock, or a time with a unit since its start.
@@ -293,7 +293,7 @@ fn parse_time(text: &str) -> Result<Time, String> {
 
 /// Two moments, either of which may be missing.
 pub(crate) fn parse_range(text: &str) -> Result<(Option<Time>, Option<Time>), String> {
-    let (from, to) = text.split_once('~').ok_or("it is two times with `~` between, such as 1ms~2ms, 5s~ or ~100us")?;
+    let (from, to) = text.split_once('~').ok_or("a range is two times with `~` between: 1ms~2ms, 5s~ or ~100us")?;
     let time = |text: &str| if text.is_empty() { Ok(None) } else { parse_time(text).map(Some) };
     Ok((time(from)?, time(to)?))
 }

@@ -114,7 +114,7 @@ pub(crate) fn print_warnings(trace: &Trace, summary: &Summary) -> Result<()> {
 /// Says what was odd about a trace, but for what was not recorded.
 pub(crate) fn print_flaws(trace: &Trace, summary: &Summary) {
     if summary.records == 0 && trace.is_chosen() {
-        say!("rftrace: nothing that was recorded is among what is to be shown, by -F, -N, -D, -t or a range of times");
+        say!("rftrace: no recorded call matches the options -F, -N, -D, -t and the time range");
     } else if summary.records == 0 {
         say!("rftrace: the trace holds no records: was tracing enabled, and the program built with `mcount` calls?");
     }
@@ -131,7 +131,7 @@ pub(crate) fn print_missing(trace: &Trace, has_nameless: bool) {
     let missing: Vec<String> = trace.tasks_without_file().map(|task| records(task.tid())).collect();
     if let Some(more) = missing.len().checked_sub(1) {
         let others = if more > 0 { format!(" and {more} more") } else { String::new() };
-        say!("rftrace: no file {}{others}, though the trace lists the thread: nothing of it is shown", missing[0]);
+        say!("rftrace: missing files of threads: {}{others}; the calls of these threads are missing", missing[0]);
     }
     if has_nameless {
         let dir = shell_word(trace.dir());
@@ -156,39 +156,31 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 /// Returns the losses of the recording, with advice: a sentence each.
 pub(crate) fn losses(summary: &Summary, gaps: &Gaps) -> Vec<String> {
     const REMEDY: &str =
-        "give it more room (--buffer 1G), or record less (--filter, --notrace, --depth, --time-filter)";
+        "enlarge the buffer (--buffer 1G), or record less (--filter, --notrace, --depth, --time-filter)";
 
     let mut found = Vec::new();
     if gaps.full > 0 {
-        found.push(format!(
-            "The buffer was full before the end, and the rest was lost: {REMEDY}, or keep the end (--ring)"
-        ));
+        found.push(format!("The end is lost, as the buffer was full: {REMEDY}, or keep the end (--ring)"));
     }
     if gaps.overwritten > 0 || summary.overwritten {
-        found.push(format!("The beginning was lost, later records took its place: {REMEDY}"));
+        found.push(format!("The beginning is lost, overwritten by later records: {REMEDY}"));
     }
     if gaps.too_much > 0 {
         found.push(format!(
-            "Processes were not saved, the trace had its greatest size: {}: let it be larger (--max-size 16G), or record less \
+            "Processes with lost calls, as the trace reached --max-size: {}: raise it (--max-size 16G), or record less \
              (--filter, --notrace, --depth, --time-filter)",
             HumanCount(gaps.too_much)
         ));
     }
     if gaps.damaged > 0 {
-        found.push(format!(
-            "Pieces of what was recorded that are damaged, so that their calls are missing: {}",
-            HumanCount(gaps.damaged)
-        ));
+        found.push(format!("Damaged chunks, with lost calls: {}", HumanCount(gaps.damaged)));
     }
     if gaps.cut > 0 {
-        found.push(format!(
-            "Processes that went on when their recorder ended, or the line to it broke, so that the rest is missing: {}",
-            HumanCount(gaps.cut)
-        ));
+        found.push(format!("Processes cut off from their recorder, with later calls lost: {}", HumanCount(gaps.cut)));
     }
     if gaps.dropped > 0 {
         found.push(format!(
-            "Calls and returns that found no room in the recorder's bank: {}: have the program wait (--on-full wait), or give it more room \
+            "Calls and returns lost at a full buffer: {}: make the program wait (--on-full wait), or enlarge the buffer \
              (--buffer 1G; on the disk --max-size 16G)",
             HumanCount(gaps.dropped)
         ));
@@ -197,7 +189,7 @@ pub(crate) fn losses(summary: &Summary, gaps: &Gaps) -> Vec<String> {
         found.push(format!("Lost calls, nested more than 1023 levels deep: {}", HumanCount(summary.deep_calls)));
     }
     if gaps.untraced_threads > 0 {
-        found.push(format!("Lost threads, which were too many at a time: {}", HumanCount(gaps.untraced_threads)));
+        found.push(format!("Lost threads, beyond the limit at a time: {}", HumanCount(gaps.untraced_threads)));
     }
     found
 }

@@ -37,7 +37,10 @@ impl Counters {
         }
         let counters = Self::open(dir)?;
         if counters.is_some() && !range.is_everything() {
-            bail!("{} has no calls: it is shown as a whole, without --from, --to, -r and --tid", dir.display());
+            bail!(
+                "cannot show a part of {}: the trace has no calls; leave out --from, --to, -r and --tid",
+                dir.display()
+            );
         }
         Ok(counters)
     }

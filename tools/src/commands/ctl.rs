@@ -62,9 +62,9 @@ enum Command {
     Depth { levels: Option<String> },
     /// Record only calls of at least this duration: 10us; 0 is all.
     Min { time: Option<String> },
-    /// Make jumps and NOPs of call sites: each call costs less.
+    /// Turn call sites into jumps and NOPs: each call costs less.
     Patch,
-    /// Make calls of them again.
+    /// Turn jumps and NOPs into calls again.
     Unpatch,
     /// List recordable functions: a name, a glob, or a regex between slashes.
     Functions { pattern: Option<String> },
@@ -103,11 +103,11 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Trigger {
-    /// A dump is made whenever that happens: call:FUNCTION, slow:FUNCTION>5ms, stall:2s and the like, as in --dump-on of `rftrace record`.
+    /// Add an event, in the syntax of --dump-on: call:FUNCTION, slow:FUNCTION>5ms, stall:2s.
     Add { spec: String },
-    /// No more: by what was written, or by the number in the list.
+    /// Remove an event, by its text or by its number in the list.
     Del { spec: String },
-    /// Show on what dumps are made.
+    /// List the events.
     List,
 }
 
@@ -157,12 +157,12 @@ pub(crate) fn run(args: CtlArgs) -> Result<()> {
     let mut client = connect(pid)?;
     let words = match (args.dir, args.command) {
         (Some(dir), None) => return serve(pid, &dir),
-        (Some(_), Some(_)) => bail!("--dir has files in place of a command: one of both"),
+        (Some(_), Some(_)) => bail!("--dir takes no command: its files replace the commands"),
         (None, command) => command.map_or_else(|| vec!["status".to_owned()], Command::words),
     };
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     if words == ["pipe", "rfs"] && stdout().is_terminal() {
-        bail!("a stream is not for a terminal: write it to a file, or pipe it to `rftrace recv --stdin`");
+        bail!("cannot write a stream to a terminal: write it to a file, or pipe it to `rftrace recv --stdin`");
     }
     let asked = client.ask(&words).with_context(|| format!("cannot talk to the recorder of process {pid}"))?;
     match asked {
@@ -185,24 +185,23 @@ fn serve(pid: u32, dir: &Path) -> Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         flag::register(signal, Arc::clone(&is_over)).context("cannot handle signals")?;
     }
-    let connect = |pid| {
-        Client::connect(pid).map_err(|_| io::Error::new(ErrorKind::NotConnected, "its recorder is not there any more"))
-    };
+    let connect =
+        |pid| Client::connect(pid).map_err(|_| io::Error::new(ErrorKind::NotConnected, "the recorder has ended"));
     folder::serve(pid, connect, dir, &is_over, |text| say!("rftrace: {text}"))
-        .with_context(|| format!("cannot have ftrace's files in {}", dir.display()))
+        .with_context(|| format!("cannot make ftrace's files in {}", dir.display()))
 }
 
 /// Passes on a stream, and says if it lacks its end.
 fn copy_stream(from: &mut impl BufRead, to: &mut impl Write) -> Result<()> {
     let (mut reader, mut is_complete) = (Reader::new(), false);
     copy(from, to, |mut bytes| {
-        while let Some(event) = reader.next(&mut bytes).context("the recorder writes no stream")? {
+        while let Some(event) = reader.next(&mut bytes).context("the recorder sent no valid stream")? {
             is_complete |= event == Event::End;
         }
         Ok(())
     })?;
     if !is_complete {
-        bail!("the stream has no end: the recorder has ended, and did not wait for who reads so slowly");
+        bail!("the stream lacks its end: the recorder has ended, and does not wait for a slow reader");
     }
     Ok(())
 }
@@ -227,11 +226,11 @@ pub(crate) fn connect(pid: u32) -> Result<Client> {
         Ok(client) => Ok(client),
         Err(NoRecorder::NoProcess) => bail!("there is no process {pid}"),
         Err(NoRecorder::NotRecorded) => bail!(
-            "process {pid} is not recorded by `rftrace record`, or its recorder was killed: start the program with `rftrace record`, \
-             attach to it with `rftrace record -p {pid}`, or look at it with `rftrace top {pid}`"
+            "process {pid} has no recorder, or a kill has ended it: start the program with `rftrace record`, \
+             attach to it with `rftrace record -p {pid}`, or watch it with `rftrace top {pid}`"
         ),
         Err(NoRecorder::Refused(error)) => Err(error).with_context(|| {
-            format!("the recorder of process {pid} does not talk to this user: only to its own, and to root")
+            format!("the recorder of process {pid} refuses this user: run the command as the user of the recorder, or as root")
         }),
     }
 }

@@ -90,7 +90,7 @@ pub(crate) fn run(args: DiffArgs) -> Result<()> {
     let mut options = ReportOptions::default();
     options.spread = columns.iter().any(|field| field.needs_spread());
     if let Some(field) = columns.iter().find(|field| args.paths && field.needs_spread()) {
-        bail!("the column {field} is one of functions; those of --paths are total, self, percent and call");
+        bail!("--paths has no column {field}: its columns are total, self, percent and call");
     }
     let traces = sides(args.dirs, args.with)?;
     let traces = opened(traces, |dir| {
@@ -107,7 +107,11 @@ pub(crate) fn run(args: DiffArgs) -> Result<()> {
         }
         let graph = Graph::read(trace, None)?;
         if graph.left_out() > 0 {
-            say!("rftrace: {}: {} calls took too many different paths", trace.dir().display(), graph.left_out());
+            say!(
+                "rftrace: {}: the comparison leaves out {} calls, as the paths are too many",
+                trace.dir().display(),
+                graph.left_out()
+            );
         }
         difference.add_graph(side, &graph);
         Ok((graph.correction(), graph.summary().clone()))
@@ -133,12 +137,12 @@ fn sides(dirs: Vec<PathBuf>, with: Vec<PathBuf>) -> Result<Vec<(Side, PathBuf)>>
     let is_by_turns = with.is_empty();
     if is_by_turns && !dirs.len().is_multiple_of(2) {
         bail!(
-            "{} is alone: traces come in pairs, BEFORE AFTER; or all of them: BEFORE… --with AFTER…",
+            "{} has no counterpart: name traces in pairs, BEFORE AFTER, or as BEFORE… --with AFTER…",
             dirs[dirs.len() - 1].display()
         );
     }
     if dirs.len().max(with.len()) > MAX_RUNS * if is_by_turns { 2 } else { 1 } {
-        bail!("{MAX_RUNS} runs on each side are the most");
+        bail!("too many traces: each side takes at most {MAX_RUNS} runs");
     }
     let side = |idx: usize| if is_by_turns && idx % 2 == 1 { Side::After } else { Side::Before };
     let dirs = dirs.into_iter().enumerate().map(|(idx, dir)| (side(idx), dir));

@@ -211,7 +211,9 @@ impl Output {
             (Err(error @ Error::Write(_)), Some(path)) => {
                 Err(error).with_context(|| format!("{} is incomplete", path.display()))
             }
-            (Err(error), Some(path)) => Err(error).with_context(|| format!("{} has only a part", path.display())),
+            (Err(error), Some(path)) => {
+                Err(error).with_context(|| format!("{} holds only a part of the trace", path.display()))
+            }
             (Ok(summary), Some(path)) if self.is_derived => {
                 say!("{} is written", path.display());
                 Ok(summary)

@@ -21,7 +21,7 @@ pub(crate) fn refuse(dir: &Path) -> Result<()> {
         !dir.join(rftrace_format::files::INFO).exists() && [FOLDER, STREAM].iter().any(|name| dir.join(name).is_dir());
     if is_unfinished {
         bail!(
-            "it is being recorded, was interrupted, or is kept as a stream: `rftrace recover {}` makes a trace of it",
+            "the directory holds an unfinished recording or a kept stream: `rftrace recover {}` makes a trace of it",
             shell_word(dir)
         );
     }

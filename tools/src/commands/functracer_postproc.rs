@@ -89,7 +89,7 @@ pub(crate) fn run(args: &PostprocArgs) -> Result<()> {
         Ok(())
     })?;
     for path in missing {
-        say!("rftrace: {path} is not here: no names of its functions");
+        say!("rftrace: cannot find {path}: its functions have no names");
     }
     Ok(())
 }

@@ -91,7 +91,7 @@ pub(crate) fn run(args: GraphArgs) -> Result<()> {
     let graph = Graph::read(&trace, function.as_ref())?;
     if let Some(function) = function.filter(|_| graph.is_empty()) {
         print_warnings(&trace, graph.summary())?;
-        bail!("no function `{}` was called; `rftrace report` lists those that were", function.text());
+        bail!("the trace has no call of `{}`; `rftrace report` lists the called functions", function.text());
     }
     #[cfg(feature = "full")]
     if args.json {
@@ -135,7 +135,7 @@ struct Subjects {
 fn subjects(mut named: Vec<String>, data: Option<PathBuf>) -> Result<Subjects> {
     let last = named.pop();
     match (named.pop(), last, data) {
-        (Some(first), _, Some(_)) => bail!("{first}: the directory is named by --data already"),
+        (Some(first), _, Some(_)) => bail!("{first}: --data names the directory already; name only the function"),
         (None, function, Some(dir)) => Ok(Subjects { dir, function }),
         (Some(dir), function, None) => Ok(Subjects { dir: dir.into(), function }),
         (None, Some(dir), None) if Path::new(&dir).is_dir() || dir.contains('/') => {

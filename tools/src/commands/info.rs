@@ -100,7 +100,7 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
         return Ok(());
     }
     print(|out| {
-        section(out, "Directory", [("what it is", description)])
+        section(out, "Directory", [("kind", description)])
             .and_then(|()| write(&trace, (dumped_for, &ends), &tasks, &losses, &clock, out))
             .map_err(Error::Write)
     })?;

@@ -153,7 +153,7 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
         say!("rftrace: {line}");
     }
     if summary.records == 0 {
-        bail!("the sources hold no events");
+        bail!("the traces have no events");
     }
     if !args.quiet {
         say!("{}: {} events", args.output.display(), summary.records);
@@ -170,7 +170,7 @@ fn khz_of_this_machine(args: &MergeArgs) -> Result<Option<u64>> {
     }
     let khz = tsc_khz();
     khz.map(Some)
-        .ok_or_else(|| anyhow!("this machine does not tell the frequency of its time stamp counter: give --tsc-khz N"))
+        .ok_or_else(|| anyhow!("cannot find the frequency of this machine's time stamp counter: give --tsc-khz N"))
 }
 
 #[cfg(target_os = "linux")]

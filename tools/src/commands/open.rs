@@ -26,5 +26,5 @@ pub(crate) fn open_named(dir: &Path, names: Names) -> Result<Trace> {
 }
 
 fn tell_of_index() {
-    say!("rftrace: reading all of it, and keeping an index for the next time");
+    say!("rftrace: reading the whole trace, for an index that the next command uses");
 }

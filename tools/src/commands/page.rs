@@ -42,8 +42,8 @@ pub(crate) fn serve(trace: &mut Trace, tids: &[u32], port: u16, max_calls: u64) 
 /// Makes the index of a long trace, and says how far it is.
 fn make_index(trace: &mut Trace, title: &str) -> Result<Zoom> {
     match trace.is_chosen() {
-        true => say!("rftrace: reading what is chosen, for an index of it"),
-        false => say!("rftrace: reading the whole trace, for an index that `rftrace view` finds the next time"),
+        true => say!("rftrace: reading the chosen part, for an index of it"),
+        false => say!("rftrace: reading the whole trace, for an index that the next `rftrace view` uses"),
     }
     let reading = Arc::new(Reading::default());
     trace.watch(Arc::clone(&reading));
@@ -64,7 +64,7 @@ fn make_index(trace: &mut Trace, title: &str) -> Result<Zoom> {
         making.join().unwrap_or_else(|panic| resume_unwind(panic))
     });
     progress.finish_and_clear();
-    zoom.with_context(|| format!("there is no page of {}", trace.dir().display()))
+    zoom.with_context(|| format!("cannot make a page of {}", trace.dir().display()))
 }
 
 /// Reads what is chosen of a trace, of these tasks if there are any.
@@ -84,7 +84,7 @@ fn counters(trace: &Trace, tids: &[u32]) -> Vec<Counter> {
         None => Ok(Vec::new()),
     });
     read.unwrap_or_else(|error| {
-        say!("rftrace: {error}: what processes have is not shown");
+        say!("rftrace: the page lacks the resources of the processes: {error}");
         Vec::new()
     })
 }
@@ -96,7 +96,7 @@ fn read_up_to(trace: &Trace, tids: &[u32], max_calls: u64) -> Result<Page> {
     progress.enable_steady_tick(Duration::from_millis(100));
     let page = Page::read(trace, &title(trace), max_calls);
     progress.finish_and_clear();
-    let mut page = page.with_context(|| format!("there is no page of {}", trace.dir().display()))?;
+    let mut page = page.with_context(|| format!("cannot make a page of {}", trace.dir().display()))?;
     page.set_notes(losses(page.summary(), &trace.gaps()?));
     page.set_counters(counters(trace, tids));
     Ok(page)

@@ -50,7 +50,8 @@ impl Pager {
         if env::var_os("LESS").is_none() {
             command.env("LESS", "FRX");
         }
-        let child = command.stdin(Stdio::piped()).spawn().context("cannot start $PAGER; try --no-pager")?;
+        let child =
+            command.stdin(Stdio::piped()).spawn().context("cannot start the pager (--no-pager writes without one)")?;
         Ok(Some(Self {
             child,
             #[cfg(all(feature = "full", target_os = "linux"))]

@@ -9,9 +9,11 @@ use rftrace_format::quantity::{bytes, duration_ns};
 /// The size of a buffer, such as `64M`.
 pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     match bytes(text)? {
-        0..0x1_0000 => Err("64K is the least".to_owned()),
-        size @ 0x1_0000..=0x1000_0000_0000 => usize::try_from(size).map_err(|_| "more than there is memory".to_owned()),
-        _ => Err("16384G is the most".to_owned()),
+        0..0x1_0000 => Err("the lowest size is 64K".to_owned()),
+        size @ 0x1_0000..=0x1000_0000_0000 => {
+            usize::try_from(size).map_err(|_| "the size exceeds the address space".to_owned())
+        }
+        _ => Err("the highest size is 16384G".to_owned()),
     }
 }
 
@@ -19,7 +21,7 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     match duration_ns(text).map(Duration::from_nanos)? {
         time if (Duration::from_millis(1)..=Duration::from_hours(168)).contains(&time) => Ok(time),
-        _ => Err("1ms to 168h are possible".to_owned()),
+        _ => Err("the time must be from 1ms to 168h".to_owned()),
     }
 }
 

@@ -30,13 +30,13 @@ pub(crate) fn run(args: RecoverArgs) -> Result<()> {
     let dir = args.dir.path();
     super::stream_file::refuse(&dir)?;
     let Some(output) = Output::left_in(&dir)? else {
-        bail!("there is nothing to recover in {}: no recording was interrupted there", dir.display());
+        bail!("cannot recover {}: the directory has no interrupted recording", dir.display());
     };
     let mut joined = join::recover(&output)?;
     anonymous::finish(&output, &mut joined)?;
     if joined.is_empty() {
         joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
-        bail!("there is nothing to recover in {}: no process had saved what it had recorded", dir.display());
+        bail!("cannot recover {}: no process has saved a record", dir.display());
     }
     // Unreadable parts stay.
     let n_left = joined.left_over;
@@ -45,7 +45,7 @@ pub(crate) fn run(args: RecoverArgs) -> Result<()> {
     }
     summary::print_found(&joined, &dir);
     if n_left > 0 {
-        say!("rftrace: what is in no trace stays in {}", output.work().display());
+        say!("rftrace: unreadable parts stay in {}", output.work().display());
     }
     Ok(())
 }

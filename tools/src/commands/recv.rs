@@ -148,7 +148,7 @@ fn listen(args: &RecvArgs, options: ReceiveOptions) -> Result<Server, rftrace_ne
     let mut server = Server::bind(&wanted.pop_front().unwrap_or(of_loopback(PORT)), options)?;
     wanted.iter().try_for_each(|address| server.also(address))?;
     if is_default && let Err(error) = server.also(&of_loopback(UFTRACE_PORT)) {
-        say!("rftrace: {error}: `uftrace record` finds this receiver by --port {PORT}");
+        say!("rftrace: {error}; `uftrace record` needs --port {PORT} for this receiver");
     }
     Ok(server)
 }
@@ -167,9 +167,9 @@ fn told(received: &Received, args: &RecvArgs) -> String {
             let errors: String = joined.errors.iter().map(|error| format!("; {error}")).collect();
             format!("{received}; calls: {calls}{errors}")
         }
-        Ok(None) => format!("{received}; nothing was recorded"),
+        Ok(None) => format!("{received}; the recording has no calls"),
         Err(error) => format!(
-            "{received}; no trace could be made of it, which `rftrace recover {}` tries again: {error:#}",
+            "{received}; cannot make a trace of it: {error:#}; `rftrace recover {}` tries again",
             shell_word(dir)
         ),
     }
@@ -182,19 +182,16 @@ fn told_of_kernel(received: &Received, image: &Path, args: &RecvArgs) -> String 
 
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let peer = &received.peer;
-    let why = received.ended.as_ref().err().map(|error| format!(", {error};")).unwrap_or_default();
+    let why = received.ended.as_ref().err().map(|error| format!(" {error};")).unwrap_or_default();
     match import(image, &args.output, args.kernel.binary.as_deref()) {
         Ok((dir, imported)) => {
             // Nothing else is in it.
             let _ = received.dir.as_ref().map(fs::remove_dir);
             let warnings: String = imported.warnings.iter().map(|warning| format!("; {warning}")).collect();
             let (events, threads) = (HumanCount(imported.events), imported.threads);
-            format!(
-                "{peer}: of a kernel,{why} {events} events of {threads} threads lie in {}{warnings}",
-                shell_word(&dir)
-            )
+            format!("{peer}: a kernel:{why} {events} events of {threads} threads lie in {}{warnings}", shell_word(&dir))
         }
-        Err(error) => format!("{peer}: of a kernel,{why} {error:#}"),
+        Err(error) => format!("{peer}: a kernel:{why} {error:#}"),
     }
 }
 
@@ -211,7 +208,7 @@ fn make_trace(dir: &Path) -> Result<Option<Joined>> {
 /// Stores what comes by a line or stdin, and makes a trace of it when that ends.
 fn receive_line(args: &RecvArgs) -> Result<()> {
     let whole = |error: rftrace_net::Error| anyhow!("{error}");
-    fs::create_dir_all(&args.output).with_context(|| format!("cannot make {}", args.output.display()))?;
+    fs::create_dir_all(&args.output).with_context(|| format!("cannot make the directory {}", args.output.display()))?;
     let stored = args.output.join(format!("kernel-{}.img", std::process::id()));
     match args.kernel.serial {
         Some(_) => say!("rftrace: receiving to {}, until the line ends or Ctrl-C", stored.display()),
@@ -241,7 +238,7 @@ fn receive_line(args: &RecvArgs) -> Result<()> {
         }
         Ok(Came::Image(0)) => {
             let _ = fs::remove_file(&stored);
-            bail!("nothing has come");
+            bail!("no bytes have come");
         }
         Ok(_) => {}
         Err(error @ rftrace_net::Error::TooLarge(_)) => say!("rftrace: {error}"),
@@ -256,7 +253,7 @@ fn receive_line(args: &RecvArgs) -> Result<()> {
 /// Makes a trace of an image in a new directory, and removes it.
 fn import(image: &Path, parent: &Path, binary: Option<&Path>) -> Result<(PathBuf, Imported)> {
     let again =
-        || format!("no trace could be made of what came, which `rftrace import {}` tries again", shell_word(image));
+        || format!("cannot make a trace of the received image (`rftrace import {}` tries again)", shell_word(image));
     let read = Image::read(image).with_context(again)?;
     let mut options = ImportOptions::default();
     options.binary = binary.map(Path::to_owned);
@@ -284,12 +281,12 @@ fn new_directory(parent: &Path, name: &str) -> io::Result<PathBuf> {
             made => return made.map(|()| dir),
         }
     }
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, "there are too many directories of this name"))
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "too many directories have this name"))
 }
 
 fn parse_peers(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number @ 1..=1024) => Ok(number),
-        _ => Err("1 to 1024 are possible".to_owned()),
+        _ => Err("the number must be from 1 to 1024".to_owned()),
     }
 }

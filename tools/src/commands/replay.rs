@@ -173,7 +173,7 @@ fn replay_with_uftrace(dir: &Path) -> Result<()> {
         .status()
         .with_context(|| format!("cannot run {}; try without --uftrace", uftrace.display()))?;
     if !status.success() && !is_closed_pipe(status) {
-        bail!("{} replay -d {}: {status}; try without --uftrace", uftrace.display(), dir.display());
+        bail!("`{} replay -d {}` has failed: {status}; try without --uftrace", uftrace.display(), dir.display());
     }
     // uftrace reads some traces that are an error here.
     let Ok(trace) = Trace::open(dir) else { return Ok(()) };

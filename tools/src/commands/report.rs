@@ -138,7 +138,10 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
     let read = |trace: &Trace| -> Result<Report> {
         let report = Report::read_with(trace, &options)?;
         if !options.by_value.is_empty() && report.rows().iter().all(|row| row.values.is_none()) {
-            say!("rftrace: {}: no call has such values: rftrace record -a or -A records them", trace.dir().display());
+            say!(
+                "rftrace: {}: no call has the values of --by-value; `rftrace record` records values with -a or -A",
+                trace.dir().display()
+            );
         }
         Ok(report)
     };

@@ -149,7 +149,7 @@ fn open(dir: &Path) -> Result<Recording> {
     let path = dir.join(RESOURCES);
     if !path.exists() {
         bail!(
-            "{} is not there: it is recorded by `rftrace record --resources memory`, and lies in the directory of the trace",
+            "cannot find {}: the trace has no resources; `rftrace record --resources memory` records them",
             path.display()
         );
     }
@@ -162,7 +162,7 @@ fn chosen(recording: &Recording, kinds: &[&str]) -> Result<Vec<Resource>> {
     let names: Vec<&str> = recorded.iter().map(|resource| resource.name()).collect();
     if let Some(missing) = kinds.iter().find(|kind| !names.contains(kind)) {
         bail!(
-            "{missing} was not recorded; there is {}: record it with --resources {missing}",
+            "the trace has no {missing}, and has {}: record it with --resources {missing}",
             if names.is_empty() { "nothing".to_owned() } else { names.join(", ") },
         );
     }
@@ -185,7 +185,7 @@ pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
     if args.pid.is_some_and(|pid| !recording.processes().values().any(|process| process.pid == pid)) {
         let mut pids: Vec<String> = recording.processes().values().map(|process| process.pid.to_string()).collect();
         pids.dedup();
-        bail!("--pid: no such process was recorded; there are {}", pids.join(", "));
+        bail!("--pid: the trace has no such process; it has {}", pids.join(", "));
     }
     let until = args.at.map_or(Until::End, Until::Nanos);
     let output = args.output.as_deref();
@@ -223,7 +223,7 @@ pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
         let mut differences = Vec::new();
         for (account, report) in &found {
             if !other.resources().contains(&account.resource) {
-                say!("rftrace: {} was not recorded in {}", account.resource.name(), dir.display());
+                say!("rftrace: no comparison of {}: {} lacks it", account.resource.name(), dir.display());
                 continue;
             }
             let other_account = Account::of(&other, account.resource, until, None)?;
@@ -297,7 +297,7 @@ fn write_all<'f, T: 'f>(
 
 /// Draws the first of the resources.
 fn draw(recording: &Recording, resources: &[Resource], of: Flame, args: &ResourcesArgs, choice: &Choice) -> Result<()> {
-    let Some(&resource) = resources.first() else { bail!("nothing was recorded that could be drawn") };
+    let Some(&resource) = resources.first() else { bail!("cannot draw a flame graph: the trace has no resources") };
     let mut account = Account::of(recording, resource, args.at.map_or(Until::End, Until::Nanos), args.pid)?;
     if of == Flame::Peak {
         account = Account::of(recording, resource, Until::Events(account.peak_at.1), args.pid)?;
@@ -337,7 +337,7 @@ fn write_text(recording: &Recording, resources: &[Resource], dialect: Text, args
         Text::SpRtrace => {
             let &[pid] = pids.as_slice() else {
                 let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-                bail!("--text sp-rtrace is of one process: choose one with --pid; there are {}", pids.join(", "));
+                bail!("--text sp-rtrace shows one process: choose it with --pid, of {}", pids.join(", "));
             };
             let depth = depth.min(MAX_FRAMES);
             let names = args.resolve.then_some(&mut names);
@@ -346,7 +346,7 @@ fn write_text(recording: &Recording, resources: &[Resource], dialect: Text, args
         Text::Functracer => {
             let &[resource] = resources else {
                 let names: Vec<&str> = resources.iter().map(|resource| resource.name()).collect();
-                bail!("--text functracer is of one kind: choose one with --kind; there are {}", names.join(", "));
+                bail!("--text functracer shows one kind: choose it with --kind, of {}", names.join(", "));
             };
             let text = FunctracerText {
                 resource: Some(resource),
@@ -402,18 +402,18 @@ fn tell_of_leaks(report: &Report) -> bool {
 /// Says what is missing. `changed` are programs and libraries without names.
 fn warn_of_recording(recording: &Recording, changed: &[String]) {
     if recording.lost > 0 && !recording.is_cut {
-        say!("rftrace: {} calls were not recorded, so what is shown may be wrong", recording.lost);
+        say!("rftrace: the recording lacks {} calls: sums may be wrong", recording.lost);
     }
     if recording.is_cut {
-        say!("rftrace: the recording ended at its --max-size: what was given back later seems to be there still");
+        say!("rftrace: the recording ended at its --max-size: later releases are missing");
     }
     if !recording.is_whole {
         say!("rftrace: the recorder was interrupted: the last calls are missing");
     }
     for path in changed {
         say!(
-            "rftrace: {path} is not here, or of another build than was recorded: its functions have no lines, and names \
-             only from the trace"
+            "rftrace: {path} is missing here, or another build than the recorded one: its functions have no source lines, \
+             and names only from the trace"
         );
     }
 }
@@ -428,12 +428,9 @@ fn warn_of_account(recording: &Recording, account: &Account) {
         && !recording.is_attached()
         && !matches!(account.resource, Resource::File | Resource::Library)
     {
-        say!(
-            "rftrace: {} {things} were given back that were not taken while it was recorded, or by what is not seen",
-            account.unknown
-        );
+        say!("rftrace: {} {things} were given back without a recorded allocation", account.unknown);
     }
     if account.doubled > 0 {
-        say!("rftrace: {} {things} were taken again without having been given back where it is seen", account.doubled);
+        say!("rftrace: {} {things} were taken again without a recorded release", account.doubled);
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
 /// The token in a file, if there is one.
 pub(crate) fn read_token(file: Option<&Path>, to: &To) -> Result<Option<Token>> {
     if file.is_some() && to.protocol == Protocol::Uftrace {
-        bail!("uftrace's protocol has no token: --token-file is for addresses without uftrace://");
+        bail!("--token-file: uftrace's protocol has no token; use an address without uftrace://");
     }
     // The error's text has that of its source.
     file.map(Token::read).transpose().map_err(|error| anyhow!("{error}"))
@@ -65,6 +65,6 @@ pub(crate) fn read_token(file: Option<&Path>, to: &To) -> Result<Option<Token>> 
 pub(crate) fn send(dir: &Path, to: &To, token: Option<&Token>, timeout: Duration) -> Result<String> {
     let sent = rftrace_net::send::send(dir, to, token, timeout);
     // The error's text has that of its source.
-    let sent = sent.map_err(|error| anyhow!("the trace was not sent to {to}: {error}"))?;
+    let sent = sent.map_err(|error| anyhow!("cannot send the trace to {to}: {error}"))?;
     Ok(format!("sent to {to}: {} files, {}", HumanCount(sent.files as u64), HumanBytes(sent.bytes)))
 }

@@ -52,7 +52,7 @@ pub(super) fn serve(site: Site, shown: &ShownArgs, trace: &Trace, port: u16) -> 
         Site::Firefox => ("profile.json", "application/json", port),
     };
     let shared = SharedFile { file, name, kind, origin: site.origin() };
-    Server::bind_for(shared, port).with_context(|| format!("cannot listen to the port {port} of this machine"))
+    Server::bind_for(shared, port).with_context(|| format!("cannot listen on port {port} of this machine"))
 }
 
 fn write(site: Site, shown: &ShownArgs, trace: &Trace, file: &File) -> Result<()> {

@@ -13,7 +13,7 @@ pub(crate) fn refuse(path: &Path) -> Result<()> {
     // The reader of the file reports that it cannot be read.
     if files::begins_with(path, &STREAM_MAGIC).is_ok_and(|begins| begins) {
         bail!(
-            "{} is a stream, no trace directory: `rftrace recv --stdin -o traces < {}` makes a trace of it, in a folder below `traces`",
+            "{} is a stream, not a trace directory: `rftrace recv --stdin -o traces < {}` makes a trace of it, in a folder below `traces`",
             path.display(),
             shell_word(path)
         );

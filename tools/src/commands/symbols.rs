@@ -41,7 +41,7 @@ pub(crate) struct SymbolsArgs {
 /// Runs it.
 pub(crate) fn run(args: SymbolsArgs) -> Result<()> {
     if args.load_address.is_some() && args.binaries.len() > 1 {
-        let message = "--load-address is for one binary; call rftrace symbols once for each\n";
+        let message = "--load-address takes one binary; run `rftrace symbols` once for each\n";
         clap::Error::raw(ErrorKind::ArgumentConflict, message).exit();
     }
     let mut options = SymbolOptions::new(args.binaries);
@@ -53,8 +53,8 @@ pub(crate) fn run(args: SymbolsArgs) -> Result<()> {
         // Calls into other modules have addresses in no function.
         if 2 * known < called && !written.is_same_build {
             say!(
-                "rftrace: {}: only {known} of {called} addresses that were called can be in its functions when it is loaded at \
-                 {:#x}: is it the binary that was traced, and was it loaded there (--load-address)?",
+                "rftrace: {}: at the load address {:#x} its functions contain only {known} of {called} called addresses: \
+                 is it the traced binary, and is the address right (--load-address)?",
                 written.binary.display(),
                 written.load_address
             );
@@ -64,7 +64,7 @@ pub(crate) fn run(args: SymbolsArgs) -> Result<()> {
         }
         if written.with_inlined > 0 {
             say!(
-                "rftrace: {}: {} functions call the tracer at several places, as others were inlined into them: \
+                "rftrace: {}: {} functions have several hooks, those of functions inlined into them: \
                  --fold-inlined of report, replay and dump merges these calls",
                 written.binary.display(),
                 written.with_inlined

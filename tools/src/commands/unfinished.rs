@@ -30,7 +30,7 @@ pub(crate) fn shown(dir: &Path) -> Result<PathBuf> {
     let tell = |bytes: u64, place: &Path| {
         if bytes >= MUCH {
             say!(
-                "rftrace: unpacking {word} takes about {} in {}, as long as it is shown; `rftrace recover {word}` unpacks it once",
+                "rftrace: unpacking {word} takes about {} in {} until this command ends; `rftrace recover {word}` unpacks it once",
                 HumanBytes(bytes),
                 place.display()
             );
@@ -39,11 +39,11 @@ pub(crate) fn shown(dir: &Path) -> Result<PathBuf> {
     let Some(made) = Lent::of(dir, tell)? else { return Ok(dir.to_owned()) };
     match stage {
         Some((Stage::Recorded(pid), _)) => {
-            say!("rftrace: {word} is being recorded, by process {pid}: this is what has reached the disk so far");
+            say!("rftrace: process {pid} is recording {word}: only the records on the disk are shown");
         }
         Some((Stage::Left, _)) => say!(
-            "rftrace: {word} was being recorded, and that was interrupted: this is what had reached the disk; `rftrace recover {word}` \
-             makes a trace of it"
+            "rftrace: the recording of {word} was interrupted: only the records on the disk are shown; `rftrace recover {word}` \
+             makes a trace of them"
         ),
         Some((Stage::Kept, _)) | None => {}
     }
@@ -60,13 +60,13 @@ pub(crate) fn refuse(dir: &Path) -> Result<()> {
     match Stage::of(dir) {
         None => Ok(()),
         Some((Stage::Recorded(pid), _)) => {
-            bail!("{} is being recorded, by process {pid}: wait for its end", dir.display())
+            bail!("process {pid} is recording {}: wait for its end", dir.display())
         }
         Some((Stage::Left, _)) => {
             bail!("the recording of {} was interrupted: `rftrace recover {word}` makes a trace of it", dir.display())
         }
         Some((Stage::Kept, _)) => bail!(
-            "{} is kept as a stream (--keep-stream): `rftrace recover {word}` makes a trace of it, which uftrace reads too",
+            "{} is kept as a stream (--keep-stream): `rftrace recover {word}` makes a trace of it, also for uftrace",
             dir.display()
         ),
     }
@@ -77,8 +77,8 @@ pub(crate) fn description(dir: &Path) -> Option<String> {
     let (stage, work) = Stage::of(dir)?;
     let bytes = rftrace_record::output::bytes_in(&work).unwrap_or(0);
     let what = match stage {
-        Stage::Recorded(pid) => format!("a recording that goes on, by process {pid}"),
-        Stage::Left => "a recording that was interrupted".to_owned(),
+        Stage::Recorded(pid) => format!("a recording in progress, by process {pid}"),
+        Stage::Left => "an interrupted recording".to_owned(),
         Stage::Kept => "a stream (--keep-stream)".to_owned(),
     };
     Some(format!("{what}: {} on the disk; no trace for uftrace yet", HumanBytes(bytes)))

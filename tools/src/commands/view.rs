@@ -94,11 +94,11 @@ pub(crate) fn run(args: ViewArgs) -> Result<()> {
         }
     };
     print(|out| writeln!(out, "{url}").map_err(Error::Write))?;
-    say!("rftrace: the trace is there until Ctrl-C");
+    say!("rftrace: serving the trace until Ctrl-C");
     if !args.no_open
         && let Err(error) = browser::open(&url, &server)
     {
-        say!("rftrace: no browser was started, as {error:#}: open the address by hand");
+        say!("rftrace: cannot start a browser: {error:#}; open the address yourself");
     }
     Ok(server.run()?)
 }

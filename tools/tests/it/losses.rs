@@ -27,7 +27,7 @@ fn they_are_said_behind_uftraces_replay_too() {
         .expect("the command starts");
     let (code, stdout, stderr) = crate::cli::parts(&output);
     assert_eq!((code, stdout.as_str(), stderr.lines().count()), (Some(0), "", 3), "{stderr}");
-    for text in ["buffer was full", "no file 8.dat", "rftrace symbols "] {
+    for text in ["buffer was full", "missing files of threads: 8.dat", "rftrace symbols "] {
         assert!(stderr.contains(text), "{text} in {stderr}");
     }
 }

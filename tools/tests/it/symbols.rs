@@ -52,7 +52,7 @@ fn functions_with_several_places_are_counted() {
     let (is_success, said) = kernel.import(&image(0, HZ, &entries.chain(exits).collect::<Vec<_>>()), &[]);
     assert!(is_success, "{said}");
     let (code, said) = symbols(&kernel.path("trace"), &["-b", utf8(&elf)]);
-    assert!(code == 0 && said.contains(": 1 functions call the tracer at several places"), "{said}");
+    assert!(code == 0 && said.contains(": 1 functions have several hooks"), "{said}");
     assert_eq!(symbols(&kernel.path("trace"), &["-q", "-b", utf8(&elf)]), (0, String::new()));
 }
 
@@ -222,7 +222,7 @@ fn wrong_binaries() {
     let no_trace = symbols(folder.path(), &["-b", &program]);
     assert!(no_trace.0 == 1 && no_trace.1.contains("is this a trace directory"), "{}", no_trace.1);
     let (code, said) = symbols(trace.path(), &["-b", &program, "-b", &program, "--load-address", "1"]);
-    assert!(code == 2 && said.contains("for one binary"), "{said}");
+    assert!(code == 2 && said.contains("takes one binary"), "{said}");
     assert_eq!(symbols(trace.path(), &[]).0, 2);
 }
 

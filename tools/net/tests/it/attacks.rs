@@ -43,7 +43,7 @@ fn attacks() -> Vec<Attack> {
         ended: None,
         left: None,
     };
-    let elsewhere = Some("which would lead elsewhere");
+    let elsewhere = Some("outside of the trace directory");
     let file_named = |what, name| Attack {
         what,
         bytes: named(&[&records(1, &[0; 16]), &file(name, b"theirs")]),
@@ -83,13 +83,13 @@ fn attacks() -> Vec<Attack> {
             "negative length of a file's name",
             named(&[&message(106, &[255, 255, 255, 255, 0])]),
             Then::Wait,
-            "-1 is no",
+            "-1 is not a valid",
             Some(&[]),
         ),
-        attack("records before the name", records(1, &[0; 16]), Then::Wait, "the first message is of type 102", None),
-        attack("end before the name", message(107, b""), Then::Wait, "the first message is of type 107", None),
+        attack("records before the name", records(1, &[0; 16]), Then::Wait, "the first message has type 102", None),
+        attack("end before the name", message(107, b""), Then::Wait, "the first message has type 107", None),
         attack("unknown type", named(&[&message(99, b"contents")]), Then::Wait, "unknown type 99", Some(&[])),
-        attack("second name", named(&[&dir_name(b"y")]), Then::Wait, "a second message of type 101", Some(&[])),
+        attack("second name", named(&[&dir_name(b"y")]), Then::Wait, "a message of type 101 came twice", Some(&[])),
         attack(
             "the same file twice",
             named(&[&file(b"task.txt", b"a"), &file(b"task.txt", b"b")]),
@@ -123,15 +123,15 @@ fn attacks() -> Vec<Attack> {
             Some(&["1.dat"]),
         ),
         attack("info of 2 GiB", named(&[&head(105, u32::MAX >> 1)]), Then::Wait, "length of 2147483647", Some(&[])),
-        attack("stall within a head", named(&[&[0xfa]]), Then::Stay, "told to end", Some(&[])),
+        attack("stall within a head", named(&[&[0xfa]]), Then::Stay, "was stopped", Some(&[])),
         attack(
             "stall within a message of 2 GiB",
             named(&[&head(102, u32::MAX >> 1), &[0, 0, 0, 1, 2]]),
             Then::Stay,
-            "told to end",
+            "was stopped",
             Some(&["1.dat"]),
         ),
-        attack("stall before the first message", Vec::new(), Then::Stay, "told to end", None),
+        attack("stall before the first message", Vec::new(), Then::Stay, "was stopped", None),
     ]
 }
 
@@ -250,7 +250,7 @@ fn peers_that_are_too_many_are_refused() {
     for _ in 0..20 {
         let third = server.connect();
         let told = server.told_of(&third);
-        assert!(told.to_string().contains("all 2 connections are taken"), "{told}");
+        assert!(told.to_string().contains("all 2 connections are in use"), "{told}");
     }
     drop(second);
     assert!(server.told().to_string().contains("closed the connection"));
@@ -279,7 +279,7 @@ fn who_has_not_begun_gives_way() {
     let [displaced, complete] = told;
     let oldest = strangers.first().unwrap().local_addr().unwrap();
     assert_eq!(displaced.peer, oldest.to_string(), "{displaced}");
-    assert!(displaced.to_string().contains("had not told what it sends"), "{displaced}");
+    assert!(displaced.to_string().contains("had announced no trace"), "{displaced}");
     assert_eq!(complete.peer, good.local_addr().unwrap().to_string(), "{complete}");
     assert_eq!(files(complete.dir.as_ref().unwrap()), honest_files());
     first.end(&server);
@@ -323,7 +323,7 @@ fn who_is_silent_loses_the_connection() {
         let peer = server.connect();
         push(&peer, &bytes);
         let told = server.told_of(&peer);
-        assert!(told.to_string().contains("no byte came or went for 20ms"), "{told}");
+        assert!(told.to_string().contains("sent and took no byte for 20ms"), "{told}");
     }
     assert_eq!(server.end().0, 0);
 
@@ -332,7 +332,7 @@ fn who_is_silent_loses_the_connection() {
     let peer = server.connect();
     push(&peer, &named(&[]));
     let told = server.told_of(&peer);
-    assert!(told.to_string().contains("no byte came or went for 20ms"), "{told}");
+    assert!(told.to_string().contains("sent and took no byte for 20ms"), "{told}");
     assert_eq!(server.end().0, 0);
 }
 

@@ -175,7 +175,7 @@ fn a_sender_is_told_that_all_places_are_taken() {
     }
     let sent = send(folder.path(), &to(Protocol::Own, &server.address), None, LONG);
     let said = sent.unwrap_err().to_string();
-    assert!(said.contains("the receiver is busy: all 1 connections are taken"), "{said}");
+    assert!(said.contains("the receiver is busy: all 1 connections are in use"), "{said}");
     // uftrace's protocol has no answer, but the end is no good one.
     assert!(send(folder.path(), &to(Protocol::Uftrace, &server.address), None, LONG).is_err());
     drop(first);

@@ -211,7 +211,7 @@ fn attacks() -> Vec<Attack> {
     let mut wrong_sum = chunk(0);
     *wrong_sum.last_mut().unwrap() ^= 1;
     vec![
-        ("wrong magic", b"\x93RFX\r\n\x1a\n".to_vec(), false, Some("begins as no stream")),
+        ("wrong magic", b"\x93RFX\r\n\x1a\n".to_vec(), false, Some("not those of a stream")),
         ("another protocol", b"GET / HTTP/1.1\r\n\r\n".to_vec(), false, Some("not uftrace's protocol")),
         (
             "name of 64 KiB",
@@ -220,26 +220,41 @@ fn attacks() -> Vec<Attack> {
             Some("a name of 65535 bytes"),
         ),
         ("another version", [&b"\x93RFS\r\n\x1a\n\x03\0\0\0"[..], &[0; 60]].concat(), false, Some("version 3")),
-        ("nothing that is known follows", hello(3, [0; 32], b"y"), false, Some("3 is nothing")),
-        ("length of 4 GiB", with(known(), &head(b"CHNZ", u32::MAX - 7)), false, Some("4294967288 bytes cannot be")),
-        ("length of 5 MiB", with(known(), &head(b"CHNK", 5 << 20)), false, Some("5242880 bytes cannot be")),
-        ("no whole words", with(known(), &head(b"CHNZ", 81)), false, Some("81 bytes cannot be")),
-        ("unknown section", with(known(), &section(b"EVIL", b"x")), false, Some("EVIL is not known")),
-        ("escape sequence for a tag", with(known(), &section(b"\x1b[2J", b"x")), false, Some("\\x1b[2J is not known")),
+        ("nothing that is known follows", hello(3, [0; 32], b"y"), false, Some("the unknown kind 3")),
+        ("length of 4 GiB", with(known(), &head(b"CHNZ", u32::MAX - 7)), false, Some("4294967288 bytes")),
+        ("length of 5 MiB", with(known(), &head(b"CHNK", 5 << 20)), false, Some("5242880 bytes")),
+        ("no whole words", with(known(), &head(b"CHNZ", 81)), false, Some("81 bytes")),
+        ("unknown section", with(known(), &section(b"EVIL", b"x")), false, Some("EVIL is unknown")),
+        ("escape sequence for a tag", with(known(), &section(b"\x1b[2J", b"x")), false, Some("\\x1b[2J is unknown")),
         ("wrong checksum", with(known(), &wrong_sum), false, Some("wrong checksum")),
-        ("chunk of no process", with(hello(1, [0; 32], b"y"), &chunk(0)), false, Some("CHNZ belongs to nothing")),
-        ("chunk of an unknown process", with(begun(), &chunk(0)), false, Some("CHNZ belongs to nothing")),
-        ("process that does not come yet", with(known(), &process(70)), false, Some("70 cannot be")),
-        ("process -1", with(known(), &process(u64::MAX)), false, Some("cannot be in a section PROC")),
+        ("chunk of no process", with(hello(1, [0; 32], b"y"), &chunk(0)), false, Some("CHNZ comes before the section")),
+        ("chunk of an unknown process", with(begun(), &chunk(0)), false, Some("CHNZ comes before the section")),
+        ("process that does not come yet", with(known(), &process(70)), false, Some("70 is impossible")),
+        ("process -1", with(known(), &process(u64::MAX)), false, Some("is impossible in a section PROC")),
         (
             "text of an exabyte",
             with(begun(), &section(b"ABOU", &words(&[1 << 60, 0, 0]))),
             false,
-            Some("cannot be in a section ABOU"),
+            Some("is impossible in a section ABOU"),
         ),
-        ("text from its middle", with(begun(), &section(b"ABOU", &words(&[100, 50, 0]))), false, Some("50 cannot be")),
-        ("text that never goes on", with(begun(), &section(b"ABOU", &words(&[100, 0]))), false, Some("0 cannot be")),
-        ("symbols of a module that does not come yet", with(known(), &symbols(9, b"x")), false, Some("9 cannot be")),
+        (
+            "text from its middle",
+            with(begun(), &section(b"ABOU", &words(&[100, 50, 0]))),
+            false,
+            Some("50 is impossible"),
+        ),
+        (
+            "text that never goes on",
+            with(begun(), &section(b"ABOU", &words(&[100, 0]))),
+            false,
+            Some("0 is impossible"),
+        ),
+        (
+            "symbols of a module that does not come yet",
+            with(known(), &symbols(9, b"x")),
+            false,
+            Some("9 is impossible"),
+        ),
         (
             "end that tells of others",
             with(known(), &section(b"END\n", &words(&[1, 9, 0]))),
@@ -256,40 +271,40 @@ fn attacks() -> Vec<Attack> {
             "file with a name",
             with(known(), &section(b"FILE", b"../../x\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0x")),
             false,
-            Some("cannot be in a section FILE"),
+            Some("is impossible in a section FILE"),
         ),
-        ("file of an unknown kind", with(known(), &file(12, 0, b"x")), false, Some("cannot be in a section FILE")),
-        ("records as a file", with(known(), &file(0, 7, b"x")), false, Some("7 cannot be in a section FILE")),
+        ("file of an unknown kind", with(known(), &file(12, 0, b"x")), false, Some("is impossible in a section FILE")),
+        ("records as a file", with(known(), &file(0, 7, b"x")), false, Some("7 is impossible in a section FILE")),
         (
             "file of processor -1",
             with(known(), &file(9, u64::from(u32::MAX), b"x")),
             false,
-            Some("cannot be in a section FILE"),
+            Some("is impossible in a section FILE"),
         ),
-        ("second `info`", with(known(), &file(1, 0, b"x").repeat(2)), false, Some("cannot be in a section FILE")),
+        ("second `info`", with(known(), &file(1, 0, b"x").repeat(2)), false, Some("is impossible in a section FILE")),
         (
             "file from its middle",
             with(known(), &section(b"FILE", &words(&[1 << 32, 100, 50, 0]))),
             false,
-            Some("cannot be in a section FILE"),
+            Some("is impossible in a section FILE"),
         ),
         (
             "file that never goes on",
             with(known(), &section(b"FILE", &words(&[1 << 32, 100, 0]))),
             false,
-            Some("0 cannot be"),
+            Some("0 is impossible"),
         ),
         (
             "chunk behind a file",
             with(known(), &[file(1, 0, b"x"), chunk(0)].concat()),
             false,
-            Some("CHNZ belongs to nothing"),
+            Some("CHNZ comes before the section"),
         ),
         (
             "file within a text",
             with(begun(), &[section(b"ABOU", &words(&[100, 0, 0])), file(1, 0, b"x")].concat()),
             false,
-            Some("FILE belongs to nothing"),
+            Some("FILE comes before the section"),
         ),
         (
             "file of an exabyte, death within it",
@@ -298,7 +313,7 @@ fn attacks() -> Vec<Attack> {
             Some("closed the connection"),
         ),
         ("stall within a file", with(known(), &section(b"FILE", &words(&[1 << 32, 1 << 60, 0, 0]))), false, None),
-        ("second beginning", with(known(), &hello(1, [0; 32], b"y")), false, Some("is not known")),
+        ("second beginning", with(known(), &hello(1, [0; 32], b"y")), false, Some("is unknown")),
         ("nothing", Vec::new(), true, Some("closed the connection")),
         ("only the beginning", hello(1, [0; 32], b"y"), true, Some("closed the connection")),
         ("death before the end", with(known(), &chunk(0)), true, Some("closed the connection")),
@@ -316,7 +331,7 @@ fn attacks() -> Vec<Attack> {
             "file elsewhere behind a beginning",
             with(hello(2, [0; 32], b"y"), &[crate::peer::dir_name(b"y"), crate::peer::file(b"../x", b"x")].concat()),
             false,
-            Some("which would lead elsewhere"),
+            Some("outside of the trace directory"),
         ),
     ]
 }
@@ -385,7 +400,7 @@ fn who_is_silent_loses_the_connection() {
     for bytes in [b"\x93R".to_vec(), [hello(1, [0; 32], b"y"), process(0)].concat()] {
         let peer = server.connect();
         push(&peer, &bytes);
-        assert!(server.told_of(&peer).to_string().contains("no byte came or went for 50ms"));
+        assert!(server.told_of(&peer).to_string().contains("sent and took no byte for 50ms"));
     }
     server.end();
 }
@@ -407,7 +422,7 @@ fn only_who_shows_the_token_is_served() {
     for bytes in [hello(1, [0; 32], b"x"), hello(1, nearly, b"x"), hello(2, [0; 32], b"x")] {
         let peer = server.connect();
         push(&peer, &bytes);
-        assert!(answer(&peer).starts_with("no it has not shown the token"), "{bytes:?}");
+        assert!(answer(&peer).starts_with("no the sender has not shown the token"), "{bytes:?}");
         let told = server.told_of(&peer);
         assert!(told.dir.is_none() && told.to_string().contains("not shown the token"), "{told}");
     }

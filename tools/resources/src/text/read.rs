@@ -107,7 +107,7 @@ impl Text {
             let n_bytes = read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
             (number, offset) = (number + 1, offset + n_bytes as u64);
             if n_bytes as u64 == MAX_LINE && bytes.last() != Some(&b'\n') {
-                let reason = format!("more than {MAX_LINE} bytes: this is no trace of functracer or sp-rtrace");
+                let reason = format!("more than {MAX_LINE} bytes: not a trace of functracer or sp-rtrace");
                 return Err(refused(number, offset, reason));
             }
             let line = String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(&bytes)).into_owned();
