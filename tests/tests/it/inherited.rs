@@ -61,7 +61,7 @@ fn limits_that_leave_too_little_are_named() {
     for (limit, name) in [("-f 10", "(ulimit -f)"), ("-n 16", "(ulimit -n)"), ("-Sv 400000", "(ulimit -v)")] {
         let [_, recorded] = both(&program.path, &format!("ulimit {limit}; exec $record $0"), &[]);
         assert_eq!(recorded.status.code(), Some(1), "{limit}: {}", recorded.stderr);
-        assert!(recorded.stderr.starts_with("rftrace: no more than "), "{limit}: {}", recorded.stderr);
+        assert!(recorded.stderr.starts_with("rftrace: the limit of "), "{limit}: {}", recorded.stderr);
         assert!(recorded.stderr.contains(name) && recorded.stderr.lines().count() == 1, "{limit}: {}", recorded.stderr);
         assert_eq!(recorded.stdout, "", "{limit}: it ran");
     }

@@ -247,6 +247,7 @@ fn a_recorder_that_is_stopped_stops_nothing() {
     let output = recorder.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(7), "{}", told(&output));
     let lines = told(&output);
+    assert!(lines.contains("not recorded: the recorder did not empty its buffer for a second"), "{lines}");
     let trace = folder.path().join("trace");
     let n_missing = 6 * N - count(&trace, "leaf") - count(&trace, "middle");
     let n_dropped = dropped(&lines).unwrap_or_else(|| panic!("{lines}"));
@@ -263,6 +264,7 @@ fn what_is_dropped_is_counted() {
     let (folder, output) = record(&["--buffer", "64K", "--on-full", "drop"], N, "threads");
     assert_eq!(output.status.code(), Some(7));
     let lines = told(&output);
+    assert!(lines.contains("not recorded: its buffer was full; make it larger with --buffer"), "{lines}");
     let trace = folder.path().join("trace");
     let n_found = count(&trace, "leaf") + count(&trace, "middle");
     let n_dropped = dropped(&lines).unwrap_or_else(|| panic!("{lines}"));

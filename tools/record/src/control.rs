@@ -303,7 +303,7 @@ impl Recording for Recorded {
         let Recorder { banks, work, .. } = self.of_all(pid)?;
         let looked = banks.with(|banks| {
             let refused = match (banks.is_ring(), banks.is_nothing_kept()) {
-                (true, _) => Some("cannot stream a ring: make a trace of it with `rftrace ctl dump`"),
+                (true, _) => Some("cannot stream a ring: make a trace of it with `rftrace ctl PID dump`"),
                 (_, true) => Some("cannot stream the recording: `rftrace live` keeps no records; use `rftrace record`"),
                 (false, false) => None,
             };

@@ -98,7 +98,7 @@ impl Options {
         }
         match event {
             Event::Signal(_) => {
-                Some("an attached program keeps its own signal handlers: make dumps with `rftrace ctl dump`")
+                Some("an attached program keeps its own signal handlers: make dumps with `rftrace ctl PID dump`")
             }
             Event::Fatal => {
                 Some("only its parent learns how an attached program ends; its last calls are in the trace anyway")

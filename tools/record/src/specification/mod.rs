@@ -183,7 +183,7 @@ impl Specification {
                 bail!("{place}: there is a resource {name} already; give this one another name");
             }
             if description.len() > 256 || description.contains(char::is_control) {
-                bail!("{place}: the description is too long; use at most 256 bytes in one line");
+                bail!("{place}: the description is longer than 256 bytes or one line: shorten it");
             }
             let description = if description.is_empty() { name } else { description }.clone();
             let (name, is_counted, has_others) = (name.clone(), *refcount, *others);
