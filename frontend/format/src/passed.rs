@@ -109,7 +109,8 @@ mod tests {
         let options = || File::options().read(true).clone();
         assert!(passed.open(&options()).is_ok() && passed.is_there() == Some(true));
         let other = Passed { inode: passed.inode ^ 1, ..passed.clone() };
-        assert_eq!(other.open(&options()).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let error = other.open(&options()).unwrap_err();
+        assert!(error.kind() == io::ErrorKind::NotFound && error.to_string().contains("its number"), "{error}");
         assert_eq!(other.is_there(), Some(false));
         assert_eq!(passed.to_string().parse(), Ok(passed));
         assert!(["", "1:2", "1:x:/", "/proc/1/fd/2"].iter().all(|text| text.parse::<Passed>().is_err()));

@@ -32,8 +32,7 @@ impl Image {
     /// they are damaged or of another version.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let bytes = map_file(path).map_err(|error| {
-            let remedy =
-                if error.kind() == io::ErrorKind::InvalidData { "; save the image in a regular file" } else { "" };
+            let remedy = if error.kind() == io::ErrorKind::InvalidData { ", or send the image again" } else { "" };
             let text = error.to_string();
             let text = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text);
             Error::Read { path: path.to_owned(), source: io::Error::new(error.kind(), format!("{text}{remedy}")) }

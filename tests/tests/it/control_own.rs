@@ -162,8 +162,9 @@ fn the_trace_has_what_was_told() {
             assert!(own.refused(words).contains("cannot show calls live"), "{way}");
         }
         assert!(own.refused(&["trigger", "add", "call:x"]).contains("Tracer::dump"), "{way}");
-        assert!(own.refused(&["flush"]).contains("full chunks of its stream") == (way == "stream"), "{way}");
-        own.done(&["stop"]);
+        let reason = if way == "stream" { "full chunks of its stream" } else { "the records stay in" };
+        assert!(own.refused(&["flush"]).contains(reason), "{way}");
+        assert!(own.done(&["stop"]).contains("it saves its trace itself"), "{way}");
         assert!(own.refused(&["on"]).contains("for good"), "{way}");
         own.tell("round");
         assert_eq!(own.tell("save"), "saved", "{way}");

@@ -54,7 +54,7 @@ fn backtraces_pass_at_each_instruction() {
     check_each_instruction(&clang("entered_steps.c", &[WITHOUT_RUNTIME]));
 }
 
-/// Code its code differs from its file is left alone: LLVM's runtime, if it is told to trace.
+/// Code that differs from its file is left alone: the runtime of LLVM changes it when it traces.
 #[test]
 fn the_runtime_of_llvm_goes_first() {
     if !require(&["clang"]) {
