@@ -83,7 +83,7 @@ impl Chosen {
     /// As of [`look_up`](Self::look_up): all is as before.
     pub(crate) fn change(&mut self, rules: &str, process: &Process, image: Option<&Image>) -> Result<()> {
         if !rules.trim().is_empty() {
-            let filter: Filter = rules.parse().context("what to record")?;
+            let filter: Filter = rules.parse().context("cannot read the rules")?;
             let types = self.types.as_ref();
             let ask = |modules: &[(String, Option<String>)]| ask(types, modules);
             match &mut self.choice {
@@ -161,7 +161,7 @@ impl Chosen {
 
     /// All functions that can be recorded.
     pub(crate) fn functions(&self, process: &Process) -> Result<Vec<Function>> {
-        let filter = self.rules.parse().context("what to record")?;
+        let filter = self.rules.parse().context("cannot read the rules")?;
         let (hooks, branched) = &self.functions;
         Ok(outside_functions(&filter, &process.folder(), (hooks, branched))?)
     }

@@ -77,7 +77,7 @@ pub(crate) struct Outside {
 /// Refuses wrong rules, and options that need the library.
 fn check_wanted(pid: pid_t, wanted: &Wanted) -> Result<()> {
     let Wanted { filter, has_library_calls, is_patched, resources, .. } = wanted;
-    filter.parse::<Filter>().context("what to record")?;
+    filter.parse::<Filter>().context("cannot read the rules")?;
     let refused =
         [(*has_library_calls, "--libcalls"), (resources.is_some(), "--resources"), (*is_patched, "--patched")];
     if let Some((_, what)) = refused.into_iter().find(|&(is_wanted, _)| is_wanted) {
