@@ -459,7 +459,7 @@ mod tests {
         fs::write(directory.join("info"), b"Ftrace!\0").unwrap();
         let owned = prepare(&directory).unwrap();
         assert_eq!(names(), ["data.dat", "default.opts", "notes.txt"]);
-        assert!(prepare(&directory).unwrap_err().to_string().contains("PID"), "it is taken");
+        assert!(prepare(&directory).unwrap_err().to_string().contains("process"), "it is taken");
         drop(owned);
         fs::remove_dir_all(&directory).unwrap();
     }

@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn what_perf_does_not_write() {
         for (text, place) in [
-            ("rdtsc x\n", "byte 0: line 1: not `rdtsc"),
+            ("rdtsc x\n", "byte 0: line 1: expected `rdtsc"),
             ("# c\n1.0 5 msec task-clock\n", "byte 4: line 2: expected an interval"),
             ("1.0,5\n", "line 1"),
             ("1.0,5,,\n", "line 1"),

@@ -222,10 +222,13 @@ impl Chooser {
         }
         self.last_ns = record.time_ns;
         self.release_long(record.time_ns);
-        if matches!(record.kind, Kind::Entry | Kind::Exit) && self.trusts_depth {
-            self.trusts_depth = false;
-            let n_open = usize::from(record.depth) + usize::from(record.kind == Kind::Exit);
-            self.assume(n_open, record.time_ns);
+        if matches!(record.kind, Kind::Entry | Kind::Exit) {
+            // A task that makes calls has a processor.
+            self.off_cpu = None;
+            if std::mem::take(&mut self.trusts_depth) {
+                let n_open = usize::from(record.depth) + usize::from(record.kind == Kind::Exit);
+                self.assume(n_open, record.time_ns);
+            }
         }
         match record.kind {
             Kind::Entry => self.enter(&record, names),

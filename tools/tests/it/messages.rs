@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 
+use rftrace_tests::fixtures::cache::copy;
 use rftrace_tests::messages::{Cause, Row, missing, rows, tables, unlisted};
 use rftrace_tests::{CProgram, golden, require};
 
@@ -16,7 +17,7 @@ fn shell(row: &Row, hooked: &Path, plain: &Path) -> String {
     let dir = folder.path();
     golden::copy_all(&dir.join("traces"));
     for (program, name) in [(hooked, "hooked"), (plain, "plain")] {
-        std::os::unix::fs::symlink(program, dir.join(name)).expect("a new name");
+        copy(program, &dir.join(name));
     }
     let tools = Path::new(env!("CARGO_BIN_EXE_rftrace")).parent().expect("a folder");
     let path = format!("{}:{}", tools.display(), env::var("PATH").expect("a search path"));

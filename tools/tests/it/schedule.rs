@@ -164,7 +164,7 @@ fn a_refusal_is_told_with_its_remedy() {
         let output = record.args(options).args(["--", "./prog"]).output().expect("the command starts");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    const REFUSED: &str = "rftrace: cannot record context switches: the kernel ";
+    const REFUSED: &str = "rftrace: cannot record context switches: ";
     let (code, said) = record(&[]);
     let lines: Vec<_> = said.lines().filter(|line| line.starts_with(REFUSED)).collect();
     let [line] = lines[..] else { panic!("{said}") };

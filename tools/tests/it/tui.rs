@@ -39,7 +39,7 @@ fn keys_and_the_end() {
 fn what_is_missing_is_said_at_the_end() {
     let dir = trace(&[entry(1, 0, MAIN), lost(2, 5), exit(5, 0, MAIN)]);
     let Some(mut terminal) = tui(&dir) else { return };
-    terminal.wait_for("recorded:");
+    terminal.wait_for("gaps:");
     terminal.press("q");
     terminal.wait_for("rftrace: 5 records were lost while tracing");
     terminal.end("0");

@@ -28,20 +28,53 @@ pub(crate) const CALLS: &str = " > ";
 pub(crate) struct HotLine<'g> {
     /// From the outermost function on.
     pub(crate) names: Vec<&'g str>,
-    /// The time in the outermost function and its calls, in nanoseconds.
+    /// The [weight](Weight) of the outermost function and its calls, in nanoseconds.
     pub(crate) total_ns: u64,
     /// The number of calls of each, also of recursive ones.
     pub(crate) calls: u64,
-    /// The time in the innermost function alone, and the time of its waits, in nanoseconds. With recursion this
-    /// includes other functions of the path.
+    /// The time in the innermost function alone, and the time of its waits if they have a weight, in nanoseconds. With
+    /// recursion this includes other functions of the path.
     pub(crate) own_ns: u64,
     pub(crate) waited_ns: u64,
+}
+
+/// The times that make a way heavy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// Those with a processor: threads that wait for each other take no part.
+    Cpu,
+    /// All: a program that mostly waits is slow by its waits.
+    Total,
+}
+
+impl Weight {
+    /// Returns the weights of a graph's nodes, in nanoseconds.
+    fn of_nodes(self, graph: &Graph) -> Vec<u64> {
+        let mut weights: Vec<u64> = (0..graph.n_nodes()).map(|number| graph.node(number).total_ns).collect();
+        if self == Self::Total {
+            return weights;
+        }
+        let mut order = vec![0];
+        let mut next = 0;
+        while let Some(&number) = order.get(next) {
+            order.extend(graph.node(number).children);
+            next += 1;
+        }
+        let mut off_cpu_ns = vec![0_u64; weights.len()];
+        for &number in order.iter().rev() {
+            let node = graph.node(number);
+            let below = node.children.iter().map(|&child| off_cpu_ns[child]).fold(0, u64::saturating_add);
+            off_cpu_ns[number] = OffCpu::of_name(node.name).map_or(below, |_| node.total_ns);
+            weights[number] = node.total_ns.saturating_sub(off_cpu_ns[number]);
+        }
+        weights
+    }
 }
 
 /// The heaviest way through a call graph.
 #[derive(Debug)]
 pub(crate) struct HotPath<'g> {
-    /// The time of all calls, in nanoseconds.
+    /// The weight of all calls, in nanoseconds.
     pub(crate) all_ns: u64,
     /// From the outermost functions on.
     pub(crate) lines: Vec<HotLine<'g>>,
@@ -58,14 +91,15 @@ struct Callee<'g> {
 }
 
 impl<'g> HotPath<'g> {
-    /// Goes from the program to its longest callee, and on, until a function takes longer in itself.
-    pub(crate) fn of(graph: &'g Graph) -> Self {
-        let all_ns = graph.node(0).total_ns;
+    /// Goes from the program to its heaviest callee, and on, until a function is heavier in itself.
+    pub(crate) fn of(graph: &'g Graph, weight: Weight) -> Self {
+        let weights = weight.of_nodes(graph);
+        let all_ns = weights[0];
         let mut steps: Vec<HotLine<'g>> = Vec::new();
         let mut step_of = HashMap::new();
         let mut nodes = vec![0];
         while steps.len() < MAX_STEPS {
-            let callees = callees(graph, nodes, &mut steps, &step_of);
+            let callees = callees(graph, (weight, &weights), nodes, &mut steps, &step_of);
             let heaviest = callees.into_iter().max_by_key(|callee| (callee.total_ns, Reverse(callee.nodes[0])));
             let in_itself_ns = steps.last().map_or(0, |step| step.own_ns.max(step.waited_ns));
             let Some(next) = heaviest.filter(|next| next.total_ns > 0 && next.total_ns >= in_itself_ns) else { break };
@@ -85,6 +119,7 @@ impl<'g> HotPath<'g> {
 /// The callees of a function's nodes, also through functions of the path. Calls of these, and the nodes' own time, are added to the steps.
 fn callees<'g>(
     graph: &'g Graph,
+    (weight, weights): (Weight, &[u64]),
     mut nodes: Vec<usize>,
     steps: &mut [HotLine<'g>],
     step_of: &HashMap<&'g str, usize>,
@@ -99,7 +134,8 @@ fn callees<'g>(
             let called = graph.node(child);
             if let Some(kind) = OffCpu::of_name(called.name) {
                 // Another program's time tells nothing of this one.
-                waited_ns = waited_ns.saturating_add(if kind == OffCpu::Waiting { called.total_ns } else { 0 });
+                let has_weight = kind == OffCpu::Waiting && weight == Weight::Total;
+                waited_ns = waited_ns.saturating_add(if has_weight { called.total_ns } else { 0 });
             } else if let Some(&step) = step_of.get(called.name) {
                 steps[step].calls += called.calls;
                 nodes.push(child);
@@ -109,7 +145,7 @@ fn callees<'g>(
                     found.len() - 1
                 });
                 let callee = &mut found[place];
-                callee.total_ns = callee.total_ns.saturating_add(called.total_ns);
+                callee.total_ns = callee.total_ns.saturating_add(weights[child]);
                 callee.calls += called.calls;
                 callee.nodes.push(child);
             }
@@ -149,7 +185,7 @@ mod tests {
     fn lines(threads: &[&str]) -> Vec<(String, u64, u64)> {
         let (_dir, trace) = trace(threads);
         let graph = Graph::read(&trace, None).unwrap();
-        let path = HotPath::of(&graph);
+        let path = HotPath::of(&graph, Weight::Total);
         let line = |line: &HotLine<'_>| (line.names.join(CALLS), tenths(line.total_ns, path.all_ns), line.calls);
         path.lines.iter().map(line).collect()
     }
@@ -187,10 +223,23 @@ mod tests {
     fn waiting_ends_the_path_like_own_time() {
         let (_dir, trace) = trace(&["main( poll( 5 w90 check( 5 ) ) )"]);
         let graph = Graph::read(&trace, None).unwrap();
-        let path = HotPath::of(&graph);
+        let path = HotPath::of(&graph, Weight::Total);
         assert_eq!(path.lines.len(), 1);
         let line = &path.lines[0];
         assert_eq!((&line.names[..], line.own_ns, line.waited_ns), (&["main", "poll"][..], 5, 90));
+    }
+
+    #[test]
+    fn by_cpu_a_thread_that_waits_for_others_is_light() {
+        let (_dir, trace) = trace(&["main( 5 join( 5 w90 ) )", "run( work( 60 ) w20 )"]);
+        let graph = Graph::read(&trace, None).unwrap();
+        let found = |weight| {
+            let path = HotPath::of(&graph, weight);
+            let last = path.lines.last().unwrap();
+            (path.all_ns, *last.names.last().unwrap(), last.total_ns, last.waited_ns)
+        };
+        assert_eq!(found(Weight::Total), (180, "join", 95, 90));
+        assert_eq!(found(Weight::Cpu), (70, "work", 60, 0));
     }
 
     #[test]
@@ -204,7 +253,7 @@ mod tests {
         let cut = |threads: &[&str]| {
             let (_dir, trace) = trace(threads);
             let graph = Graph::read(&trace, None).unwrap();
-            let path = HotPath::of(&graph);
+            let path = HotPath::of(&graph, Weight::Total);
             (path.lines.len(), path.is_cut)
         };
         assert_eq!(cut(&[&chain(MAX_STEPS - 1, "10")]), (1, false));

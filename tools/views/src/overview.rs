@@ -13,7 +13,7 @@ use rftrace_read::{Demangle, Error, Pattern, Result, ShownNames, Trace, is_namel
 use crate::collect::OTHERS;
 use crate::duration::Duration;
 use crate::graph::Graph;
-use crate::hot::{CALLS, HotPath};
+use crate::hot::{CALLS, HotPath, Weight};
 use crate::report::Report;
 use crate::rows::{Row, is_function};
 use crate::words::{count, literal, percent, tenths};
@@ -49,6 +49,7 @@ pub enum TableBelow {
 #[derive(Debug)]
 pub struct Overview<'a> {
     report: &'a Report,
+    weight: Weight,
     path: HotPath<'a>,
     /// The functions with most self time.
     functions: Vec<&'a Row>,
@@ -86,13 +87,16 @@ impl<'a> Overview<'a> {
         // The options are not those for functions of the kernel.
         let is_of_program = trace.info().features() & feature::KERNEL == 0;
         let frequent = if is_whole && is_of_program { Frequent::find(report, graph) } else { None };
-        let path = HotPath::of(graph);
+        // A program that computes for less than half of the time is slow by its waits.
+        let is_busy = report.cpu_ns().is_some_and(|cpu_ns| cpu_ns >= report.wall_ns() / 2);
+        let weight = if is_busy { Weight::Cpu } else { Weight::Total };
+        let path = HotPath::of(graph, weight);
         let mut functions: Vec<&Row> = report.rows().iter().filter(|row| row.is_function()).collect();
         functions.sort_by_key(|row| (Reverse(row.self_ns), &row.name));
         let shown = functions.iter().take(MAX_FUNCTIONS).copied().chain(frequent.as_ref().map(|frequent| frequent.row));
         let mut names = report.shown_names(shown);
         names.add_all(path.lines.iter().flat_map(|line| line.names.iter().copied()));
-        Self { report, path, functions, names, ends: by_end, n_processes: pids.len(), frequent }
+        Self { report, weight, path, functions, names, ends: by_end, n_processes: pids.len(), frequent }
     }
 
     /// Writes it. Returns true if it has more than times and ends of processes. `quoted` makes a text a word for a
@@ -138,7 +142,8 @@ impl<'a> Overview<'a> {
         if n_names < 2 {
             return Ok(false);
         }
-        writeln!(out, "\n  {:>10}  {:>10}  Hot path", "Total %", "Calls")?;
+        let share_of = if self.weight == Weight::Cpu { "CPU %" } else { "Total %" };
+        writeln!(out, "\n  {share_of:>10}  {:>10}  Hot path", "Calls")?;
         for (level, line) in lines.iter().enumerate() {
             let share = percent(line.total_ns, *all_ns);
             let (indent, names) = ("  ".repeat(level), chain(&line.names, &self.names));
@@ -161,7 +166,8 @@ impl<'a> Overview<'a> {
         if !is_needed {
             return Ok(false);
         }
-        let all_ns = u64::try_from(self.report.self_ns()).unwrap_or(u64::MAX);
+        // Waits are no function's own time.
+        let all_ns = self.functions.iter().map(|row| row.self_ns).fold(0, u64::saturating_add);
         writeln!(out, "\n  {:>10}  {:>10}  {:>10}  Most self time", "Self time", "Self %", "Calls")?;
         for row in self.functions.iter().take(MAX_FUNCTIONS) {
             let (time, share) = (Duration(row.self_ns), percent(row.self_ns, all_ns));

@@ -229,12 +229,9 @@ impl CallStack {
         }
     }
 
-    /// Closes all open functions at this time, and a time without a processor.
+    /// Closes all open functions at this time.
     pub fn finish(&mut self, end_ns: u64, steps: &mut Vec<Step>) {
         steps.clear();
-        if let Some(off_cpu) = self.schedule(SCHED_IN, end_ns) {
-            steps.push(Step::Event { id: SCHED_IN, off_cpu: Some(off_cpu) });
-        }
         while let Some(ended) = self.pop(end_ns) {
             steps.push(Step::Leave(ended));
         }
