@@ -4,6 +4,7 @@
 //! slots hold (`slots`).
 
 use std::ffi::{CStr, c_char, c_void};
+use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicPtr, AtomicU32};
@@ -129,6 +130,37 @@ pub(crate) fn find_all() {
     }
 }
 
+/// The next function of this name behind this library; null if there is none. The C library's own `dlsym` looks it up:
+/// the tracer's `dlsym` calls functions that may be specified, and lead here again.
+///
+/// # Safety
+///
+/// `name` is a string.
+pub(crate) unsafe fn next(name: *const c_char) -> *mut c_void {
+    type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+    /// The first version of the C library on this processor, which no other library's functions have.
+    const FIRST_VERSION: &CStr = c"GLIBC_2.2.5";
+    static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+    unsafe extern "C" {
+        fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
+    }
+
+    let mut dlsym = DLSYM.load(Relaxed);
+    if dlsym.is_null() {
+        // SAFETY: names that end with a NUL.
+        dlsym = unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), FIRST_VERSION.as_ptr()) };
+        DLSYM.store(dlsym, Relaxed);
+    }
+    if dlsym.is_null() {
+        return ptr::null_mut();
+    }
+    // SAFETY: the C library's function of this name has this type.
+    let dlsym: Dlsym = unsafe { transmute(dlsym) };
+    // SAFETY: by this function's contract.
+    unsafe { dlsym(libc::RTLD_NEXT, name) }
+}
+
 #[cold]
 fn find(place: usize) -> *mut c_void {
     thread::keeping_errno(|| {
@@ -139,7 +171,7 @@ fn find(place: usize) -> *mut c_void {
         }
         LOOKING.store(me, Relaxed);
         // SAFETY: the name ends with a NUL.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, NAMES[place].as_ptr()) };
+        let found = unsafe { next(NAMES[place].as_ptr()) };
         FOUND[place].store(found, Relaxed);
         LOOKING.store(0, Relaxed);
         found

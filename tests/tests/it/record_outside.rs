@@ -155,6 +155,36 @@ impl Recorded {
     }
 }
 
+/// A program that never gets to its beginning, as it makes no system call, ends by a signal to the recorder.
+#[test]
+fn a_signal_before_the_beginning() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [source, program] = ["spin.c", "spin"].map(|name| folder.path().join(name));
+    fs::write(&source, "volatile long n;\nvoid f(void) { n++; }\nvoid _start(void) { for (;;) f(); }\n").unwrap();
+    tools::run(Command::new("gcc").args(["-static", "-nostdlib", "-o"]).args([&program, &source]));
+    let mut command = Command::new(rftrace());
+    command.args(["record", "-q", "-P", "*", "-o"]).arg(folder.path().join("trace")).arg(&program);
+    let mut recorder = command.stderr(Stdio::null()).spawn().unwrap();
+    thread::sleep(Duration::from_millis(500));
+    tools::run(Command::new("kill").arg(recorder.id().to_string()));
+    let since = Instant::now();
+    let ended = loop {
+        match recorder.try_wait().unwrap() {
+            Some(ended) => break Some(ended),
+            None if since.elapsed() > Duration::from_secs(20) => break None,
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    if ended.is_none() {
+        // Its program ends with it.
+        recorder.kill().unwrap();
+    }
+    assert_eq!(ended.and_then(|ended| ended.code()), Some(128 + 15));
+}
+
 fn is_there(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }

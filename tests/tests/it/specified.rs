@@ -223,6 +223,30 @@ fn what_is_wrong_with_a_specification_is_told_before_anything_runs() {
     assert_eq!(command.output().unwrap().status.code(), Some(3));
 }
 
+/// A pattern for everything leaves out functions that nothing can stand for: programs do as they do without.
+#[test]
+fn all_functions_of_programs_as_distributed() {
+    let place = tempfile::tempdir().unwrap();
+    let all = place.path().join("all.toml");
+    let text = "[[resource]]\nname = \"any\"\n[[function]]\nsymbol = \"*\"\n";
+    for rest in ["kind = \"alloc\"\nid = \"ret\"\n", "kind = \"note\"\nbefore = true\n"] {
+        fs::write(&all, format!("{text}{rest}")).unwrap();
+        for program in [&["/bin/ls", "/"][..], &["/bin/sh", "-c", "echo $((6 * 7)); exit 3"], &["git", "--version"]] {
+            if !require(&program[..1]) {
+                continue;
+            }
+            let plain = Command::new(program[0]).args(&program[1..]).output().unwrap();
+            let trace = place.path().join("trace");
+            let _ = fs::remove_dir_all(&trace);
+            let mut command = Command::new(rftrace());
+            command.args(["record", "--resources"]).arg(&all).arg("-o").arg(&trace).args(program);
+            let output = command.output().unwrap();
+            assert_eq!((output.status.code(), &output.stdout), (plain.status.code(), &plain.stdout), "{output:?}");
+            assert!(trace.join("resources.dat").is_file(), "{output:?}");
+        }
+    }
+}
+
 fn functracer(plugin: &str, way: &str) -> (TempDir, Output) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(rftrace());

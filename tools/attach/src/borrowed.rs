@@ -381,7 +381,7 @@ impl<'a> Borrowed<'a> {
     /// Has it go on until it begins a system call, or has come to the end of it.
     fn go_on_to_system_call(&mut self) -> Result<()> {
         loop {
-            sys::go_on_to_system_call(self.thread)?;
+            sys::go_on_to_system_call(self.thread, 0)?;
             match sys::wait(self.thread, PATIENCE)? {
                 Some(Stop::SystemCall) => return Ok(()),
                 Some(Stop::Signal(signal)) => self.pending.push(signal),
@@ -400,7 +400,7 @@ impl<'a> Borrowed<'a> {
 
         let mut result = ENOSYS;
         loop {
-            sys::go_on_to_system_call(self.thread)?;
+            sys::go_on_to_system_call(self.thread, 0)?;
             match sys::wait(self.thread, PATIENCE)? {
                 None => {
                     // It stays as it is, and goes on by itself when it comes to an end.

@@ -1,8 +1,8 @@
 //! A program that this process starts and holds at its beginning: its C library has made the first thread's control
 //! block, and no code of the program has run. There the tracer can be put into it, as it finds threads by that block.
 //!
-//! **Invariant**: until the program is let go, it ends when this process does, as if it had not been started. Signals
-//! wait meanwhile.
+//! **Invariant**: until the program is let go, it ends when this process does, as if it had not been started. On the way
+//! to its beginning it gets its signals at once, as it has no handlers yet: it may never get there. Later signals wait.
 
 use std::io::{self, Read, Write};
 use std::mem;
@@ -35,6 +35,12 @@ pub(crate) enum Place {
     /// It has ended before.
     Ended,
 }
+
+/// Has a stopped thread go on, with a signal if it is not 0.
+type Request = fn(pid_t, c_int) -> io::Result<()>;
+
+/// Signals that stop a program, which is held anyway.
+const STOPPING: [c_int; 4] = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
 /// System calls of C libraries before the first thread has its control block.
 const BEGINNING: [i64; 17] = [
@@ -96,7 +102,7 @@ impl Started {
             .context("the kernel does not let rftrace trace the program (ptrace; /proc/sys/kernel/yama/ptrace_scope may forbid it)")
             .map_err(Some)?;
         let mut this = Self { pid, pending: Vec::new(), is_held: true };
-        match this.wait(|thread| sys::go_on(thread, 0)) {
+        match this.wait(sys::go_on, false) {
             Ok(Stop::Event) => Ok(this),
             Ok(_) => {
                 this.is_held = false;
@@ -111,30 +117,38 @@ impl Started {
         self.pid
     }
 
-    /// Has it go on by a request until it stops, except for a signal: signals wait.
-    fn go_on(&mut self, by: fn(pid_t) -> io::Result<()>) -> Result<Stop> {
-        self.request(by)?;
-        self.wait(by)
+    /// Has it go on by a request until it stops, except for a signal, which it gets.
+    fn go_on(&mut self, by: Request) -> Result<Stop> {
+        self.request(by, 0)?;
+        self.wait(by, true)
     }
 
-    fn wait(&mut self, by: fn(pid_t) -> io::Result<()>) -> Result<Stop> {
+    /// `has_signals`: it gets its signals, unless they stop it. Before it runs its program it has the handlers of this
+    /// process.
+    fn wait(&mut self, by: Request, has_signals: bool) -> Result<Stop> {
         /// Nothing is to be done when it is over.
         const INTERVAL: Duration = Duration::from_secs(1);
 
         loop {
-            match sys::wait(self.pid, INTERVAL)? {
-                Some(Stop::Signal(signal)) if signal != libc::SIGTRAP => self.pending.push(signal),
-                Some(Stop::Told) => {}
+            let signal = match sys::wait(self.pid, INTERVAL)? {
+                Some(Stop::Signal(signal)) if signal != libc::SIGTRAP => {
+                    let is_given = has_signals && !STOPPING.contains(&signal);
+                    if !is_given {
+                        self.pending.push(signal);
+                    }
+                    if is_given { signal } else { 0 }
+                }
+                Some(Stop::Told) => 0,
                 Some(stop) => return Ok(stop),
                 None => continue,
-            }
-            self.request(by)?;
+            };
+            self.request(by, signal)?;
         }
     }
 
     /// A killed process is waited for.
-    fn request(&self, by: fn(pid_t) -> io::Result<()>) -> Result<()> {
-        match by(self.pid) {
+    fn request(&self, by: Request, signal: c_int) -> Result<()> {
+        match by(self.pid, signal) {
             Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(error.into()),
             _ => Ok(()),
         }
@@ -146,6 +160,10 @@ impl Started {
     ///
     /// It is none of them.
     pub(crate) fn go_to_beginning(&mut self, process: &Process, is_known: impl Fn(u64) -> bool) -> Result<Place> {
+        // Those from before it ran its program: it gets them now.
+        for signal in mem::take(&mut self.pending) {
+            sys::send(self.pid, self.pid, signal);
+        }
         if process.auxiliary(libc::AT_BASE).unwrap_or(0) != 0 {
             self.go_to_entry(process)
         } else {
@@ -161,7 +179,7 @@ impl Started {
         let first = *process.bytes(entry, 1).first().context("cannot read the code at the program's entry")?;
         process.write(entry, &[BREAKPOINT]).context("cannot change the code at the program's entry")?;
         loop {
-            match self.go_on(|thread| sys::go_on(thread, 0))? {
+            match self.go_on(sys::go_on)? {
                 Stop::Gone => return Ok(Place::Ended),
                 Stop::Signal(_) => {
                     let mut registers = sys::registers(self.pid)?;
@@ -221,7 +239,7 @@ impl Started {
         for signal in mem::take(&mut self.pending) {
             sys::send(self.pid, self.pid, signal);
         }
-        self.request(|thread| sys::detach(thread, 0)).context("cannot continue the program")
+        self.request(sys::detach, 0).context("cannot continue the program")
     }
 
     /// Leaves the program traced by this thread (`PTRACE_SEIZE`), which lets it go on. Returns the signals that came

@@ -84,14 +84,15 @@ pub(crate) fn go_on(thread: pid_t, signal: c_int) -> io::Result<()> {
     ptrace(libc::PTRACE_CONT, thread, 0, signal as usize)
 }
 
-/// Lets a stopped thread go on to the beginning or end of its next system call.
-pub(crate) fn go_on_to_system_call(thread: pid_t) -> io::Result<()> {
-    ptrace(libc::PTRACE_SYSCALL, thread, 0, 0)
+/// Lets a stopped thread go on to the beginning or end of its next system call, with a signal if it is not 0.
+pub(crate) fn go_on_to_system_call(thread: pid_t, signal: c_int) -> io::Result<()> {
+    ptrace(libc::PTRACE_SYSCALL, thread, 0, signal as usize)
 }
 
 /// Lets a stopped thread go on for an instruction, or to the beginning of a signal's handler. It gets a SIGTRAP then.
-pub(crate) fn step(thread: pid_t) -> io::Result<()> {
-    ptrace(libc::PTRACE_SINGLESTEP, thread, 0, 0)
+/// If the signal is not 0, it gets that too.
+pub(crate) fn step(thread: pid_t, signal: c_int) -> io::Result<()> {
+    ptrace(libc::PTRACE_SINGLESTEP, thread, 0, signal as usize)
 }
 
 /// Lets a stopped thread go for good, with a signal if it is not 0.

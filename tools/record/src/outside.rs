@@ -92,7 +92,7 @@ impl Way for Outside<'_> {
     type End = Told;
 
     /// It has not begun either if it cannot be recorded.
-    fn begin(&mut self, command: Command) -> Result<u32> {
+    fn begin(&mut self, command: Command, is_there: &mut dyn FnMut(u32)) -> Result<u32> {
         let wanted = Wanted {
             library: PathBuf::new(),
             filter: self.choice.rules.0.to_owned(),
@@ -108,6 +108,7 @@ impl Way for Outside<'_> {
             ["run", "record"].map(|what| format!("cannot {what} {}", Path::new(command.get_program()).display()));
         let (child, mut started) = Started::begin(command).context(cannot_run)?;
         let pid = child.id();
+        is_there(pid);
         let attended = Attended::begin_started(&mut started, pid, &wanted, self.banks).context(cannot_record)?;
         self.told.functions = attended.as_ref().map(Attended::told).unwrap_or_default();
         self.told.is_confined = attended.as_ref().is_some_and(Attended::is_confined);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use nix::unistd::AccessFlags;
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
@@ -31,7 +32,8 @@ pub fn find(name: &OsStr) -> Result<PathBuf> {
         Err(error) if error.kind() == ErrorKind::NotFound => bail!("there is no program {}", path.display()),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         Ok(meta) if meta.is_dir() => bail!("{} is a directory, not a program", path.display()),
-        Ok(_) if which::which(path).is_err() => {
+        // `which` needs the path of the working directory, which may be deleted.
+        Ok(_) if nix::unistd::eaccess(path, AccessFlags::X_OK).is_err() => {
             bail!("{} is not executable: make it so with chmod +x, or name the compiled program", path.display())
         }
         Ok(_) => Ok(path.to_owned()),

@@ -74,12 +74,13 @@ pub trait Way {
     /// The result of the run, for messages at the end.
     type End;
 
-    /// Runs the program. Returns its PID.
+    /// Runs the program. Returns its PID. Calls `is_there` with the PID as soon as there is a process, which may wait
+    /// for its beginning.
     ///
     /// # Errors
     ///
     /// The program cannot be run.
-    fn begin(&mut self, command: Command) -> Result<u32>;
+    fn begin(&mut self, command: Command, is_there: &mut dyn FnMut(u32)) -> Result<u32>;
 
     /// Returns this process's own handler for a signal that is meant for the library. The handler returns whether it
     /// does anything.
@@ -110,13 +111,15 @@ pub struct Preloaded<'a> {
 impl Way for Preloaded<'_> {
     type End = ();
 
-    fn begin(&mut self, mut command: Command) -> Result<u32> {
+    fn begin(&mut self, mut command: Command, is_there: &mut dyn FnMut(u32)) -> Result<u32> {
         let mut preloaded: Vec<OsString> = self.libraries.iter().map(|library| library.path().into()).collect();
         preloaded.extend(env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()));
         command.env("LD_PRELOAD", preloaded.join(OsStr::new(":")));
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         let name = Path::new(command.get_program()).to_owned();
-        Ok(command.spawn().with_context(|| format!("cannot run {}", name.display()))?.id())
+        let pid = command.spawn().with_context(|| format!("cannot run {}", name.display()))?.id();
+        is_there(pid);
+        Ok(pid)
     }
 
     fn answer(&self) -> Option<Box<dyn Fn(u32, c_int) -> bool + Send>> {
@@ -156,7 +159,7 @@ pub fn run<W: Way>(
     let handled = ending.into_iter().chain(others).filter(|&signal| signal != 0 && !FORBIDDEN.contains(&signal));
     let handled = handled.filter(|&signal| !is_in_mask("self", "SigIgn:", signal));
     let is_to_end = !is_in_mask("self", "SigIgn:", SIGTERM);
-    let mut signals = SignalsInfo::<WithOrigin>::new(handled).context("cannot handle signals")?;
+    let signals = SignalsInfo::<WithOrigin>::new(handled).context("cannot handle signals")?;
     let handle = signals.handle();
     if let Some(kernel) = kernel {
         kernel.follow(&mut child)?;
@@ -164,8 +167,8 @@ pub fn run<W: Way>(
     inherited::hand_on(&mut child);
     let started = Instant::now();
     let answer = way.answer();
-    let pid = way.begin(child)?;
-    let forwarder = thread::spawn(move || {
+    let forward = move |pid| {
+        let mut signals = signals;
         for origin in &mut signals {
             // The program gets the terminal's signals too.
             if origin.process.is_none() {
@@ -186,12 +189,19 @@ pub fn run<W: Way>(
                 );
             }
         }
-    });
+    };
+    let (mut forward, mut forwarder) = (Some(forward), None);
+    let mut is_there = |pid| forwarder = forward.take().map(|forward| thread::spawn(move || forward(pid)));
+    let begun = way.begin(child, &mut is_there);
+    if begun.is_err() {
+        handle.close();
+    }
+    let pid = begun?;
     let lost = || format!("cannot wait for the end of {}", program.display());
     // As long as it is not reaped no other process gets its id.
     way.wait_for_end(pid).with_context(lost)?;
     handle.close();
-    let _ = forwarder.join();
+    let _ = forwarder.map(thread::JoinHandle::join);
     let (status, usage) = sys::reap(pid).with_context(lost)?;
     let end = way.finish(living);
     if is_to_end {

@@ -56,7 +56,10 @@ pub(crate) fn save_to(
         Ok(SavedBank { left_out: Some(left_out), .. }) => {
             // A part of it would take the place of all.
             let _ = fs::remove_dir_all(part);
-            problems.push(format!("nothing was saved: {left_out}; make room, and run `rftrace recover`"));
+            // The records of a dump are in the running program, those of a process in files.
+            let remedy =
+                if reason.is_some() { "make room for the next dump" } else { "make room, and run `rftrace recover`" };
+            problems.push(format!("nothing was saved: {left_out}; {remedy}"));
             Saved::Failed
         }
         Ok(saved) => {

@@ -4,7 +4,10 @@
 
 use std::time::Duration;
 
+use anyhow::{Result, bail};
+use indicatif::HumanBytes;
 use rftrace_format::quantity::{bytes, duration_ns};
+use rftrace_format::system;
 
 /// The size of a buffer, such as `64M`.
 pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
@@ -15,6 +18,30 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
         }
         _ => Err("the highest size is 16384G".to_owned()),
     }
+}
+
+/// Refuses a buffer that this machine can never hold: the system would end programs for the memory in it.
+pub(crate) fn check_buffer(n_bytes: usize) -> Result<()> {
+    let text = system::read("/proc/meminfo").unwrap_or_default();
+    check_buffer_in(n_bytes, &String::from_utf8_lossy(&text))
+}
+
+fn check_buffer_in(n_bytes: usize, meminfo: &str) -> Result<()> {
+    let kib = |name: &str| -> Option<u64> {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix(" kB")?.parse().ok()
+    };
+    let Some(memory) = kib("MemTotal:") else { return Ok(()) };
+    let most = (memory + kib("SwapTotal:").unwrap_or(0)) << 10;
+    // The sizes where none is given are for all machines.
+    if n_bytes as u64 > most.max(1 << 30) {
+        bail!(
+            "--buffer {} is more than the memory of this machine, {}: use a smaller --buffer",
+            HumanBytes(n_bytes as u64),
+            HumanBytes(most)
+        );
+    }
+    Ok(())
 }
 
 /// How long to wait for others, such as `30s`.
@@ -28,6 +55,17 @@ pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_buffer_fits_into_memory() {
+        let meminfo = "MemTotal:        8000000 kB\nMemFree:  1 kB\nSwapTotal:  1000000 kB\n";
+        assert!(check_buffer_in(8 << 30, meminfo).is_ok() && check_buffer_in(9999 << 30, "").is_ok());
+        let error = check_buffer_in(9999 << 30, meminfo).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "--buffer 9.76 TiB is more than the memory of this machine, 8.58 GiB: use a smaller --buffer"
+        );
+    }
 
     #[test]
     fn limits() {

@@ -421,8 +421,8 @@ fn original(known: &Known) -> *mut c_void {
     // Functions recorded without a specification are so by this library's own function of that name, which goes on to the other.
     // SAFETY: a name in the library with stubs, which stays.
     let own = unsafe { originals::own(known.name, u32::MAX) }.map(|own| own as *mut c_void);
-    // SAFETY: a name in the library with stubs, which stays; that library lies before this one, so the next function is none of its.
-    let found = own.unwrap_or_else(|| unsafe { libc::dlsym(libc::RTLD_NEXT, known.name) });
+    // SAFETY: as above; that library lies before this one, so the next function is none of its.
+    let found = own.unwrap_or_else(|| unsafe { originals::next(known.name) });
     // Only what the recorder has found in a library is caught. If that is not loaded yet somebody calls too early.
     let found = if found.is_null() { missing as *mut c_void } else { found };
     if found != missing as *mut c_void {

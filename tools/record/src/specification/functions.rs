@@ -60,6 +60,11 @@ impl Module {
         Ok(Self { path: path.to_owned(), is_program, exported, internal, addresses })
     }
 
+    /// True for a function of the dynamic linker, if this is that.
+    pub(super) fn is_linkers(&self, name: &String) -> bool {
+        self.name().starts_with("ld-linux") && self.exported.binary_search(name).is_ok()
+    }
+
     /// The beginnings of functions of this name with room for a branch. None in the C library, as the recording needs
     /// it.
     pub(super) fn addresses(&self, name: &str) -> impl Iterator<Item = u64> {
@@ -122,19 +127,41 @@ pub(super) fn as_by_cxxfilt(name: &str) -> Cow<'_, str> {
     symbol.and_then(|symbol| symbol.demangle().ok()).map_or(Cow::Borrowed(name), Cow::Owned)
 }
 
-/// The reason if no other function can call this one in its caller's place.
-pub(super) fn why_not_caught(name: &str) -> Option<&'static str> {
+/// The reason if no other function can call this one in its caller's place. One recorded at its call (`is_early`) takes no
+/// other's place.
+pub(super) fn why_not_caught(name: &str, is_early: bool) -> Option<&'static str> {
     match name {
-        "setjmp" | "_setjmp" | "sigsetjmp" | "__sigsetjmp" | "getcontext" | "vfork" | "__vfork" => {
+        "__errno_location" | "dlvsym" => Some("is part of the tracer's own work"),
+        "__tls_get_addr" => Some(OF_LINKER),
+        _ if ["_dl_", "__rtld_", "__tunable_"].iter().any(|beginning| name.starts_with(beginning)) => Some(OF_LINKER),
+        // The dynamic linker calls those that choose functions by the processor, and these call others.
+        "getauxval"
+        | "__getauxval"
+        | "__get_cpu_features"
+        | "__x86_get_cpuid_feature_leaf"
+        | "__cpu_indicator_init" => Some("may run before the tracer is ready"),
+        "mcount" | "_mcount" | "__fentry__" => Some("depends on the address of its caller"),
+        _ if has_vectors(name) => Some("has arguments in whole vector registers"),
+        _ if is_early => None,
+        "setjmp" | "_setjmp" | "sigsetjmp" | "__sigsetjmp" | "getcontext" | "__getcontext" | "vfork" | "__vfork" => {
             Some("returns twice, the second time without its frame")
         }
-        "dlopen" | "dlmopen" | "dlsym" | "dlvsym" | "mcount" | "_mcount" | "__fentry__" => {
-            Some("depends on the address of its caller")
-        }
-        "__errno_location" => Some("is part of the tracer's own work"),
-        _ if name.starts_with("_dl_") => Some("belongs to the dynamic linker, which the tracer itself uses"),
+        "__libc_start_main" => Some("runs the whole program"),
+        "dlopen" | "dlmopen" | "dlsym" | "backtrace" => Some("depends on the address of its caller"),
+        // They look for the caller's frame, and print what they find.
+        _ if name.starts_with("_Unwind_") => Some("depends on the address of its caller"),
         _ => None,
     }
+}
+
+/// The reason against functions of the dynamic linker.
+pub(super) const OF_LINKER: &str = "belongs to the dynamic linker, which the tracer itself uses";
+
+/// True for a function with vectors longer than 16 bytes, of which the stubs keep no more: of libmvec, or in C++.
+fn has_vectors(name: &str) -> bool {
+    let of_libmvec = ["_ZGVc", "_ZGVd", "_ZGVe"].iter().any(|beginning| name.starts_with(beginning));
+    let is_vector = |rest: &str| rest.starts_with(|first: char| first.is_ascii_digit());
+    of_libmvec || name.starts_with("_Z") && name.split("Dv").skip(1).any(is_vector)
 }
 
 /// The name of a C++ or Rust function as it is written in the source, without parameters and with them.
@@ -157,4 +184,36 @@ pub(super) fn nearest(wanted: &str, modules: &[&Module]) -> Option<String> {
     let near = all.map(|name| (strsim::damerau_levenshtein(wanted, &name), name));
     let (distance, name) = near.min()?;
     (distance <= wanted.len() / 3 + 1).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_functions_cannot_be_caught() {
+        // (name, at all, recorded at its call)
+        for (name, is_caught, is_caught_early) in [
+            ("malloc", true, true),
+            ("dl_iterate_phdr", true, true),
+            ("swapcontext", true, true),
+            ("_ZN3Dvd4openEv", true, true),
+            ("_ZGVbN2v_sin", true, true),
+            ("setjmp", false, true),
+            ("dlsym", false, true),
+            ("_Unwind_Backtrace", false, true),
+            ("mcount", false, false),
+            ("dlvsym", false, false),
+            ("__errno_location", false, false),
+            ("__tls_get_addr", false, false),
+            ("_dl_find_object", false, false),
+            ("__tunable_get_val", false, false),
+            ("getauxval", false, false),
+            ("_ZGVdN4v_sin", false, false),
+            ("_Z3sumDv4_d", false, false),
+        ] {
+            assert_eq!(why_not_caught(name, false).is_none(), is_caught, "{name}");
+            assert_eq!(why_not_caught(name, true).is_none(), is_caught_early, "{name} early");
+        }
+    }
 }

@@ -11,7 +11,7 @@ use rftrace_format::specification::{self, BEFORE, Function, MAX_FUNCTIONS};
 use rftrace_read::Pattern;
 
 use super::allocator::{Allocator, Own};
-use super::functions::{self, Module, as_by_cxxfilt, nearest, readable, why_not_caught};
+use super::functions::{self, Module, OF_LINKER, as_by_cxxfilt, nearest, readable, why_not_caught};
 use super::{Described, Specification, Wanted, stubs};
 
 /// The specified resources and functions, for the recorder and the program.
@@ -242,26 +242,30 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<Meant>> {
             library.as_ref().map_or("", |library| library.text())
         );
     }
+    // A function recorded at its call takes no other's place.
+    let is_early = wanted.compiled.flags & BEFORE != 0;
+    let others = || modules.iter().filter(|module| !module.name().starts_with("ld-linux"));
+    let why_not = |name: &String| {
+        let is_linkers = modules.iter().any(|module| module.is_linkers(name))
+            && !others().any(|module| module.exported.binary_search(name).is_ok());
+        if is_linkers { Some(OF_LINKER) } else { why_not_caught(name, is_early) }
+    };
     let mut found: BTreeMap<String, bool> = BTreeMap::new();
     for (number, symbol) in wanted.symbols.iter().enumerate() {
         let pattern = functions::Wanted::new(symbol, wanted.is_shell).with_context(|| format!("{place}: symbol"))?;
         let outer: Vec<&&Module> = meant.iter().filter(|module| !module.is_program).collect();
         let names = outer.iter().flat_map(|module| &module.exported).filter(|name| pattern.is(name));
-        // A function recorded at its call takes no other's place.
-        let is_early = wanted.compiled.flags & BEFORE != 0;
-        let (uncaught, names): (Vec<&String>, Vec<&String>) =
-            names.partition(|name| !is_early && why_not_caught(name).is_some());
+        let (uncaught, names): (Vec<&String>, Vec<&String>) = names.partition(|name| why_not(name).is_some());
         // The program's own have branches alone. functracer audits functions of libraries.
         let inner = meant.iter().filter(|module| module.is_program && !wanted.is_shell);
         let inner = inner.flat_map(|module| module.exported.iter().chain(&module.internal));
-        let inner: Vec<&String> =
-            inner.filter(|name| pattern.is(name) && is_early | why_not_caught(name).is_none()).collect();
+        let inner: Vec<&String> = inner.filter(|name| pattern.is(name) && why_not(name).is_none()).collect();
         inner.iter().for_each(|name| _ = found.entry((*name).clone()).or_default());
         names.iter().for_each(|name| *found.entry((*name).clone()).or_default() = true);
         if !names.is_empty() || !inner.is_empty() {
             continue;
         }
-        if let Some((name, why)) = uncaught.first().and_then(|name| Some((name, why_not_caught(name)?))) {
+        if let Some((name, why)) = uncaught.first().and_then(|name| Some((name, why_not(name)?))) {
             bail!("{place}: {name} {why}, so rftrace cannot record it");
         }
         // Aliases are other names it may have.

@@ -217,7 +217,7 @@ fn start(args: &FunctracerArgs, track: &Kind, way: Backtraces, work: TempDir, mu
     sections.end(recorder.now());
     let recorded = recorder.stop();
     let written = sections.write(&work.path().join(RESOURCES));
-    tell_of_losses(&recorded, MOST_BYTES as usize);
+    tell_of_losses(&recorded, MOST_BYTES as usize, "", None);
     let code = ended?;
     written?;
     drop((work, libraries));
@@ -241,7 +241,7 @@ fn attach(args: &FunctracerArgs, track: &Kind, way: Backtraces, work: &Path, mut
     )?;
     sections.end(u64::MAX);
     let written = sections.write(&work.join(RESOURCES));
-    tell_of_losses(&tracked.recorded, MOST_BYTES as usize);
+    tell_of_losses(&tracked.recorded, MOST_BYTES as usize, "", None);
     tracked.ends.iter().for_each(|(pid, reason)| tell_of_end(*pid, reason));
     tell_of_left_out(&tracked.left_out);
     tracked.result.and(written)

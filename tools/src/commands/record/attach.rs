@@ -103,7 +103,8 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     }
     values::tell_of_addresses(is_confined, request.is_quiet);
     if let Some(recorded) = &resources {
-        resources::tell_of_losses(recorded, usize::try_from(options.most_bytes).unwrap_or(usize::MAX));
+        let most_bytes = usize::try_from(options.most_bytes).unwrap_or(usize::MAX);
+        resources::tell_of_losses(recorded, most_bytes, " for --resources", None);
     }
     let cost = cost::measured(false, options.has_library_calls);
     summary::tell_of_move(followed?.as_ref());
@@ -136,8 +137,11 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
         } else {
             output.discard();
         }
+        let has_branches = !options.branches.is_empty();
+        if has_branches && told.functions.of == 0 {
+            bail!("nothing was recorded: {}", summary::NO_MATCH);
+        }
         if hooks_others {
-            let has_branches = !options.branches.is_empty();
             summary::tell_of_branches(&told, has_branches, &dir, request.is_kept, request.is_quiet)?;
         }
         bail!(

@@ -2,7 +2,9 @@
 //!
 //! Not here: the recording of the program and the saving of records (`rftrace-record`).
 
+use std::fs;
 use std::io::{Write, stdout};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -10,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum as _;
+use rftrace_format::files;
 use rftrace_format::setting::{self, Settings};
 use rftrace_record::banks::{BankRecorder, Plan, Written};
 use rftrace_record::control::Control;
@@ -33,6 +36,7 @@ use signal_hook::flag;
 
 use super::anonymous;
 use super::common::shell_word;
+use super::quantity;
 use super::view;
 
 mod arguments;
@@ -63,6 +67,7 @@ pub(crate) use values::function_rules;
 pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     rftrace_record::inherited::put_aside()?;
     processor::check(&args.of_one_processor())?;
+    quantity::check_buffer(args.buffer)?;
     if !args.pid.is_empty() {
         return run_attached(&args);
     }
@@ -231,7 +236,11 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     }
     let beside = Beside { schedule, kernel, banks, cost: cost::measured(args.patched, args.hooks_others()) };
     if let Some(recorded) = &resources {
-        resources::tell_of_losses(recorded, args.most_bytes());
+        resources::tell_of_losses(recorded, args.most_bytes(), " for --resources", ended.status.signal());
+        if recorded.processes == 0 {
+            // It has the recorder's own records alone.
+            let _ = fs::remove_file(output.work().join(files::RESOURCES));
+        }
     }
     let sending = Sending { token, sender };
     if let Err(error) = followed {
@@ -436,9 +445,8 @@ fn finish(
             send_to_receiver(args, &output, sending);
             return Ok(());
         }
-        if joined.errors.is_empty() {
-            say!("rftrace: nothing was recorded: {}", parts::why_nothing(output.work(), ended, args.is_outside));
-        }
+        let told = entries.read()?;
+        let has_match = tell_of_nothing(args, &joined.errors, &told, output.work(), ended);
         summary::print_snapshots(&joined);
         sending.end(args, None);
         let dir = output.dir().to_owned();
@@ -448,7 +456,7 @@ fn finish(
             output.discard();
         }
         // Why there may be nothing.
-        return summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), &dir, is_kept, args.quiet);
+        return summary::tell_of_branches(&told, has_match, &dir, is_kept, args.quiet);
     }
     summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), is_kept, args.quiet)?;
     if joined.processes > 0 {
@@ -488,6 +496,27 @@ fn finish(
     if args.view { view::show(output.dir()) } else { Ok(()) }
 }
 
+/// Says why there are no calls, unless an error or the library for resources has said so. Returns whether `-P` was given
+/// and matches a function.
+fn tell_of_nothing(
+    args: &RecordArgs,
+    errors: &[String],
+    told: &rftrace_record::entries::Told,
+    work: &Path,
+    ended: &Ended,
+) -> bool {
+    let has_match = !args.branches.is_empty() && told.functions.of > 0;
+    if !errors.is_empty() || !args.resources.is_empty() {
+        return has_match;
+    }
+    if !args.branches.is_empty() && !has_match && ended.status.success() {
+        say!("rftrace: nothing was recorded: {}", summary::NO_MATCH);
+    } else {
+        say!("rftrace: nothing was recorded: {}", parts::why_nothing(work, ended, args.is_outside));
+    }
+    has_match
+}
+
 /// Keeps the records as a stream, and prints the summary.
 fn keep_stream(
     args: &RecordArgs,
@@ -510,11 +539,11 @@ fn keep_stream(
     kept.errors.iter().for_each(|error| say!("rftrace: {error}"));
     wanted.tell_of_rules(args.quiet)?;
     if kept.n_records == 0 {
-        if kept.errors.is_empty() {
-            say!("rftrace: nothing was recorded: {}", parts::why_nothing(output.work(), ended, args.is_outside));
-        }
+        let told = entries.read()?;
+        let has_match = tell_of_nothing(args, &kept.errors, &told, output.work(), ended);
+        let dir = output.dir().to_owned();
         output.discard();
-        return summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), true, args.quiet);
+        return summary::tell_of_branches(&told, has_match, &dir, true, args.quiet);
     }
     if args.hooks_others() {
         summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), true, args.quiet)?;

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use indicatif::{HumanBytes, HumanCount};
+use rftrace_format::ending::signal_name;
 use rftrace_format::recording::SPECIFIED;
 use rftrace_format::resources::Resource;
 #[cfg(attaching)]
@@ -239,8 +240,8 @@ pub(crate) fn tell_of_allocator(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reports losses.
-pub(crate) fn tell_of_losses(recorded: &Recorded, most_bytes: usize) {
+/// Reports losses. `what`: ` for` the option that asks for resources; `signal`: the one that ended the program.
+pub(crate) fn tell_of_losses(recorded: &Recorded, most_bytes: usize, what: &str, signal: Option<i32>) {
     if recorded.is_cut {
         say!(
             "rftrace: resources.dat has reached --max-size, {}: it lacks all later calls; use a larger --max-size",
@@ -252,11 +253,15 @@ pub(crate) fn tell_of_losses(recorded: &Recorded, most_bytes: usize) {
     if let Some(error) = &recorded.error {
         say!("rftrace: cannot write all of resources.dat: {error}");
     }
-    if recorded.processes == 0 {
-        say!(
-            "rftrace: nothing was recorded for --resources: the program did not load the library for it (set-user-ID programs \
+    match signal.map(signal_name) {
+        _ if recorded.processes > 0 => {}
+        Some(signal) => {
+            say!("rftrace: nothing was recorded{what}: {signal} ended the program before the library for it began");
+        }
+        None => say!(
+            "rftrace: nothing was recorded{what}: the program did not load the library for it (set-user-ID programs \
              never do), or it runs in another PID namespace or without /proc"
-        );
+        ),
     }
 }
 

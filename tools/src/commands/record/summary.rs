@@ -216,6 +216,9 @@ pub(crate) use rftrace_format::store::BRANCHES as BRANCHES_FILE;
 /// Fewer functions than this are hardly all that a program is about.
 const FEW: u64 = 4;
 
+/// The reason for a trace without functions.
+pub(crate) const NO_MATCH: &str = "-P matches no function; write names as `rftrace report` shows them";
+
 /// Reports the number of functions with a branch (`has_branches`: -P is given) and of recorded library functions. Writes a list of the others
 /// into the trace's directory, which is made for it if nothing was recorded.
 pub(crate) fn tell_of_branches(
@@ -226,7 +229,7 @@ pub(crate) fn tell_of_branches(
     is_quiet: bool,
 ) -> Result<()> {
     if has_branches && told.functions.of == 0 {
-        say!("rftrace: -P matches no function; write names as `rftrace report` shows them");
+        say!("rftrace: {NO_MATCH}");
     }
     let path = dir.join(BRANCHES_FILE);
     if is_kept && !told.left_out.is_empty() {

@@ -110,7 +110,9 @@ pub(super) fn wanted(args: &Options<'_>, program: &Path, work: &Path) -> Result<
     let filter: Filter = rules.parse().context("cannot read the rules")?;
     let types = if needs_types(args)? {
         // That of one that runs may be deleted.
-        let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
+        let found = program.canonicalize();
+        let is_replaced = found.is_err();
+        let program = found.unwrap_or_else(|_| program.to_owned());
         let build_id = Binary::read(&program).ok().and_then(|binary| binary.build_id().map(str::to_owned));
         let mut known_now = lock(&known);
         let is_known = known_now.read(&program, build_id.as_deref()).is_some();
@@ -118,10 +120,17 @@ pub(super) fn wanted(args: &Options<'_>, program: &Path, work: &Path) -> Result<
         // Their results are numbers then.
         if !is_known && (args.auto_args || options(args.arguments).any(|(_, specs)| specs.is_none())) {
             let why = notes.into_iter().next().unwrap_or_default();
-            say!(
-                "rftrace: {why}, or the files with it are missing (.dwo, .dwp, .debug); build it with -g (Cargo.toml: `debug = true`), or \
+            if is_replaced {
+                say!(
+                    "rftrace: cannot read the types of functions: the program's file was replaced or removed while the \
+                     program ran; start the program again, or name the values, as in -A 'open@arg1/s'"
+                );
+            } else {
+                say!(
+                    "rftrace: {why}, or the files with it are missing (.dwo, .dwp, .debug); build it with -g (Cargo.toml: `debug = true`), or \
                  name the values, as in -A 'open@arg1/s'"
-            );
+                );
+            }
         }
         drop(known_now);
         let known = Arc::clone(&known);
