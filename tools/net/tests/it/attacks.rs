@@ -97,7 +97,7 @@ fn attacks() -> Vec<Attack> {
             "task.txt twice",
             Some(&["task.txt"]),
         ),
-        attack("end without info", named(&[&message(107, b"")]), Then::Wait, "no `info`", Some(&[])),
+        attack("end without info", named(&[&message(107, b"")]), Then::Wait, "without `info`", Some(&[])),
         attack("contents at the end", named(&[&message(107, b"x")]), Then::Wait, "length of 1", Some(&[])),
         attack("nothing", Vec::new(), Then::Close, "closed the connection", None),
         attack("only the name", dir_name(b"x"), Then::Close, "closed the connection", Some(&[])),
