@@ -173,9 +173,10 @@ pub(crate) fn set(target: &Target<'_>, name: &str, values: &[&str]) -> Result<St
         }
         "snapshot" => match value {
             "1" => target.each(|recording, pid| recording.dump(pid, "snapshot")),
-            "0" | "2" => {
-                target.each(|recording, pid| Ok(format!("removed {} dumps\n", recording.forget_snapshots(pid))))
-            }
+            "0" | "2" => target.each(|recording, pid| {
+                let n_removed = recording.forget_snapshots(pid);
+                Ok(format!("removed {n_removed} {}\n", if n_removed == 1 { "dump" } else { "dumps" }))
+            }),
             _ => Err("snapshot takes 1 to make a dump, or 0 or 2 to remove the dumps".to_owned()),
         },
         "free_buffer" => target.each(|recording, pid| recording.stop(pid)),

@@ -224,7 +224,7 @@ fn every_name_is_set_read_and_seen_by_two_clients_under_load() {
         assert!(calls.iter().any(|calls| calls.contains_key("round_q")), "{}", dump.display());
     }
     assert_eq!(dumps.len(), 2);
-    assert_eq!(both.ctl(&["set", "snapshot", "0"]), "removed 1 dumps\n");
+    assert_eq!(both.ctl(&["set", "snapshot", "0"]), "removed 1 dump\n");
     // A call of a function switches; the filter stays.
     both.ctl(&["set", "set_ftrace_filter", "deep:traceoff"]);
     assert_eq!(both.ctl(&["get", "set_ftrace_filter"]), format!("{EVERYTHING}deep:traceoff:unlimited\n"));

@@ -266,7 +266,7 @@ fn a_program_with_a_buffer_of_its_own() {
         let info = String::from_utf8(info).unwrap();
         assert!(info.lines().any(|line| line.contains("made for") && line.ends_with(reason)), "{info}");
     }
-    assert_eq!(it.ctl(&["set", "snapshot", "0"]), "removed 1 dumps\n");
+    assert_eq!(it.ctl(&["set", "snapshot", "0"]), "removed 1 dump\n");
     assert!(!it.trace().join("snapshot-2-snapshot").exists());
     for words in [&["flush"][..], &["pipe"], &["get", "trace"]] {
         assert!(it.refused(words).contains("with --stop the program keeps its records"));

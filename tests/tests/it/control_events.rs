@@ -96,7 +96,7 @@ fn calls_that_do_something() {
     // One asks, and forgets what he has asked for.
     it.ctl(&["set", "snapshot", "1"]);
     assert_eq!(dumps(&it).len(), 3);
-    assert_eq!(it.ctl(&["set", "snapshot", "0"]), "removed 1 dumps\n");
+    assert_eq!(it.ctl(&["set", "snapshot", "0"]), "removed 1 dump\n");
     assert_eq!(dumps(&it), [1, 2].map(|n| format!("snapshot-{n}-call-deepest-burst-times-2")));
     let rounds = it.rounds();
     assert_eq!(rounds["round_a"], ["all", "leaf"]);

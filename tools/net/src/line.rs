@@ -214,8 +214,8 @@ mod tests {
         }
         assert!(matches!(receive(&[7; 201]), Err(Error::TooLarge(200))));
         fs::remove_file(&image).unwrap();
-        let (follows, token, name) = (stream::Follows::Sections, [0; stream::TOKEN_BYTES], b"name".to_vec());
-        let hello = stream::hello(&stream::Hello { follows, versions: 1, token, name });
+        let (follows, name) = (stream::Follows::Sections, b"name".to_vec());
+        let hello = stream::hello(&stream::Hello { follows, versions: 1, token: None, name });
         for (rest, is_complete) in [(stream::end(0, 0, 0), true), (stream::beat(), false), (vec![9; 8], false)] {
             let Ok(Came::Programs(received)) = receive(&[hello.clone(), rest].concat()) else { panic!("an image") };
             assert_eq!((received.ended.is_ok(), received.processes), (is_complete, Some(0)));

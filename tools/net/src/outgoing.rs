@@ -66,19 +66,13 @@ impl Outgoing {
     }
 
     fn answer(&mut self) -> Result<String> {
-        let mut answer = Vec::new();
-        let mut piece = [0; 256];
-        while answer.len() < MAX_ANSWER_BYTES && !answer.ends_with(b"\n") {
-            match self.stream.read(&mut piece) {
-                Ok(0) => return Err(Error::Closed),
-                Ok(n_read) => answer.extend(piece.get(..n_read).unwrap_or_default()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(broken(error, self.timeout)),
-            }
+        let (answer, end) = read_answer(&mut self.stream);
+        match end {
+            Some(Ok(())) => return Err(Error::Closed),
+            Some(Err(error)) => return Err(broken(error, self.timeout)),
+            None => {}
         }
-        let text = String::from_utf8_lossy(answer.trim_ascii_end());
-        let text = Shown::new(&text).text();
-        match text.split_once(' ') {
+        match text_of(&answer).split_once(' ') {
             Some(("ok", name)) => Ok(name.to_owned()),
             Some(("no", reason)) => Err(Error::Refused(reason.to_owned())),
             _ => Err(Error::Refused(
@@ -86,6 +80,26 @@ impl Outgoing {
             )),
         }
     }
+}
+
+/// Reads a receiver's answer: up to the end of its line, or to how the reading ended before.
+pub(crate) fn read_answer(stream: &mut Stream) -> (Vec<u8>, Option<io::Result<()>>) {
+    let mut answer = Vec::new();
+    let mut piece = [0; 256];
+    while answer.len() < MAX_ANSWER_BYTES && !answer.ends_with(b"\n") {
+        match stream.read(&mut piece) {
+            Ok(0) => return (answer, Some(Ok(()))),
+            Ok(n_read) => answer.extend(piece.get(..n_read).unwrap_or_default()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return (answer, Some(Err(error))),
+        }
+    }
+    (answer, None)
+}
+
+/// Returns an answer as text for a terminal.
+pub(crate) fn text_of(answer: &[u8]) -> String {
+    Shown::new(&String::from_utf8_lossy(answer.trim_ascii_end())).text().into_owned()
 }
 
 pub(crate) fn broken(error: io::Error, timeout: Duration) -> Error {

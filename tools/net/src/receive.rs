@@ -269,11 +269,8 @@ impl Server {
         n_refused.fetch_add(1, Ordering::Relaxed);
         let reason = error.to_string();
         let started = thread::Builder::new().spawn_scoped(scope, move || {
-            if self.is_own(&mut stream) {
-                self.say_no(&mut stream, &reason);
-            } else {
-                stream.abort();
-            }
+            let answers = self.protocol_of(&mut stream).map_or(Answers::None, |protocol| protocol.answers());
+            self.end(stream, answers, &reason);
             n_refused.fetch_sub(1, Ordering::Relaxed);
         });
         if started.is_err() {
@@ -281,21 +278,31 @@ impl Server {
         }
     }
 
-    /// True if the first bytes of a peer are those of our protocol.
-    fn is_own(&self, stream: &mut Stream) -> bool {
+    /// Returns the protocol of a peer's first bytes.
+    fn protocol_of(&self, stream: &mut Stream) -> Option<Protocol> {
         let since = Instant::now();
         let mut first = Vec::new();
         let mut piece = [0; BEGINNING_BYTES];
         while let Some(left) = REFUSAL.checked_sub(since.elapsed()) {
             match self.wait(&[&*stream], Some(left)).map(|_| stream.read(&mut piece)) {
                 Ok(Ok(n_read)) if n_read > 0 => first.extend_from_slice(piece.get(..n_read).unwrap_or_default()),
-                _ => return false,
+                _ => return None,
             }
             if let Some(protocol) = Protocol::of(&first) {
-                return matches!(protocol, Protocol::Own(_));
+                return Some(protocol);
             }
         }
-        false
+        None
+    }
+
+    /// Closes the connection of a refused peer.
+    fn end(&self, mut stream: Stream, answers: Answers, reason: &str) {
+        match answers {
+            Answers::All => return self.say_no(&mut stream, reason),
+            Answers::Refusals => write_no(&mut stream, reason),
+            Answers::None => {}
+        }
+        stream.abort();
     }
 
     /// Hands out connections until it is told to stop.
@@ -330,16 +337,16 @@ impl Server {
         let ended = ended.map_err(|error| place.why_it_gave_way().unwrap_or(error));
         let name = incoming.store.as_ref().and_then(|store| store.path().file_name()).unwrap_or_default();
         let name = name.to_string_lossy().into_owned();
-        let is_own = incoming.is_own;
+        let answers = incoming.answers;
         let mut received = incoming.finish(peer, ended.is_ok());
         match &ended {
             // It waits for an answer; whether it gets it is its own affair.
-            Ok(()) if is_own => {
+            Ok(()) if answers == Answers::All => {
                 let _ = stream.write(format!("ok {name}\n").as_bytes());
             }
             Ok(()) => {}
-            Err(error) if is_own && !matches!(error, Error::GaveWay(_)) => self.say_no(&mut stream, &error.to_string()),
-            Err(_) => stream.abort(),
+            Err(Error::GaveWay(_)) => stream.abort(),
+            Err(error) => self.end(stream, answers, &error.to_string()),
         }
         received.ended = ended;
         received
@@ -348,7 +355,7 @@ impl Server {
     /// Tells a peer that waits for an answer why it is refused, and lets it read that: where something lies unread the system would
     /// tell it of an end alone.
     fn say_no(&self, stream: &mut Stream, reason: &str) {
-        let _ = stream.write(format!("no {}\n", reason.replace('\n', " ")).as_bytes());
+        write_no(stream, reason);
         stream.close_writing();
         let since = Instant::now();
         let mut piece = vec![0; PIECE_BYTES];
@@ -418,6 +425,11 @@ impl Server {
     }
 }
 
+/// Writes a refusal.
+fn write_no(stream: &mut Stream, reason: &str) {
+    let _ = stream.write(format!("no {}\n", reason.replace('\n', " ")).as_bytes());
+}
+
 /// How fast a message comes. What the server takes for it is not counted.
 #[derive(Debug, Default)]
 struct Pace {
@@ -459,13 +471,22 @@ pub(crate) struct Incoming<'a> {
     /// Where there are others.
     place: Option<&'a Place<'a>>,
     protocol: Protocol,
-    /// True if the peer speaks our protocol, and waits for an answer.
-    is_own: bool,
+    answers: Answers,
     n_received: u64,
     /// Those that have come, or of which the head has.
     n_messages: u64,
     store: Option<Store>,
     spools: Option<Spools>,
+}
+
+/// The answers that a peer gets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answers {
+    /// One at the end: the peer waits for it.
+    All,
+    /// Refusals. uftrace reads nothing, and `rftrace send` tells the reason.
+    Refusals,
+    None,
 }
 
 /// The protocol of a peer.
@@ -490,6 +511,14 @@ impl Protocol {
             _ => Some(Self::Uftrace(Reader::new())),
         }
     }
+
+    fn answers(&self) -> Answers {
+        match self {
+            Self::Own(_) => Answers::All,
+            Self::Uftrace(_) => Answers::Refusals,
+            Self::Kernel | Self::Unknown(_) => Answers::None,
+        }
+    }
 }
 
 impl<'a> Incoming<'a> {
@@ -499,7 +528,7 @@ impl<'a> Incoming<'a> {
             options,
             place,
             protocol: Protocol::Unknown(Vec::new()),
-            is_own: false,
+            answers: Answers::None,
             n_received: 0,
             n_messages: 0,
             store: None,
@@ -509,7 +538,7 @@ impl<'a> Incoming<'a> {
 
     /// True if the peer may be silent now. Peers of our protocol send a beat from time to time.
     fn may_be_silent(&self) -> bool {
-        !self.is_own && self.is_between()
+        self.answers != Answers::All && self.is_between()
     }
 
     /// True if no message is half there. By our protocol the number of messages tells it.
@@ -528,7 +557,7 @@ impl<'a> Incoming<'a> {
         first.extend_from_slice(input);
         let Some(protocol) = Protocol::of(first) else { return Ok(false) };
         let first = std::mem::take(first);
-        self.is_own = matches!(protocol, Protocol::Own(_));
+        self.answers = protocol.answers();
         self.protocol = protocol;
         self.take_known(&first)
     }
@@ -581,7 +610,7 @@ impl<'a> Incoming<'a> {
             }
             self.protocol = Protocol::Uftrace(Reader::new());
         }
-        if !self.is_own {
+        if self.answers != Answers::All {
             check_token(self.options.token.as_ref(), None)?;
         }
         self.take_messages(input)
@@ -647,7 +676,7 @@ fn keep(place: Option<&Place<'_>>) -> Result<()> {
 
 /// Refuses a peer without the token. Peers of uftrace show none.
 fn check_token(wanted: Option<&Token>, hello: Option<&Hello>) -> Result<()> {
-    let is_right = wanted.is_none_or(|wanted| hello.is_some_and(|hello| wanted.is(&hello.token)));
+    let is_right = wanted.is_none_or(|wanted| hello.is_some_and(|hello| hello.token.as_ref() == Some(wanted)));
     if is_right { Ok(()) } else { Err(Error::Token) }
 }
 

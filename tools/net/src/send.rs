@@ -11,7 +11,7 @@ use rftrace_format::recording::FOLDER;
 
 use crate::address::{Protocol, To};
 use crate::error::{Error, Result};
-use crate::outgoing::{Outgoing, broken};
+use crate::outgoing::{Outgoing, broken, read_answer, text_of};
 use crate::protocol::{self, MAX_INFO_BYTES, Malformed, Part};
 use crate::socket::Stream;
 use crate::stream::{Follows, Hello};
@@ -48,7 +48,7 @@ pub fn send(dir: &Path, to: &To, token: Option<&Token>, timeout: Duration) -> Re
         let hello = Hello {
             follows: Follows::Messages,
             versions: 0,
-            token: token.map(Token::bytes).unwrap_or_default(),
+            token: token.cloned(),
             name: trace.name.clone().into_bytes(),
         };
         let mut outgoing = Outgoing::connect(&to.address, &hello, timeout)?;
@@ -199,25 +199,43 @@ fn read_full(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
 }
 
 fn write(stream: &mut Stream, bytes: &[u8], timeout: Duration) -> Result<()> {
-    stream.write_all(bytes).map_err(|error| broken(error, timeout))
+    stream.write_all(bytes).map_err(|error| match broken(error, timeout) {
+        // It may have said why before it went.
+        Error::Closed => refusal(&read_answer(stream).0).unwrap_or(Error::Closed),
+        error => error,
+    })
 }
 
-/// Waits until the receiver closes the connection, as it does behind the end. The protocol has no other sign that it has all. One
+/// Returns the reason of a receiver that answers: `uftrace recv` never does, and `rftrace recv` only to refuse.
+fn refusal(answer: &[u8]) -> Option<Error> {
+    if answer.is_empty() {
+        return None;
+    }
+    let text = text_of(answer);
+    Some(Error::Refused(match text.strip_prefix("no ") {
+        Some(reason) => reason.to_owned(),
+        None => "its answer is not that of `uftrace recv`; is another server listening there?".to_owned(),
+    }))
+}
+
+/// Waits until the receiver closes the connection, as it does behind the end. uftrace's protocol has no other sign that it has all. One
 /// that has not read what has arrived resets the connection; what arrives at one that has closed already is never acknowledged.
 fn wait_for_close(stream: &mut Stream, timeout: Duration) -> Result<()> {
     const INTERVAL: Duration = Duration::from_millis(5);
 
-    let since = Instant::now();
-    loop {
-        match stream.read(&mut [0; 64]) {
-            Ok(0) if stream.is_all_acknowledged().map_err(|error| broken(error, timeout))? => return Ok(()),
-            Ok(0) if since.elapsed() > timeout => return Err(Error::Closed),
-            Ok(0) => thread::sleep(INTERVAL),
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(broken(error, timeout)),
-        }
+    let (answer, end) = read_answer(stream);
+    if let Some(refusal) = refusal(&answer) {
+        return Err(refusal);
     }
+    end.unwrap_or(Ok(())).map_err(|error| broken(error, timeout))?;
+    let since = Instant::now();
+    while !stream.is_all_acknowledged().map_err(|error| broken(error, timeout))? {
+        if since.elapsed() > timeout {
+            return Err(Error::Closed);
+        }
+        thread::sleep(INTERVAL);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ use rftrace_format::companion::Companion;
 pub use rftrace_format::files::STREAM_MAGIC as MAGIC;
 
 use crate::held::Held;
+use crate::token::Token;
 
 /// The version of the protocol.
 pub const VERSION: u32 = 2;
@@ -79,8 +80,8 @@ pub struct Hello {
     pub follows: Follows,
     /// The versions with which images begin.
     pub versions: u64,
-    /// The token that permits the peer to send; zeros without one.
-    pub token: [u8; TOKEN_BYTES],
+    /// The token that permits the peer to send.
+    pub token: Option<Token>,
     /// The name for the trace.
     pub name: Vec<u8>,
 }
@@ -287,7 +288,7 @@ impl Reader {
                     return Ok(Some(Event::Hello(Hello {
                         follows,
                         versions: number(&held, 16, 8),
-                        token: token.unwrap_or_default(),
+                        token: token.and_then(Token::new),
                         name: held.get(HELLO_BYTES..HELLO_BYTES + bytes).unwrap_or_default().to_vec(),
                     })));
                 }
@@ -463,7 +464,7 @@ pub fn hello(hello: &Hello) -> Vec<u8> {
     bytes.extend(VERSION.to_le_bytes());
     bytes.extend(if hello.follows == Follows::Sections { 1_u32 } else { 2 }.to_le_bytes());
     bytes.extend(hello.versions.to_le_bytes());
-    bytes.extend(hello.token);
+    bytes.extend(hello.token.as_ref().map(Token::bytes).unwrap_or_default());
     bytes.extend((name.len() as u16).to_le_bytes());
     bytes.extend(name);
     bytes.resize(bytes.len().next_multiple_of(WORD), 0);
@@ -544,7 +545,12 @@ mod tests {
     use super::*;
 
     fn greeting() -> Hello {
-        Hello { follows: Follows::Sections, versions: 7 << 32 | 2, token: [3; 32], name: b"a-name".to_vec() }
+        Hello {
+            follows: Follows::Sections,
+            versions: 7 << 32 | 2,
+            token: Token::new([3; 32]),
+            name: b"a-name".to_vec(),
+        }
     }
 
     fn chunk(fill: u8) -> Vec<u8> {

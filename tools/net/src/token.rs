@@ -11,16 +11,24 @@ use subtle::ConstantTimeEq;
 use crate::error::{Error, Result};
 use crate::stream::TOKEN_BYTES;
 
-/// The bytes of a secret that both ends know.
+/// The bytes of a secret that both ends know, never all zero: the protocol has zeros for no token.
+///
+/// A comparison takes constant time.
 #[derive(Clone)]
 pub struct Token([u8; TOKEN_BYTES]);
 
 impl Token {
+    /// Returns a token with these bytes; `None` for zeros.
+    #[must_use]
+    pub fn new(bytes: [u8; TOKEN_BYTES]) -> Option<Self> {
+        (bytes != [0; TOKEN_BYTES]).then_some(Self(bytes))
+    }
+
     /// Reads a file of 32 bytes that only this user can read.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, other users can read it, or it has another length.
+    /// The file cannot be read, other users can read it, or it has another length, or only zeros.
     pub fn read(path: &Path) -> Result<Self> {
         let bad = |reason: String| Error::TokenFile { path: path.to_owned(), reason };
         let file = opener::open(path).map_err(Error::at(path))?;
@@ -31,7 +39,7 @@ impl Token {
         let mut bytes = Vec::new();
         file.take(TOKEN_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(Error::at(path))?;
         match bytes.try_into() {
-            Ok(bytes) => Ok(Self(bytes)),
+            Ok(bytes) => Self::new(bytes).ok_or_else(|| bad("all bytes of the file are zero".to_owned())),
             Err(bytes) if bytes.len() > TOKEN_BYTES => Err(bad(format!("the file has more than {TOKEN_BYTES} bytes"))),
             Err(bytes) => Err(bad(format!("the file has {} of {TOKEN_BYTES} bytes", bytes.len()))),
         }
@@ -42,13 +50,15 @@ impl Token {
     pub fn bytes(&self) -> [u8; TOKEN_BYTES] {
         self.0
     }
+}
 
-    /// Returns true if `shown` is the token. The comparison takes constant time.
-    #[must_use]
-    pub fn is(&self, shown: &[u8; TOKEN_BYTES]) -> bool {
-        self.0.ct_eq(shown).into()
+impl PartialEq for Token {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
     }
 }
+
+impl Eq for Token {}
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,14 +83,15 @@ mod tests {
             Token::read(&path).map_err(|error| error.to_string())
         };
         let token = read(&[7; 32], 0o600).unwrap();
-        assert!(token.is(&[7; 32]) && !token.is(&[0; 32]));
         let mut other = [7; 32];
         other[31] = 6;
-        assert!(!token.is(&other));
+        assert!(Token::new([7; 32]).as_ref() == Some(&token) && Token::new(other).as_ref() != Some(&token));
         assert!(!format!("{token:?}").contains('7'));
         for (bytes, mode, text) in [
             (&[7; 31][..], 0o600, "31 of 32"),
             (&[7; 33], 0o600, "more than 32"),
+            // These are sent for no token.
+            (&[0; 32], 0o600, "all bytes of the file are zero"),
             (&[7; 32], 0o640, "mode 640"),
             (&[], 0o400, "0 of 32"),
         ] {

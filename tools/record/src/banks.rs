@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -442,14 +443,17 @@ impl BankRecording {
     }
 
     /// Removes parts made of the same records by a killed recorder: their spools are still there, so they are made
-    /// anew.
+    /// anew. A part whose file of facts is damaged stays: its records may be of another program of the process.
     fn remove_parts(&self, work: &Path) -> Result<()> {
         for path in entries(work)? {
             let Some(Entry::Part { pid, .. }) = path.file_name().and_then(|name| Entry::of(name.to_str()?)) else {
                 continue;
             };
-            let told = Part::parse(&opener::read(&path.join(PART_FILE), MOST_TEXT).unwrap_or_default());
-            if told.map_or_else(|| self.all().any(|it| it.pid == pid), |part| self.has(&part)) {
+            let is_made_anew = match opener::read(&path.join(PART_FILE), MOST_TEXT) {
+                Err(error) if error.kind() == ErrorKind::NotFound => self.all().any(|it| it.pid == pid),
+                told => told.ok().and_then(|told| Part::parse(&told)).is_some_and(|part| self.has(&part)),
+            };
+            if is_made_anew {
                 fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
             }
         }

@@ -102,12 +102,12 @@ pub fn keep(output: &mut Output, ended: &Ended, beside: Beside, notes: Vec<Strin
 }
 
 /// Makes a trace of an interrupted recording in a directory that is about to be overwritten, if there is one. Returns
-/// the path of that trace. `finish` changes the trace before its sources are removed.
+/// the later path of that trace and of what is unreadable, with the summary. `finish` changes the trace before its sources are removed.
 ///
 /// # Errors
 ///
 /// Those of [`join`] and `finish`; or the recording is not interrupted.
-pub fn recover_older(dir: &Path, finish: impl FnOnce(&Output) -> Result<()>) -> Result<Option<PathBuf>> {
+pub fn recover_older(dir: &Path, finish: impl FnOnce(&Output) -> Result<()>) -> Result<Option<(PathBuf, Joined)>> {
     let elsewhere = "cannot replace an interrupted recording (choose another directory with --output)";
     // A recording kept as it is stays so.
     let Some(output) = Output::left_in(dir)?.filter(|output| !output.is_kept()) else {
@@ -115,13 +115,13 @@ pub fn recover_older(dir: &Path, finish: impl FnOnce(&Output) -> Result<()>) -> 
     };
     let joined = recover(&output).context(elsewhere)?;
     finish(&output)?;
-    if joined.is_empty() {
-        return Ok(None);
-    }
     if joined.left_over == 0 {
+        if joined.is_empty() {
+            return Ok(None);
+        }
         output.finish()?;
     }
-    Ok(Some(store::older(dir)))
+    Ok(Some((store::older(dir), joined)))
 }
 
 fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<String>) -> Result<Joined> {

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use rftrace_frontend::bank::SPOOL_VERSIONS;
-use rftrace_net::stream::{self, Follows, Hello, TOKEN_BYTES};
+use rftrace_net::stream::{self, Follows, Hello};
 
 use super::access::Access;
 use super::banks::NO_THREAD;
@@ -53,8 +53,8 @@ fn send(source: &Source, pid: Option<u32>, to: &SyncSender<Vec<u8>>) -> Result<(
     };
     let dir = source.work.parent().unwrap_or(&source.work);
     let name = rftrace_net::send::name_of(dir).into_bytes();
-    let (follows, token) = (Follows::Sections, [0; TOKEN_BYTES]);
-    pass_on(&stream::hello(&Hello { follows, versions: SPOOL_VERSIONS, token, name }))?;
+    let hello = Hello { follows: Follows::Sections, versions: SPOOL_VERSIONS, token: None, name };
+    pass_on(&stream::hello(&hello))?;
     let started = pid.map(start_time);
     let mut spools = Spools::new(pid, source.root.clone());
     loop {

@@ -145,7 +145,7 @@ fn send(work: &Path, receiver: &Receiver, told: &Told) -> Result<Sent> {
     let hello = Hello {
         follows: Follows::Sections,
         versions: SPOOL_VERSIONS,
-        token: receiver.token.as_ref().map(Token::bytes).unwrap_or_default(),
+        token: receiver.token.clone(),
         name: receiver.name.clone().into_bytes(),
     };
     // The error's text has its source's.

@@ -9,6 +9,7 @@ use rftrace_export::copy_anonymous;
 use rftrace_format::files::INFO;
 use tempfile::TempDir;
 
+use super::counters::Counters;
 use super::unfinished;
 
 #[cfg(target_os = "linux")]
@@ -31,7 +32,7 @@ impl Copy {
 pub(crate) fn copy(dir: &Path) -> Result<Copy> {
     let cannot_open = || format!("cannot open the trace {}", dir.display());
     let shown = unfinished::shown(dir).with_context(cannot_open)?;
-    if !shown.join(INFO).exists() {
+    if !shown.join(INFO).exists() && Counters::open(&shown)?.is_some() {
         bail!(
             "cannot make {} anonymous: the trace has no calls, and --anonymous needs a trace of calls",
             dir.display()
@@ -44,6 +45,7 @@ pub(crate) fn copy(dir: &Path) -> Result<Copy> {
     let copy = folder.path().join("trace");
     std::fs::create_dir(&copy).with_context(|| format!("cannot make the directory {} ({remedy})", copy.display()))?;
     copy_anonymous(&shown, &copy).with_context(|| format!("cannot make an anonymous copy of {}", dir.display()))?;
+    unfinished::stand_in(&copy, dir);
     Ok(Copy { dir: copy, _folder: folder })
 }
 

@@ -276,7 +276,7 @@ fn write_modules(out: &mut dyn Write, trace: &Trace) -> io::Result<()> {
         writeln!(
             out,
             "  No function has a name: `rftrace symbols {} --binary ELF` adds those of a binary.",
-            shell_word(trace.dir())
+            shell_word(&unfinished::of_user(trace.dir()))
         )?;
     }
     writeln!(out)

@@ -17,7 +17,7 @@ use super::dump::export_with_progress;
 use super::page::title;
 
 /// The port that ui.perfetto.dev reads from; it may from no other one of this machine.
-const PERFETTO_PORT: u16 = 9001;
+pub(super) const PERFETTO_PORT: u16 = 9001;
 
 /// A page that shows traces, and gets them from where it is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(super) fn serve(site: Site, shown: &ShownArgs, trace: &Trace, port: u16) -> 
     let file = tempfile::tempfile().with_context(|| format!("cannot write to {}", std::env::temp_dir().display()))?;
     write(site, shown, trace, &file)?;
     let (name, kind, port) = match site {
-        Site::Perfetto => ("trace.pftrace", "application/octet-stream", if port == 0 { PERFETTO_PORT } else { port }),
+        Site::Perfetto => ("trace.pftrace", "application/octet-stream", PERFETTO_PORT),
         Site::Firefox => ("profile.json", "application/json", port),
     };
     let shared = SharedFile { file, name, kind, origin: site.origin() };

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -20,7 +20,7 @@ use super::choice::{NamesArg, ShownArgs};
 use super::common::{DirArg, PlainArgs, print};
 use super::counters::Counters;
 use super::page;
-use super::site::{self, Site};
+use super::site::{self, PERFETTO_PORT, Site};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,8 +43,8 @@ pub(crate) struct ViewArgs {
     #[command(flatten)]
     dir: DirArg,
     /// Port of the server [default: any free port].
-    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
-    port: u16,
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
     /// Open https://ui.perfetto.dev instead, with the trace from this machine. Its page reads only from port 9001.
     #[arg(long, conflicts_with = "firefox")]
     perfetto: bool,
@@ -72,14 +72,18 @@ pub(crate) fn run(args: ViewArgs) -> Result<()> {
         (_, true) => Some(Site::Firefox),
         _ => None,
     };
+    if let Some(port) = args.port.filter(|&port| args.perfetto && port != PERFETTO_PORT) {
+        bail!("--port {port}: https://ui.perfetto.dev reads only from port {PERFETTO_PORT}; leave out --port");
+    }
+    let port = args.port.unwrap_or(0);
     let (server, url) = match site {
         None => {
             let server = match Counters::alone(&args.dir.clone().path(), &args.shown.range)? {
-                Some(counters) => Server::bind(page::page_without_calls(&counters)?, args.port)?,
+                Some(counters) => Server::bind(page::page_without_calls(&counters)?, port)?,
                 None => {
                     let mut trace = args.shown.open(&args.dir.path())?;
                     args.names.apply(&mut trace);
-                    page::serve(&mut trace, args.shown.range.tids(), args.port, args.max_calls)?
+                    page::serve(&mut trace, args.shown.range.tids(), port, args.max_calls)?
                 }
             };
             let url = server.url();
@@ -88,7 +92,7 @@ pub(crate) fn run(args: ViewArgs) -> Result<()> {
         Some(site) => {
             // Exports choose times and tasks themselves.
             let trace = args.shown.open_whole_time(&args.dir.path())?;
-            let server = site::serve(site, &args.shown, &trace, args.port)?;
+            let server = site::serve(site, &args.shown, &trace, port)?;
             let url = site.address(&server.url());
             (server, url)
         }

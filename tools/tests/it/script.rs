@@ -126,6 +126,7 @@ fn errors_in_scripts() {
         ("def uftrace_end(): x", "NameError"),
         ("def uftrace_end(: x", "SyntaxError"),
         ("UFTRACE_FUNCS = 'main'", "UFTRACE_FUNCS must be a list of strings"),
+        ("UFTRACE_FUNCS = 3", "UFTRACE_FUNCS must be a list of strings"),
         ("UFTRACE_FUNCS = ['(']", "cannot read `(` of UFTRACE_FUNCS"),
         ("import os\nos.kill(os.getpid(), 9)", "signal: 9"),
     ] {

@@ -7,10 +7,11 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::thread;
 
+use rftrace_net::receive::{ReceiveOptions, Server};
 use rftrace_net::send::send;
-use rftrace_net::{Address, Error, Protocol};
+use rftrace_net::{Address, Error, Protocol, Token};
 
-use crate::peer::{LONG, Running, assert_files, dir_name, files, honest, honest_files, push, to};
+use crate::peer::{LONG, Running, assert_files, dir_name, files, honest, honest_files, message, push, to};
 
 #[test]
 fn without_its_end_no_trace_is_complete() {
@@ -136,6 +137,54 @@ fn a_sender_notices_that_its_trace_does_not_arrive() {
     assert_eq!(server.end().0, 1);
 }
 
+/// uftrace's protocol has no answer: any is a refusal, and ours has its reason, also at a socket whose end tells nothing.
+#[test]
+fn an_answer_is_a_refusal_for_uftrace() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("x");
+    fs::create_dir(&dir).unwrap();
+    write(&dir);
+    let sent_to = |address: &Address, is_large: bool| {
+        fs::write(dir.join("7.dat"), vec![0; if is_large { 32 << 20 } else { 16 }]).unwrap();
+        let sent = send(&dir, &to(Protocol::Uftrace, address), None, LONG);
+        assert!(matches!(sent, Err(Error::Refused(_))), "{sent:?}");
+        sent.unwrap_err().to_string()
+    };
+
+    let path = folder.path().join("socket");
+    let mut options = ReceiveOptions::new(folder.path().join("received"));
+    options.token = Token::new([7; 32]);
+    let mut server = Server::bind(&Address::Unix(path), options).unwrap();
+    server.also(&"127.0.0.1:0".parse().unwrap()).unwrap();
+    let (addresses, stop) = (server.addresses().unwrap(), server.stop().unwrap());
+    let thread = thread::spawn(move || server.run(&|_| {}));
+    for address in &addresses {
+        for is_large in [false, true] {
+            let said = sent_to(address, is_large);
+            assert!(said.contains("has not shown the token"), "{address} {is_large}: {said}");
+        }
+    }
+    stop.stop();
+    assert_eq!(thread.join().unwrap().unwrap(), 0);
+
+    // Another server: it reads everything that it is sent, and answers.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let answering = thread::spawn(move || {
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut last = Vec::new();
+        while !last.ends_with(&message(107, b"")) {
+            let mut byte = [0];
+            peer.read_exact(&mut byte).unwrap();
+            last.push(byte[0]);
+        }
+        peer.write_all(b"HTTP/1.1 400 Bad Request").unwrap();
+    });
+    let said = sent_to(&address, false);
+    answering.join().unwrap();
+    assert!(said.contains("is another server listening there?"), "{said}");
+}
+
 #[test]
 fn a_sender_says_why_it_does_not_send() {
     let folder = tempfile::tempdir().unwrap();
@@ -176,8 +225,10 @@ fn a_sender_is_told_that_all_places_are_taken() {
     let sent = send(folder.path(), &to(Protocol::Own, &server.address), None, LONG);
     let said = sent.unwrap_err().to_string();
     assert!(said.contains("the receiver is busy: all 1 connections are in use"), "{said}");
-    // uftrace's protocol has no answer, but the end is no good one.
-    assert!(send(folder.path(), &to(Protocol::Uftrace, &server.address), None, LONG).is_err());
+    // By uftrace's protocol too.
+    let sent = send(folder.path(), &to(Protocol::Uftrace, &server.address), None, LONG);
+    let said = sent.unwrap_err().to_string();
+    assert!(said.contains("the receiver is busy: all 1 connections are in use"), "{said}");
     drop(first);
     server.end();
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -405,17 +404,14 @@ fn who_is_silent_loses_the_connection() {
     server.end();
 }
 
-fn token(folder: &Path, name: &str, fill: u8) -> Token {
-    let path = folder.join(name);
-    fs::write(&path, [fill; 32]).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-    Token::read(&path).unwrap()
+fn token(fill: u8) -> Token {
+    Token::new([fill; 32]).unwrap()
 }
 
 #[test]
 fn only_who_shows_the_token_is_served() {
     let folder = tempfile::tempdir().unwrap();
-    let right = token(folder.path(), "right", 7);
+    let right = token(7);
     let server = Running::start(|options: &mut ReceiveOptions| options.token = Some(right.clone()));
     let mut nearly = [7; 32];
     nearly[31] = 8;
@@ -441,7 +437,7 @@ fn only_who_shows_the_token_is_served() {
     fs::create_dir(&dir).unwrap();
     honest_files().iter().for_each(|(name, bytes)| fs::write(dir.join(name), bytes).unwrap());
     let own = to(Protocol::Own, &server.address);
-    let wrong = token(folder.path(), "wrong", 1);
+    let wrong = token(1);
     for shown in [None, Some(&wrong)] {
         let refused = send(&dir, &own, shown, LONG);
         assert!(matches!(&refused, Err(Error::Refused(why)) if why.contains("token")), "{refused:?}");
@@ -480,8 +476,7 @@ fn an_image_of_a_kernel_is_kept_as_it_comes() {
     assert_eq!(server.end().0, 2);
 
     // It shows no token, and may not be larger than others.
-    let folder = tempfile::tempdir().unwrap();
-    let right = token(folder.path(), "right", 7);
+    let right = token(7);
     let server = Running::start(|options: &mut ReceiveOptions| options.token = Some(right));
     let peer = server.connect();
     push(&peer, &image);

@@ -28,6 +28,7 @@ use super::process::{code_of, output_of};
 use super::runner::without_hash;
 use super::session::ProgramRun;
 use super::status::{FAINT, error, status, styled, warning};
+use super::summary::plural;
 use super::toolchain::present_cargo;
 use crate::commands::common::{losses, print, shell_word};
 use crate::commands::markdown;
@@ -123,6 +124,18 @@ fn not_text(word: OsString) -> anyhow::Error {
     anyhow!("cannot keep {} in the baseline: it is not text (UTF-8)", word.display())
 }
 
+/// Splits a command into cargo's subcommand and its arguments.
+fn subcommand(command: &[String]) -> Result<(&'static str, &[String])> {
+    let (name, rest) = command.split_first().context("no command")?;
+    let subcommand = match name.as_str() {
+        "run" | "r" => "run",
+        "test" | "t" => "test",
+        "bench" => "bench",
+        other => bail!("cannot check `{other}`: the command is run, test or bench, with cargo's arguments"),
+    };
+    Ok((subcommand, rest))
+}
+
 /// The folder of the workspace's manifest.
 fn root() -> Result<PathBuf> {
     let mut cargo = Command::new(present_cargo());
@@ -178,10 +191,11 @@ impl Check {
             }
         }
         let text = format!(
-            "{}: {} in {} runs of {}",
+            "{}: {} in {} {} of {}",
             shell_word(&self.path),
             amount(&programs),
             self.most_runs,
+            plural(self.most_runs.into(), "run"),
             words(&command)
         );
         self.tell_of_varying(&programs.varying());
@@ -197,6 +211,7 @@ impl Check {
     /// Runs a command and compares its numbers with those of the file. Where they differ it runs more often, and what then varies from run
     /// to run around the old number is no change.
     fn compare(&self, command: &[String], format: Format) -> Result<Outcome> {
+        subcommand(command)?;
         let Some(target) = self.target(command) else {
             bail!(
                 "{} has no numbers for `{}`; to add them: cargo rftrace check --update {}",
@@ -240,13 +255,7 @@ impl Check {
 
     /// Prepares the runs of a command. Returns the options of `rftrace record` too: the given ones, or those of the file.
     fn runs(&self, command: &[String]) -> Result<(Runs<'_>, Vec<String>)> {
-        let (name, rest) = command.split_first().context("no command")?;
-        let subcommand = match name.as_str() {
-            "run" | "r" => "run",
-            "test" | "t" => "test",
-            "bench" => "bench",
-            other => bail!("cannot check `{other}`: the command is run, test or bench, with cargo's arguments"),
-        };
+        let (subcommand, rest) = subcommand(command)?;
         let (own, program) = rest.split_at(rest.iter().position(|word| word == "--").unwrap_or(rest.len()));
         let texts = |words: &[String]| words.iter().map(OsString::from).collect();
         let args = CargoArguments::new(subcommand, texts(own), texts(program));
@@ -309,11 +318,9 @@ impl Check {
         }
         let named: Vec<_> =
             functions.iter().take(self.options.limit).map(|name| Shown::new(name).to_string()).collect();
-        let n_more = functions.len() - named.len();
-        let more = if n_more > 0 { format!(", and {n_more} others") } else { String::new() };
         self.status(
             "Varying",
-            &format!("not compared, as their numbers vary from run to run: {}{more}", named.join(", ")),
+            &format!("not compared, as their numbers vary from run to run: {}", listed(&named, functions.len())),
         );
     }
 
@@ -321,6 +328,17 @@ impl Check {
         if !self.options.quiet {
             status(word, text);
         }
+    }
+}
+
+/// Names the first ones of so many functions, and the number of the others.
+fn listed(named: &[String], n_all: usize) -> String {
+    let n_more = n_all - named.len();
+    let functions = |word: &str| format!("{n_more} {}", plural(n_more as u64, word));
+    match (named, n_more) {
+        (_, 0) => named.join(", "),
+        ([], _) => functions("function"),
+        _ => format!("{}, and {}", named.join(", "), functions("other")),
     }
 }
 
@@ -427,4 +445,23 @@ fn amount(numbers: &Numbers) -> String {
 fn words(command: &[String]) -> String {
     let words = shlex::try_join(command.iter().map(String::as_str));
     Shown::new(&words.unwrap_or_else(|_| command.join(" "))).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_varying_functions() {
+        let named = |n: usize| ["a", "b", "c"][..n].iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        for (n, n_all, text) in [
+            (2, 2, "a, b"),
+            (2, 3, "a, b, and 1 other"),
+            (1, 3, "a, and 2 others"),
+            (0, 1, "1 function"),
+            (0, 3, "3 functions"),
+        ] {
+            assert_eq!(listed(&named(n), n_all), text);
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use cargo_metadata::MetadataCommand;
 use cargo_platform::{Cfg, CfgExpr};
 use rftrace_record::Processor;
@@ -155,6 +155,8 @@ pub(super) fn target_dir(toolchain: &Toolchain, args: &CargoArguments) -> Result
     let mut cargo = toolchain.cargo();
     cargo.args(["metadata", "--no-deps", "--format-version", "1"]).args(args.place());
     let text = output_of(&mut cargo)?;
-    let metadata = MetadataCommand::parse(text.trim()).context("cannot read the output of `cargo metadata`")?;
+    // The error's text has that of its source.
+    let metadata = MetadataCommand::parse(text.trim())
+        .map_err(|error| anyhow!("cannot read the output of `cargo metadata`: {error}"))?;
     Ok(metadata.target_directory.into())
 }

@@ -142,7 +142,7 @@ fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
     }
 }
 
-fn plural(count: u64, word: &str) -> String {
+pub(super) fn plural(count: u64, word: &str) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }
 }
 

@@ -383,9 +383,18 @@ fn run_attached(_args: &RecordArgs) -> Result<()> {
 fn recover_older(args: &RecordArgs) -> Result<()> {
     if !args.live || args.output.is_some() {
         let dir = args.output.as_deref().unwrap_or("uftrace.data".as_ref());
-        if let Some(old) = join::recover_older(dir, anonymous::finish_recovered)? {
+        if let Some((old, joined)) = join::recover_older(dir, anonymous::finish_recovered)? {
             let old = shell_word(&old);
-            say!("rftrace: an earlier recording was interrupted; its trace lies in {old}");
+            joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
+            match (joined.is_empty(), joined.left_over) {
+                (false, 0) => say!("rftrace: an earlier recording was interrupted; its trace lies in {old}"),
+                (false, _) => {
+                    say!(
+                        "rftrace: an earlier recording was interrupted; its trace and its unreadable parts lie in {old}"
+                    );
+                }
+                (true, _) => say!("rftrace: an earlier recording was interrupted; its unreadable parts lie in {old}"),
+            }
         }
     }
     Ok(())

@@ -31,7 +31,7 @@ def function(module, name):
 
 def answer(channel, functions, patterns):
     """Tells rftrace what the script wants."""
-    if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
+    if not isinstance(patterns, (list, tuple, set, frozenset)) or not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError("UFTRACE_FUNCS must be a list of strings")
     bits = sum(1 << place for place, called in enumerate(functions) if called)
     message = struct.pack("<II", bits, len(patterns))
