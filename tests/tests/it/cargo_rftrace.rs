@@ -351,7 +351,7 @@ fn programs_that_cannot_be_recorded_run_and_say_why() {
         let run = ended(run.env("RUSTFLAGS", "-C target-feature=+crt-static"));
         assert_eq!(run.code, Some(3), "{}", run.stderr);
         assert!(run.stdout.contains("sum: 63\n"), "{}", run.stdout);
-        let is_refused = run.stderr.contains("is not recorded: it is linked statically");
+        let is_refused = run.stderr.contains("it is linked statically, and");
         assert_eq!(is_refused, !is_recorded, "{}", run.stderr);
         if is_recorded {
             assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2, "{}", run.stderr);
@@ -528,11 +528,11 @@ fn numbers_are_those_of_a_committed_file() {
     );
     let run = workspace.run(&["check", "--update"]);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
-    assert!(run.stderr.contains("not compared: ") && run.stderr.contains("areas::by_chance"), "{}", run.stderr);
+    assert!(run.stderr.contains("not compared, as ") && run.stderr.contains("areas::by_chance"), "{}", run.stderr);
     let second = fs::read_to_string(&file).unwrap();
     assert!(second.contains("\"areas::by_chance\": {\"calls\":[") && second.contains("\"runs\": 3,"), "{second}");
     let run = workspace.run(&["check"]);
-    assert_eq!((run.code, run.stderr.matches("not compared: ").count()), (Some(0), 1), "{}", run.stderr);
+    assert_eq!((run.code, run.stderr.matches("not compared, as ").count()), (Some(0), 1), "{}", run.stderr);
 
     // A function that the file does not know is new, though it varies.
     fs::write(&file, second.replace("\"areas::by_chance\": {\"calls\":[", "\"areas::other\": {\"calls\":[")).unwrap();

@@ -255,7 +255,7 @@ fn names_of_ftrace() {
         ("per_cpu/cpu0/stats", "dropped events: 0"),
         ("dyn_ftrace_total_info", "0 call sites patched"),
         ("set_ftrace_pid", "no pid"),
-        ("snapshot", "# 1"),
+        ("snapshot", "# Write 1"),
     ] {
         let read = it.ctl(&["get", name]);
         assert!(read.contains(expected), "{name}: {read}");

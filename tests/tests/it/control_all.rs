@@ -214,8 +214,8 @@ fn every_name_is_set_read_and_seen_by_two_clients_under_load() {
     }
     both.client(&[(&[], &["get", "trace"], "round_q()"), (&["filter", ""], &["filter"], "\n")]);
     both.together(
-        &[(&["dump", "of one"], &["get", "snapshot"], "# 1")],
-        &[(&["set", "snapshot", "1"], &["get", "snapshot"], "# 1")],
+        &[(&["dump", "of one"], &["get", "snapshot"], "# Write 1")],
+        &[(&["set", "snapshot", "1"], &["get", "snapshot"], "# Write 1")],
     );
     let dumps: Vec<_> = fs::read_dir(both.it.trace()).unwrap().map(|entry| entry.unwrap().path()).collect();
     let dumps: Vec<_> = dumps.iter().filter(|path| path.to_string_lossy().contains("/snapshot-")).collect();

@@ -383,7 +383,7 @@ fn a_dump_is_there_while_the_program_runs() {
     let running = recorder.try_wait().unwrap().is_none();
     fs::write(folder.path().join("go"), "").unwrap();
     assert_eq!((running, recorder.wait().unwrap().code()), (true, Some(0)));
-    assert_eq!(found.0, ["snapshot-1-call-mark", "snapshot-2-fatal-it-ended-without-a-word"]);
+    assert_eq!(found.0, ["snapshot-1-call-mark", "snapshot-2-fatal-it-ended-without-notice"]);
     assert_eq!(found.1, [[20, 1], [2, 0]]);
     // It stays as it was.
     assert_eq!(dumps(&folder), made);

@@ -518,7 +518,7 @@ fn tell_of_nothing(
     if !errors.is_empty() || !args.resources.is_empty() {
         return has_match;
     }
-    if !args.branches.is_empty() && !has_match && ended.status.success() {
+    if !args.branches.is_empty() && !has_match && ended.status.code().is_some() {
         say!("rftrace: nothing was recorded: {}", summary::NO_MATCH);
     } else {
         say!("rftrace: nothing was recorded: {}", parts::why_nothing(work, ended, args.is_outside));
