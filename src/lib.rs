@@ -16,11 +16,15 @@
 //! ```ignore
 //! extern crate rftrace as _; // links the tracer
 //!
-//! The tracer lives in `staticlib/`: a `no_std` library without dependencies, allocation or OS. The build script of
-//! this crate compiles it apart from the program. So the tracer is never instrumented, can be built for another target
-//! (a kernel's, without vector registers) and shares no symbol with the program's copy of `core`.
-//!
-//! This crate itself let _recording = tracer.record(); work(); } tracer.save()?; Ok(()) }
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let tracer = rftrace_frontend::Config::new().directory("trace").install()?;
+//!     {
+//!         let _recording = tracer.record();
+//!         work();
+//!     }
+//!     tracer.save()?;
+//!     Ok(())
+//! }
 //!
 //! #[inline(never)]
 //! fn work() {

@@ -161,7 +161,7 @@ fn what_a_killed_recorder_leaves_can_be_recovered() {
     };
     // The program goes on, and is going to save there.
     let [pid] = &folder.processes()[..] else { panic!("{:?}", folder.processes()) };
-    looks_show(&format!("by process {pid}"));
+    looks_show(&format!("process {pid} is recording trace"));
     for mut command in [folder.command(&["recover", "trace"]), folder.recording(&[], "")] {
         let refused = command.output().unwrap();
         assert_eq!(refused.status.code(), Some(1));

@@ -125,7 +125,7 @@ fn where_no_trace_can_be_written() {
     }
     let run = record(&[], &c_program().path, &["in_the_way"]);
     assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
-    assert!(run.stderr.contains("trace/task.txt") && run.stderr.contains("stays in "), "{}", run.stderr);
+    assert!(run.stderr.contains("trace/task.txt") && run.stderr.contains("the records stay in "), "{}", run.stderr);
     let parts = fs::read_dir(run.path("trace/.recording")).unwrap().flatten();
     assert!(parts.filter(|part| part.path().join("part.txt").is_file()).count() == 1, "{}", run.stderr);
 }

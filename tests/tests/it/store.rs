@@ -216,7 +216,7 @@ fn a_directory_that_is_deleted_is_no_success() {
             folder.go();
             let ended = recorder.wait_with_output().unwrap();
             assert_eq!(ended.status.code(), Some(1), "{}", stderr(&ended));
-            assert!(stderr(&ended).contains("was deleted during the recording"), "{}", stderr(&ended));
+            assert!(stderr(&ended).contains("was deleted while it was written to"), "{}", stderr(&ended));
             assert!(!folder.path(gone).exists());
         }
     }

@@ -352,7 +352,7 @@ fn the_screen() {
     terminal.press("\r");
     terminal.wait_for("only midd");
     terminal.press("b");
-    terminal.wait_for("of it");
+    terminal.wait_for("since the beginning");
     terminal.press(" ");
     terminal.wait_for("stopped");
     terminal.press("q");

@@ -109,7 +109,7 @@ fn what_is_recorded_is_shown_meanwhile() {
         for (args, wanted) in [
             (&["send", "trace", "localhost:1"][..], "is recording trace: wait"),
             (&["symbols", "trace", "--binary", "/bin/true"], "is recording trace: wait"),
-            (&["recover", "trace"], "is being recorded"),
+            (&["recover", "trace"], "records to this directory"),
         ] {
             let output = run(folder.path(), args);
             assert!(!output.status.success() && told(&output).contains(wanted), "{args:?}: {}", told(&output));
