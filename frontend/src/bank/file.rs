@@ -72,7 +72,7 @@ pub(crate) const TEXT_BYTES: usize = THREADS_AT - TEXT_AT;
 /// Start of the recorder's requests.
 pub(crate) const ASKED_AT: usize = THREADS_AT + thread_table::TABLE_BYTES;
 /// The maximum size of a request, and of the rules.
-pub const ASKED_BYTES: usize = 16 << 10;
+pub(crate) const ASKED_BYTES: usize = 16 << 10;
 /// The offset of the rules of the filter in force.
 pub(crate) const RULES_AT: usize = ASKED_AT + ASKED_BYTES;
 /// The offset of the answer.

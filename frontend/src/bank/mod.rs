@@ -88,7 +88,7 @@ pub use described::{Described, Places, Tracer};
 #[cfg(target_os = "linux")]
 pub use dump::{NoDump, Notice};
 #[cfg(target_os = "linux")]
-pub use file::{ASKED_BYTES, RAISED, owner_of};
+pub use file::{RAISED, owner_of};
 #[cfg(target_os = "linux")]
 pub use journal::Loaded;
 #[cfg(target_os = "linux")]

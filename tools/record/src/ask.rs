@@ -63,7 +63,6 @@ pub(crate) const WORK: Duration = Duration::from_secs(60);
 /// How long it may take until it has a handler, after it has begun.
 const BEGINNING: Duration = Duration::from_secs(1);
 
-pub(crate) const TOO_LONG: &str = "the command is longer than 16 KiB: shorten it";
 pub(crate) const OVER: &str = "the recording has ended";
 
 pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -134,7 +133,7 @@ impl Asker {
                     ));
                 }
                 Err(NotAsked::NoProcess) => return Err(format!("process {pid} has ended")),
-                Err(NotAsked::TooLong) => return Err(TOO_LONG.to_owned()),
+                Err(NotAsked::TooLong) => return Err("the command is longer than 16 KiB: shorten it".to_owned()),
                 Err(NotAsked::Signal(error)) => return Err(format!("cannot send a command to process {pid}: {error}")),
             };
             if !patience {

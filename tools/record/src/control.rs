@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use rftrace_control::server::{Place, Server};
 use rftrace_control::{BufferKind, Facts, Function, Recording, Text, Trigger, Watched, command_line};
 use rftrace_format::text::Shown;
-use rftrace_frontend::bank::{ASKED_BYTES, MOST_ANSWER_BYTES, Names};
+use rftrace_frontend::bank::{MOST_ANSWER_BYTES, Names};
 
 use super::access::Access;
-use super::ask::{Asker, OVER, TOO_LONG, WORK, lock};
+use super::ask::{Asker, OVER, WORK, lock};
 use super::banks::BankRecorder;
 use super::dumps::{DumpControl, DumpOn, Event};
 #[cfg(attaching)]
@@ -326,15 +326,8 @@ impl Recording for Recorded {
         if text.trim().is_empty() {
             return Err("a mark needs a text".to_owned());
         }
-        let request = format!("mark {text}");
         if self.own.is_some() {
-            return self.request_text(pid, &request);
-        }
-        if request.len() > ASKED_BYTES {
-            return Err(TOO_LONG.to_owned());
-        }
-        if self.is_on(pid) == Some(false) {
-            return Err("cannot set a mark: recording is off; switch it on first".to_owned());
+            return self.request_text(pid, &format!("mark {text}"));
         }
         match self.of(pid).banks.with(move |banks| banks.mark(pid, &text)) {
             Some(true) => Ok(String::new()),
