@@ -57,6 +57,7 @@ pub mod stream;
 mod sys;
 #[cfg(unix)]
 mod token;
+mod token_file;
 
 #[cfg(unix)]
 pub use address::{Address, NoAddress, PORT, Protocol, To, UFTRACE_PORT};

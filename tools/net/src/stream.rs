@@ -37,12 +37,10 @@ use rftrace_format::companion::Companion;
 pub use rftrace_format::files::STREAM_MAGIC as MAGIC;
 
 use crate::held::Held;
-use crate::token::Token;
+use crate::token::{TOKEN_BYTES, Token};
 
 /// The version of the protocol.
 pub const VERSION: u32 = 2;
-/// The size of a token in bytes.
-pub const TOKEN_BYTES: usize = 32;
 /// The number of bytes before the name.
 pub const HELLO_BYTES: usize = 58;
 /// The maximum length of the name in bytes.

@@ -10,6 +10,7 @@ use rftrace_format::files::INFO;
 use tempfile::TempDir;
 
 use super::counters::Counters;
+use super::stand_ins;
 use super::unfinished;
 
 #[cfg(target_os = "linux")]
@@ -45,7 +46,7 @@ pub(crate) fn copy(dir: &Path) -> Result<Copy> {
     let copy = folder.path().join("trace");
     std::fs::create_dir(&copy).with_context(|| format!("cannot make the directory {} ({remedy})", copy.display()))?;
     copy_anonymous(&shown, &copy).with_context(|| format!("cannot make an anonymous copy of {}", dir.display()))?;
-    unfinished::stand_in(&copy, dir);
+    stand_ins::stand_in(&copy, dir);
     Ok(Copy { dir: copy, _folder: folder })
 }
 

@@ -14,7 +14,7 @@ use rftrace_format::files::{INFO, records};
 use rftrace_format::store;
 use rftrace_read::{Demangle, Error, Gaps, Summary, Trace};
 
-use super::unfinished;
+use super::stand_ins;
 
 /// Writes to a file, or to stdout.
 #[cfg(feature = "full")]
@@ -136,7 +136,7 @@ pub(crate) fn print_missing(trace: &Trace, has_nameless: bool) {
         say!("rftrace: missing files of threads: {}{others}; the calls of these threads are missing", missing[0]);
     }
     if has_nameless {
-        let dir = shell_word(&unfinished::of_user(trace.dir()));
+        let dir = shell_word(&stand_ins::of_user(trace.dir()));
         say!("rftrace: some functions have no names: `rftrace symbols {dir} --binary ELF` adds those of a binary");
     }
 }

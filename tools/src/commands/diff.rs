@@ -15,7 +15,7 @@ use rftrace_views::{Difference, Field, Graph, Report, ReportOptions, Side};
 use super::choice::{CorrectionArg, NamesArg, ShownArgs};
 use super::common::{print, print_warnings};
 use super::markdown;
-use super::unfinished;
+use super::stand_ins;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -110,7 +110,7 @@ pub(crate) fn run(args: DiffArgs) -> Result<()> {
         if graph.left_out() > 0 {
             say!(
                 "rftrace: {}: the comparison leaves out {} calls, as the paths are too many",
-                unfinished::of_user(trace.dir()).display(),
+                stand_ins::of_user(trace.dir()).display(),
                 graph.left_out()
             );
         }
@@ -213,7 +213,7 @@ impl Comparison {
 /// The directory and the command that was recorded.
 fn described(trace: &Trace) -> String {
     let command = trace.info().command_line().unwrap_or_default();
-    Shown::new(&format!("{} ({})", unfinished::of_user(trace.dir()).display(), command.trim())).to_string()
+    Shown::new(&format!("{} ({})", stand_ins::of_user(trace.dir()).display(), command.trim())).to_string()
 }
 
 fn write_markdown(comparison: &Comparison, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {

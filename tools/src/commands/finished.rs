@@ -33,10 +33,5 @@ pub(crate) fn description(_: &Path) -> Option<String> {
     None
 }
 
-/// Returns the directory: it is shown itself.
-pub(crate) fn of_user(shown: &Path) -> PathBuf {
-    shown.to_owned()
-}
-
 /// Nothing was made.
 pub(crate) fn end() {}

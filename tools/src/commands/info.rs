@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::common::JSON_VERSION;
 use super::common::{DirArg, PlainArgs, losses, print, print_flaws, shell_word};
 use super::open::open;
+use super::stand_ins;
 use super::unfinished;
 
 const EXAMPLES: &str = "\
@@ -276,7 +277,7 @@ fn write_modules(out: &mut dyn Write, trace: &Trace) -> io::Result<()> {
         writeln!(
             out,
             "  No function has a name: `rftrace symbols {} --binary ELF` adds those of a binary.",
-            shell_word(&unfinished::of_user(trace.dir()))
+            shell_word(&stand_ins::of_user(trace.dir()))
         )?;
     }
     writeln!(out)

@@ -63,6 +63,7 @@ mod script;
 mod send;
 #[cfg(feature = "full")]
 mod site;
+mod stand_ins;
 mod stream_file;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod symbols;

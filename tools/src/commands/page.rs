@@ -13,7 +13,7 @@ use rftrace_read::{RECORD_BYTES, Reading, Trace};
 
 use super::common::{losses, print_warnings};
 use super::counters::Counters;
-use super::unfinished;
+use super::stand_ins;
 
 /// Serves what is chosen of a trace, of these tasks if there are any: with more calls than that the page asks for what is seen.
 pub(crate) fn serve(trace: &mut Trace, tids: &[u32], port: u16, max_calls: u64) -> Result<Server> {
@@ -65,7 +65,7 @@ fn make_index(trace: &mut Trace, title: &str) -> Result<Zoom> {
         making.join().unwrap_or_else(|panic| resume_unwind(panic))
     });
     progress.finish_and_clear();
-    zoom.with_context(|| format!("cannot make a page of {}", unfinished::of_user(trace.dir()).display()))
+    zoom.with_context(|| format!("cannot make a page of {}", stand_ins::of_user(trace.dir()).display()))
 }
 
 /// Reads what is chosen of a trace, of these tasks if there are any.
@@ -98,7 +98,7 @@ fn read_up_to(trace: &Trace, tids: &[u32], max_calls: u64) -> Result<Page> {
     let page = Page::read(trace, &title(trace), max_calls);
     progress.finish_and_clear();
     let mut page =
-        page.with_context(|| format!("cannot make a page of {}", unfinished::of_user(trace.dir()).display()))?;
+        page.with_context(|| format!("cannot make a page of {}", stand_ins::of_user(trace.dir()).display()))?;
     page.set_notes(losses(page.summary(), &trace.gaps()?));
     page.set_counters(counters(trace, tids));
     Ok(page)

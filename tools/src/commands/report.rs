@@ -17,7 +17,7 @@ use super::common::{DirArg, PlainColorArg, print, print_warnings};
 use super::diff::{Comparison, opened};
 use super::overview;
 use super::pager;
-use super::unfinished;
+use super::stand_ins;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -141,7 +141,7 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
         if !options.by_value.is_empty() && report.rows().iter().all(|row| row.values.is_none()) {
             say!(
                 "rftrace: {}: no call has the values of --by-value; `rftrace record` records values with -a or -A",
-                unfinished::of_user(trace.dir()).display()
+                stand_ins::of_user(trace.dir()).display()
             );
         }
         Ok(report)

@@ -10,28 +10,14 @@ use indicatif::HumanBytes;
 use rftrace_record::unfinished::{Lent, Stage};
 
 use super::common::shell_word;
+use super::stand_ins::stand_in;
 use super::stream_file;
 
 /// Those that were made, by the directories that they are of.
 static LENT: Mutex<Vec<(PathBuf, Lent)>> = Mutex::new(Vec::new());
 
-/// Directories shown in place of the user's, and those.
-static STAND_INS: Mutex<Vec<(PathBuf, PathBuf)>> = Mutex::new(Vec::new());
-
 /// More than this is said to be taken.
 const MUCH: u64 = 256 << 20;
-
-/// Has messages name the directory `of`, where `shown` is a temporary one in its place.
-pub(crate) fn stand_in(shown: &Path, of: &Path) {
-    STAND_INS.lock().unwrap_or_else(PoisonError::into_inner).push((shown.to_owned(), of.to_owned()));
-}
-
-/// Returns the user's directory, for a shown one.
-pub(crate) fn of_user(shown: &Path) -> PathBuf {
-    let stand_ins = STAND_INS.lock().unwrap_or_else(PoisonError::into_inner);
-    let own = stand_ins.iter().find(|(other, _)| other == shown).map(|(_, of)| of.clone());
-    own.unwrap_or_else(|| shown.to_owned())
-}
 
 /// The trace of a directory: itself, or one that is there as long as this process, of what has reached the disk.
 pub(crate) fn shown(dir: &Path) -> Result<PathBuf> {
