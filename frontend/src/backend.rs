@@ -1,6 +1,6 @@
 //! The tracer for the rest of this crate: safe functions over its symbols and its memory.
 //!
-//! Functions with access to the tracer's symbols are inlined or generic: a program with imports of images only links
+//! Functions with access to the tracer's symbols are inlined or generic: a program that only imports images links
 //! without the tracer.
 
 use core::ffi::c_void;
@@ -243,7 +243,7 @@ pub(crate) fn exit_word(word: u64) -> u64 {
     word >> ADDRESS_SHIFT << ADDRESS_SHIFT | kind::EXIT
 }
 
-/// Returns the living threads in the tracer's list: none with blocks in thread-local storage.
+/// Returns the living threads in the tracer's list. The list is empty if blocks are in thread-local storage.
 #[inline]
 pub(crate) fn threads() -> impl Iterator<Item = &'static ThreadBlock> {
     let mut next: *const ThreadBlock = control().threads.load(Acquire);

@@ -117,9 +117,9 @@ pub fn install(buffer: &'static mut [u8], left: &'static mut [u8], mode: Mode) -
     install_for(buffer, left, mode == Mode::Ring, ptr::null())
 }
 
-/// Gives the tracer its memory, like [`install`], for a buffer emptied by a [`Stream`] meanwhile. The length of the
-/// trace is not limited by the buffer. A thread without a free chunk does not wait; its calls are counted and not
-/// recorded.
+/// Gives the tracer its memory, like [`install`], for a buffer that a [`Stream`] empties while it is filled. The length
+/// of the trace is not limited by the buffer. A thread without a free chunk does not wait; its calls are counted and
+/// not recorded.
 ///
 /// # Errors
 ///

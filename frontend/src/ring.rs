@@ -100,8 +100,8 @@ struct Linked {
 }
 
 impl Linked {
-    /// Returns true if the thread's next newer chunk continues this one, or a present one of another, earlier thread in
-    /// it, or one still to come.
+    /// Returns true if no chunk is missing between this one and the thread's next newer one. That one may continue this
+    /// chunk, a chunk still to come, or a present one that another thread has left.
     fn takes(&self, look: &Look) -> bool {
         self.before.get(&look.tid).is_none_or(|before| *before <= look.index || self.indices.contains(before))
     }

@@ -4,7 +4,7 @@ unsafe extern "C" {
     safe fn rftrace_backend_use_lse();
 }
 
-/// Informs the tracer about the processor. Inlined: a program with imports of images only links without the tracer.
+/// Informs the tracer about the processor. Inlined: a program that only imports images links without the tracer.
 #[inline(always)]
 pub(crate) fn tell_tracer() {
     if has_lse() {

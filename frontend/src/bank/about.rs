@@ -47,7 +47,7 @@ const OTHER_VERSION: &str = "another version of rftrace has written the file; us
 pub enum Extent {
     /// All of it: its recorder has ended.
     All,
-    /// The part described by its recorder, maybe still at work.
+    /// The part that its recorder has described: the recorder may be at work.
     Described,
     /// All data from another machine, maybe less than described. No file of this machine is about its process.
     Received,
@@ -176,7 +176,7 @@ impl About {
 }
 
 impl Collected {
-    /// Returns the recording in `spool` of a recorder at work, or ended early.
+    /// Returns the recording in `spool` of a recorder that is at work or has ended early.
     ///
     /// # Errors
     ///

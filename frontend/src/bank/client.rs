@@ -136,7 +136,7 @@ impl Bank {
         Self::of_file(&banks.open(&writable())?, banks.clone(), true, 1)
     }
 
-    /// Accepts the recorder's requests from now on, for banks for requests only.
+    /// Accepts the recorder's requests from now on, for banks that serve only requests.
     pub fn listen(&self) {
         let Some(slot) = self.own_slot() else { return };
         slot.program_nanos.store(monotonic_nanos(), Relaxed);
@@ -293,7 +293,7 @@ impl Bank {
     }
 
     /// Detaches this process like [`leave`](Self::leave), and gives the addresses to the next bank. A late store would
-    /// hit that one's records, so only a recorder with a later wait for all hooks asks for it.
+    /// hit that one's records, so a recorder asks for it only if it waits afterwards until no thread is in a hook.
     ///
     /// # Errors
     ///
@@ -341,8 +341,8 @@ impl Bank {
         Ok(())
     }
 
-    /// Returns true for a ring without a recorder: that was killed, its file is gone, and the slot is unread. The
-    /// process itself can save the records.
+    /// Returns true for a ring whose recorder was killed: the bank's file is gone, and the slot is unread. The process
+    /// itself can save the records.
     pub fn is_abandoned(&self) -> bool {
         /// A recorder looks every few milliseconds; it may have to wait for a processor.
         const PATIENCE: Duration = Duration::from_millis(200);

@@ -126,7 +126,7 @@ struct Numbers {
 /// A process with a bank.
 #[derive(Debug)]
 pub(super) struct Watched {
-    /// Its PID for this process, and its own PID.
+    /// Its PID as this process sees it, and as it sees itself.
     pub(super) pid: u32,
     pub(super) own_pid: u32,
     /// True if its own PID and TIDs may differ from those here.
@@ -344,7 +344,7 @@ impl Banks {
         programs
     }
 
-    /// Returns the number of slots in use so far.
+    /// Returns a number above those of all slots taken so far.
     pub(super) fn n_seen(&self) -> usize {
         (self.head().n_seen.load(Acquire) as usize).min(self.layout.n_slots)
     }

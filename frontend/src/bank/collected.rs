@@ -17,7 +17,7 @@ use crate::host::program::Identity;
 /// facts.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Collected {
-    /// The process's PID for this process.
+    /// The process's PID as the recorder sees it.
     pub pid: u32,
     /// The process's own PID, another one in a container. The trace has this one.
     pub own_pid: u32,
@@ -45,7 +45,7 @@ pub struct Collected {
     pub status: Option<i32>,
     /// A message about missing parts, from the recorder with the spool.
     pub problem: Option<String>,
-    /// The number of calls and returns in the spool, including incomplete ones.
+    /// The number of calls and returns in the spool; incomplete ones may be among them.
     #[serde(skip)]
     pub n_records: u64,
     #[serde(skip)]
@@ -85,7 +85,7 @@ pub struct Collected {
     pub(crate) command_line: Vec<u8>,
     /// Of different times, the latest last.
     pub(crate) maps: Vec<Vec<u8>>,
-    /// Libraries unloaded before its end, in that order.
+    /// Libraries unloaded before its end, in the order of unloading.
     pub(crate) unloaded: Vec<Unloaded>,
     /// The marks.
     pub(crate) marks: Vec<Marked>,

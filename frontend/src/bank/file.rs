@@ -116,7 +116,7 @@ pub(crate) struct Slot {
     pub(crate) first_nanos: AtomicU64,
     /// Unix time minus CLOCK_MONOTONIC in nanoseconds; 0 if unknown.
     pub(crate) utc_offset_nanos: AtomicI64,
-    /// The minimum ticks of recorded calls, and the beginning of this rule: both.
+    /// Pairs: the minimum duration of recorded calls in ticks, and the moment from which it holds.
     pub(crate) minima: [[AtomicU64; 2]; MOST_MINIMA],
     /// The number of these pairs.
     pub(crate) n_minima: AtomicU32,

@@ -92,7 +92,7 @@ pub(super) enum What {
     Rest,
 }
 
-/// The end of a chunk behind its written records.
+/// The records that may follow the written ones of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// Others.

@@ -1,4 +1,5 @@
-//! Banks: memory owned by a recorder and written by recorded processes, so records outlive the processes in every case.
+//! Banks: memory owned by a recorder and written by recorded processes, so records outlive the processes however these
+//! end.
 //!
 //! - `file`: the layout; `handover`: the protocol between both sides; `request`: requests to a running process.
 //! - `client`: a recorded process's side of its bank; `child`: the same in the child of a fork; `described`: the

@@ -34,8 +34,8 @@ impl Mapping {
     /// Returns the PID here of the process with the file mapped at an address (0: anywhere) and with its own PID `own`;
     /// looks at `likely` first. Several processes may have the same PID, each in a namespace of its own.
     ///
-    /// A process without access, as of another user, is believed if it was started after this one. `None` if it has
-    /// ended.
+    /// A process that this one may not examine, as of another user, is believed if it was started after this one.
+    /// `None` if it has ended.
     pub(super) fn process(self, own: u32, likely: u32, mapped_at: u64) -> Option<u32> {
         // An emulator maps the file at another address.
         if modules::is_emulated() {

@@ -2,7 +2,7 @@
 //! so the program has neither a thread nor a file for it. An attached program has no handler: one of its threads is
 //! borrowed to answer.
 //!
-//! A request without a timely beginning is taken back: then nothing of it was done, and nothing will be.
+//! A request that is not begun in time is taken back: then nothing of it was done, and nothing will be.
 //!
 //! **Invariant**: the signal is sent only after the process has reported the library's handler for it. Before an exec
 //! the process waits for a recorder that is about to send, and takes a pending signal: it would kill the new program.

@@ -24,7 +24,7 @@ pub enum Seen {
     Process {
         /// The process's own PID, as in all events.
         pid: u32,
-        /// The process's PID for this process.
+        /// The process's PID as this process, the recorder, sees it.
         pid_here: u32,
         /// The path of its program.
         exe: Vec<u8>,

@@ -1,7 +1,7 @@
 //! A bank of this program's own, and a thread that empties it: only the disk limits the trace.
 //!
 //! The thread `rftrace-writer` does the work of a recorder in another process, with all signals blocked, and none of
-//! its calls is recorded. Its files lie in the places of `rftrace record`, so the tools show them meanwhile, and
+//! its calls is recorded. Its files lie where `rftrace record` puts its own, so the tools show them meanwhile, and
 //! recover them if the program does not save.
 //!
 //! Not here: the emptying of a bank (`collect`), and the program's description in it (`client`).
@@ -141,7 +141,7 @@ impl Stream {
         writing: Writing<'_>,
         dump: Option<Dump>,
     ) -> Result<(SavedBank, u64), Error> {
-        /// The maximum time for a copy of records outside the disk.
+        /// The maximum time for a copy of the records that are not on the disk yet.
         const PATIENCE: Duration = Duration::from_secs(5);
 
         self.check_process()?;

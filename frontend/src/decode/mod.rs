@@ -481,7 +481,7 @@ impl<F: Emit> Decoder<'_, F> {
 
 /// Returns the functions open at the beginning of a task's oldest remaining chunk, outermost first; 0 where unknown.
 ///
-/// Later returned ones have an exit without entry; the others are still on the thread's return stack.
+/// Functions that have returned since have an exit without entry; the others are still on the thread's return stack.
 fn functions_open_at_start(task: &Task<'_>, depth: usize) -> Vec<u64> {
     let mut open = vec![0; depth];
     // How many of the unknown functions are still open, and how many were entered since.

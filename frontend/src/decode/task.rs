@@ -7,8 +7,8 @@ use rftrace::abi::{ADDRESS_SHIFT, ChunkHeader, RETURN_STACK_ENTRIES, Record, kin
 
 use super::records::{Records, Unpacked};
 
-/// The number of open functions in the search for that of an exit: more than a return stack has, for missing exits. An
-/// image may have any records; the search must end.
+/// The maximum number of open functions searched for the one of an exit: more than a return stack has, for missing
+/// exits. An image may have any records, and must not take for ever.
 pub(super) const SEARCHED: usize = 4 * RETURN_STACK_ENTRIES;
 
 /// Consecutive records of one task in a chunk.
@@ -17,7 +17,7 @@ pub(super) struct Segment<'a> {
     /// The chunk's.
     pub(super) index: u64,
     pub(super) start: Start,
-    /// The time of the chunk's taking.
+    /// The time at which the chunk was taken.
     pub(super) taken_tsc: u64,
     /// The core of the thread at the beginning, plus 1; 0 if unknown.
     pub(super) core: u32,
@@ -96,7 +96,7 @@ impl Task<'_> {
         self.segments.iter().any(|segment| segment.unpacked(&mut unpacked).words_since(start).next().is_some())
     }
 
-    /// Returns true for a record since `start` of a function that is not hidden.
+    /// Returns true if there is a record since `start` other than those of hidden functions.
     pub(crate) fn has_visible_since(&self, start: u64, is_hidden: &dyn Fn(u64) -> bool) -> bool {
         let mut unpacked = Unpacked::default();
         let is_visible = |word: u64| word & kind::MASK == kind::LOST || !is_hidden(word >> ADDRESS_SHIFT);

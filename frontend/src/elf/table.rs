@@ -120,7 +120,7 @@ impl SymbolTable {
     }
 
     /// Returns the mangled name, without symbol version, if it is one. It tells overloads and instances with one
-    /// [`name`](Self::name) apart. Very long ones are left out.
+    /// [`name`](Self::name) apart. Those too long to be shown in full are left out.
     pub(crate) fn mangled_name(&self, symbol: &Symbol) -> Option<&str> {
         let raw = str::from_utf8(self.raw_name(symbol)).ok()?;
         let name = raw.split('@').next().unwrap_or_default();
@@ -397,8 +397,8 @@ fn code_end(sections: &SectionTable<'_, Header>, section: u16) -> Option<u64> {
     code.then(|| header.sh_addr(ENDIAN).saturating_add(header.sh_size(ENDIAN)))
 }
 
-/// Returns true for a mark left by a compiler or an assembler in place of a function: without a name, or a label that
-/// starts with the `$` of a mapping symbol or the dot of a local label.
+/// Returns true if this is no function but a mark of a compiler or an assembler: without a name, or a label that starts
+/// with the `$` of a mapping symbol or the dot of a local label.
 fn is_label(name: &[u8], is_function: bool) -> bool {
     name.is_empty() || !is_function && (name.starts_with(b"$") || name.starts_with(b"."))
 }

@@ -317,7 +317,7 @@ pub(crate) fn nearest(wanted: &str, names: impl Iterator<Item = String>) -> Opti
     near.min_by_key(|&(distance, _)| distance).map(|(_, name)| name)
 }
 
-/// Returns the number of inserted, removed or replaced characters between the two, up to `limit`.
+/// Returns the number of inserted, removed or replaced characters that make one of the other; `None` above `limit`.
 fn edits(a: &[char], b: &str, limit: usize) -> Option<usize> {
     let n_b = b.chars().count();
     if a.len().abs_diff(n_b) > limit {

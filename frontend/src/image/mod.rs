@@ -17,14 +17,14 @@ pub(crate) mod read;
 pub(crate) mod stored;
 pub(crate) mod write;
 
-/// The first bytes of an image. Like PNG's, they detect a line with changes of line ends or without the eighth bit.
+/// The first bytes of an image. Like PNG's, they reveal a transfer that changes line ends or drops the eighth bit.
 pub(crate) const MAGIC: [u8; 8] = *b"\x93RFT\r\n\x1a\n";
 /// Version of the format.
 pub(crate) const VERSION: u32 = 2;
 /// The oldest readable version. It has no PACKED.
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub(crate) const OLDEST_VERSION: u32 = 1;
-/// A word with a visible byte order.
+/// A word whose bytes show the byte order.
 pub(crate) const BYTE_ORDER: u64 = 0x0807_0605_0403_0201;
 
 /// Contents of a section: the low half of its first word. The high half is the number of further bytes, without the
@@ -52,7 +52,7 @@ pub(crate) mod head {
     pub(crate) const N_CHUNKS: usize = 2;
     /// Chunks in use: CHUNK and PACKED sections to come.
     pub(crate) const N_CHUNKS_USED: usize = 3;
-    /// The kernel's run-time address; 0 for its link address.
+    /// The kernel's address at run time; 0 if it runs at its link address.
     pub(crate) const LOAD_ADDRESS: usize = 4;
     /// The time of the first start of recording, in ticks.
     pub(crate) const FIRST_TSC: usize = 5;
@@ -68,7 +68,7 @@ pub(crate) mod head {
     pub(crate) const FLAGS: usize = 10;
     /// The number of reused full chunks.
     pub(crate) const N_OVERWRITTEN: usize = 11;
-    /// The number of calls without a chunk in a ring.
+    /// The number of calls lost because a ring had no chunk for them.
     pub(crate) const N_LOST_NO_CHUNK: usize = 12;
     /// The number of threads without a block.
     pub(crate) const N_UNTRACED_THREADS: usize = 13;

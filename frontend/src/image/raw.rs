@@ -16,8 +16,8 @@ use rftrace_format::record::{self, Kind, RECORD_BYTES};
 /// The thread of a file without thread ids.
 const ONLY_THREAD: u32 = 1;
 
-/// The number of open functions in the search for that of an exit; a file may have any records, and the search must
-/// end.
+/// The maximum number of open functions searched for the one of an exit: a file may have any records, and must not take
+/// for ever.
 const SEARCHED: usize = 4 * RETURN_STACK_ENTRIES;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;

@@ -85,7 +85,7 @@ pub(crate) struct StoredChunks<'a> {
 }
 
 impl<'a> StoredChunks<'a> {
-    /// Reads the sections in `bytes`. `None` for another version, or another kind of file.
+    /// Starts at the first section in `bytes`. `None` for another version, or another kind of file.
     pub(crate) fn new(bytes: &'a [u8], chunk_bytes: usize) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let is_known = reader.word() == Some(u64::from_le_bytes(MAGIC))

@@ -62,7 +62,7 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
     }
 
     /// Writes the PACKED section of a chunk, or its CHUNK section without a packer or if that is shorter. Returns the
-    /// number of records in the chunk's memory.
+    /// number of records up to the last written one.
     pub(crate) fn chunk(&mut self, chunk: &Chunk<'_>, packer: Option<&mut Packer>) -> Result<usize, E> {
         let mut header = header_words(chunk.header);
         // As it is sent: a processor that was stopped, and goes on, may prepare the chunk anew.

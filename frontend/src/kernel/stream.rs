@@ -24,7 +24,7 @@ use crate::image::write::Writer;
 ///
 /// On the host: `rftrace recv --serial /dev/ttyS0 --binary kernel.elf`, or `--stdin`.
 ///
-/// Each call passes a complete image to `out` (`docs/image-format.md`). After a missed one, a reader goes on with the
+/// Each call passes a complete image to `out` (`docs/image-format.md`). A reader that has missed one goes on with the
 /// next. Other text may come between calls, and none within one.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream<'a> {
@@ -40,8 +40,8 @@ impl<'a> Stream<'a> {
 
     /// Sends the full chunks, in pieces of up to 512 bytes, and gives them back to the tracer. Returns their number.
     ///
-    /// It does nothing during another call, on another core or interrupted by this one. Recording goes on, except for
-    /// the calling task during the call.
+    /// It does nothing while another call is at work, on another core or in the code that this one has interrupted.
+    /// Recording goes on, except for the calling task during the call.
     ///
     /// # Errors
     ///

@@ -447,7 +447,8 @@ impl Module {
         }
     }
 
-    /// Makes all pages with sites writable, or none of them, if a site's page is unknown.
+    /// Makes all pages with sites writable. Returns false, with no page writable, if a site's page is unknown or the
+    /// system refuses.
     fn make_writable(&mut self, refusal: &mut Option<io::Error>) -> bool {
         let are_known = |address: usize| self.pages.iter().any(|pages| pages.range.contains(&address));
         let mut ends =

@@ -116,7 +116,7 @@ pub enum WholeReason {
     Changed,
     /// Its code or its file cannot be read.
     Unreadable,
-    /// No unwind information lists it as a function with an end.
+    /// No unwind information lists it as a function and gives its end.
     Unlisted,
     /// No executable memory is available within 2 GiB.
     NoStubs,

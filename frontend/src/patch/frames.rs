@@ -2,9 +2,9 @@
 //!
 //! A description (FDE) is a function's if, at its first instruction, nothing has been pushed: the frame's address is
 //! the stack pointer before the call (on x86-64 rsp + 8, on aarch64 sp), no register has been saved, and the return
-//! address is in the place of a call.
+//! address is in the place where a call leaves it.
 //!
-//! So targets of jumps (`.cold`), the procedure linkage table and a program's `_start` are none.
+//! So parts that functions jump to (`.cold`), the procedure linkage table and a program's `_start` are no functions.
 //!
 //! Not here: room for a branch in such a function (`functions`).
 //!

@@ -2,7 +2,7 @@
 //!
 //! A stub leads to the hook, and the hook to the function, as for a function with a branch; but no code is changed, and
 //! the function is recorded only at the program's calls. Records name it by its slot, so each import is one function,
-//! with any other names of its address.
+//! even if its address has other names.
 //!
 //! Not here: the stubs (`entry`), and other uses of a slot's contents (`pointers`).
 //!

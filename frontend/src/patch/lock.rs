@@ -79,7 +79,7 @@ fn thread_id() -> i32 {
 }
 
 /// Makes fork wait for the lock: in the child nobody would be there to let it go. Call it before the registration of
-/// handlers that wait for threads with this lock: the handler registered first waits last.
+/// handlers that wait for threads which may take this lock: the handler registered first waits last.
 pub(crate) fn register_fork_handlers() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     /// True if the forking thread took the lock for the fork, and not for more.

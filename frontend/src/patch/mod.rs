@@ -18,8 +18,8 @@
 //!   its stubs, unless `pointers` finds other uses than calls, by all `ways` of the code; `installed`: the stubs of
 //!   both.
 //! - `instructions`: reads aarch64's.
-//! - `redirect`: makes running programs call the hooks, without hooks at their start; `slots`: writes the slots for it
-//!   and `library`.
+//! - `redirect`: makes a running program, started without the hooks, call them; `slots`: writes the slots for it and
+//!   `library`.
 //! - `change`: takes one site from state to state; `engine`: goes through all sites of all modules.
 //!
 //! Not here: a filter's choice of sites (`filter`).

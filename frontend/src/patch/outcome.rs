@@ -8,7 +8,7 @@ use std::fmt;
 pub struct PatchedSites {
     /// The number of patched sites: NOPs or, while recording is on, jumps (on aarch64 calls, as compiled).
     pub patched: usize,
-    /// The number of patched sites with another state than NOP now.
+    /// The number of patched sites that are not NOPs now.
     pub on: usize,
     /// The number of sites that stay calls, as compiled. Their calls are recorded too.
     pub left_plain: usize,

@@ -214,8 +214,8 @@ impl Writer<'_> {
     ///
     /// # Safety
     ///
-    /// This is code with a valid meaning under the new opcode, and its pages are writable for [`Self::Memory`]. Two
-    /// bytes do not cross a cache line, and are not written by file, unless this is the only thread.
+    /// This is code that may become what the new opcode makes of it, and its pages are writable for [`Self::Memory`].
+    /// Two bytes do not cross a cache line, and are not written by file, unless this is the only thread.
     pub(super) unsafe fn opcode(self, start: usize, opcode_at: usize, opcode: Opcode) -> io::Result<()> {
         match (self, opcode) {
             (Self::Memory, Opcode::One(byte)) => {

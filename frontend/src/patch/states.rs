@@ -9,8 +9,8 @@ pub(super) enum State {
     On,
     /// A NOP.
     Off,
-    /// `67 E8`: a call of the hook by way of the stub area. For an indirect call on x86-64 with its compiled form out
-    /// of reach.
+    /// `67 E8`: a call of the hook by way of the stub area. For an indirect call on x86-64 that cannot take its
+    /// compiled form again.
     Thunk,
     /// In between: an unfinished change. The operand is that of another state. On x86-64 only.
     Between,

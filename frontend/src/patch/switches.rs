@@ -48,7 +48,7 @@ enum Switched {
 pub(super) struct Bytes(&'static [AtomicU8]);
 
 impl Bytes {
-    /// Returns the bytes of the pages for this number.
+    /// Returns the size in bytes of the pages for this number of bytes.
     pub(super) fn pages_bytes(n_bytes: usize) -> usize {
         n_bytes.next_multiple_of(usize::try_from(page_size()).unwrap_or(4096))
     }

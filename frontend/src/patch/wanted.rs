@@ -1,5 +1,5 @@
-//! The choice of functions for a branch: patterns of functions, and of modules behind an `@`. Also the functions
-//! without a hook in any case, by their names.
+//! The choice of functions for a branch: patterns of functions, and of modules behind an `@`. Also the functions that
+//! can have no hook, by their names.
 
 use rftrace_pattern::Pattern;
 
@@ -169,8 +169,8 @@ pub(super) fn is_of_unwinder(name: &[u8]) -> bool {
     BEGINNINGS.iter().any(|beginning| name.starts_with(beginning.as_bytes()))
 }
 
-/// True for the name of a function without calls in any source: functions that run the program, and compilers' own,
-/// hooks and sanitizers.
+/// True for the name of a function that no source calls: functions that run the program, and those that compiled code
+/// calls, hooks and sanitizers.
 pub(super) fn is_of_runtime(name: &[u8]) -> bool {
     const NAMES: [&str; 14] = [
         "mcount",
@@ -193,8 +193,8 @@ pub(super) fn is_of_runtime(name: &[u8]) -> bool {
         || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning.as_bytes()))
 }
 
-/// True for the name of a function unfit for a hook at calls from another module: a special one, or one that asks for
-/// its caller.
+/// True for the name of a function that cannot be hooked at calls from another module: a special one, or one that asks
+/// for its caller.
 pub(super) fn looks_at_its_caller(name: &[u8]) -> bool {
     const NAMES: [&str; 8] = ["dlopen", "dlmopen", "dlsym", "dlvsym", "dlinfo", "siglongjmp", "savectx", "syscall"];
     is_special(name) || NAMES.iter().any(|special| special.as_bytes() == name)

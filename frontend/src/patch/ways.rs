@@ -10,7 +10,7 @@ const MOST: usize = 4096;
 pub(super) enum Does {
     /// The value is there behind it, here and at its jump target.
     Keeps { next: Option<usize>, target: Option<usize> },
-    /// Any use with an effect.
+    /// Any use that is not harmless.
     Uses,
 }
 

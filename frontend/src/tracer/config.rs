@@ -165,14 +165,14 @@ impl Config {
         self
     }
 
-    /// Sets whether a program without a save saves at its exit, to the [directory](Self::directory), with one line on
-    /// stderr. On by default, on Linux.
+    /// Sets whether a program that has not saved its events saves them at its exit, to the
+    /// [directory](Self::directory), with one line on stderr. On by default, on Linux.
     ///
     /// The save comes after a return from `main`, also by a panic, or after `exit`, behind the `atexit` functions. A
     /// program that ends by a signal, by `abort` or by `_exit` loses its unsaved events.
     ///
-    /// A directory with a save of the program's own stays as it is. Nothing is saved in a forked child, or in a program
-    /// with a filter of system calls (seccomp) of its own.
+    /// A directory to which the program has saved itself stays as it is. Nothing is saved in a forked child, or in a
+    /// program with a filter of system calls (seccomp) of its own.
     #[must_use]
     pub fn save_at_exit(mut self, save_at_exit: bool) -> Self {
         self.save_at_exit = save_at_exit;

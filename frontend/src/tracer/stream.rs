@@ -24,7 +24,7 @@ impl Default for StreamOptions {
 }
 
 impl StreamOptions {
-    /// Sets no limit except the room on the disk. A thread with a full buffer waits for room.
+    /// Sets no limit except the room on the disk. While the buffer is full, threads wait for room.
     pub fn new() -> Self {
         Self { most_bytes: u64::MAX, waits: true }
     }
@@ -34,8 +34,8 @@ impl StreamOptions {
         Self { most_bytes: bytes, ..self }
     }
 
-    /// Sets whether a thread with a full buffer waits for room, for one second at most while nothing is written.
-    /// Otherwise the thread goes on, and the trace lacks its calls. On by default.
+    /// Sets whether threads wait for room while the buffer is full, for one second at most while nothing is written.
+    /// Otherwise they go on, and the trace lacks their calls. On by default.
     pub fn waits(self, waits: bool) -> Self {
         Self { waits, ..self }
     }

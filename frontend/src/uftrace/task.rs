@@ -206,7 +206,8 @@ impl TaskWriter<'_> {
         Ok(())
     }
 
-    /// Writes the marks before an event, and all marks before the common end of the open functions.
+    /// Writes the marks before an event. Before an exit these include marks of the same moment: all functions still
+    /// open end at one moment.
     #[cold]
     fn write_marks_before(&mut self, event: Event) -> io::Result<()> {
         let is_exit = event.kind == EventKind::Exit;

@@ -72,7 +72,7 @@ impl Choice {
     }
 }
 
-/// Records only these threads from now on. The lists are not longer than [`Threads::MOST`].
+/// Sets the choice of recorded threads from now on. The lists are not longer than [`Threads::MOST`].
 pub(crate) fn choose(threads: &Threads) {
     static ALONE: Mutex<()> = Mutex::new(());
 
@@ -103,8 +103,8 @@ pub(crate) fn chosen() -> Threads {
     Threads { only: CHOICE.only.ids().collect(), not: CHOICE.not.ids().collect() }
 }
 
-/// Informs the tracer if the calling thread, with this block, is recorded: it begins, or has another id than before. It
-/// is not recorded meanwhile: this crate may be instrumented.
+/// Tells the tracer whether the calling thread, with this block, is recorded: the thread begins, or has another id than
+/// before. It is not recorded meanwhile: this crate may be instrumented.
 pub(super) extern "C" fn look(block: &ThreadBlock) {
     // SAFETY: the call has no conditions.
     let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;

@@ -7,14 +7,15 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread;
 use std::time::Duration;
 
-/// The number of threads at work, in the low half, and of threads that fork or wait for it, in the high half. New work
-/// waits for forks: otherwise repeated work of threads could delay a fork for ever.
+/// In the low half, how many times threads are at work, each nested work counted; in the high half, the number of
+/// threads that fork or wait for it. New work waits for forks: otherwise repeated work of threads could delay a fork
+/// for ever.
 static AT_WORK: AtomicU64 = AtomicU64::new(0);
 const FORK: u64 = 1 << 32;
 const PAUSE: Duration = Duration::from_micros(100);
 
 thread_local! {
-    /// The number of works of this thread.
+    /// The number of times this thread is at work, as work may be nested.
     static OWN: Cell<u64> = const { Cell::new(0) };
     /// True in the forking thread. A signal handler may come between.
     static FORKS: Cell<bool> = const { Cell::new(false) };

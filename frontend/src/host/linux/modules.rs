@@ -21,7 +21,6 @@ use rftrace_format::text::spelled;
 
 /// The symbolic link to the running program, valid even after its file was deleted. After the end of the main thread,
 /// the process as a whole has no program any more; in an emulator a thread's is the emulator.
-/// program any more; in an emulator a thread's is the emulator.
 pub(crate) fn own_exe() -> &'static Path {
     own_file("/proc/self/exe", "/proc/thread-self/exe")
 }

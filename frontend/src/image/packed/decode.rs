@@ -12,9 +12,9 @@ pub(crate) struct Payload<'a> {
     pub(crate) bytes: &'a [u8],
     /// Further bytes are missing: a record cut in the middle is unknown.
     pub(crate) is_cut: bool,
-    /// The number of records without missing ones; the caller has checked it against the chunk's size.
+    /// The number of records if none is missing; the caller has checked it against the chunk's size.
     pub(crate) n_records: usize,
-    /// The time of the chunk's taking, in ticks.
+    /// The time at which the chunk was taken, in ticks.
     pub(crate) taken_tsc: u64,
 }
 

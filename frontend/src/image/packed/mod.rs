@@ -1,7 +1,7 @@
 //! Packed chunks: the contents of a section CHNZ behind the chunk's header, see `docs/image-format.md`.
 //!
-//! Most records are predictable: the return from the innermost open function, or the same successor of the record
-//! before as last time. Then only two bits and the ticks since that record are sent.
+//! Most records are predictable: the return from the innermost open function, or the last successor of the word before.
+//! Then only two bits and the ticks since that record are sent.
 //!
 //! The words so far are kept in [`Tables`], the same for packer and unpacker. They are empty at a chunk's beginning, so
 //! each chunk is read by itself.
@@ -30,7 +30,7 @@ mod tag {
     pub(super) const N_BITS: u32 = 2;
     /// It is the exit of the innermost open function.
     pub(super) const RETURN: u64 = 0;
-    /// It is the same successor of the record before as last time.
+    /// It is the last successor of the word before.
     pub(super) const FOLLOWING: u64 = 1;
     /// It is in the cache, at the place in the next byte.
     pub(super) const CACHED: u64 = 2;

@@ -86,7 +86,7 @@ impl Asked<'_> {
         chosen
     }
 
-    /// Returns true for a function of the program that can have no branch, without a name as evidence.
+    /// Returns true for a function of the program that can have no branch, although no name shows it.
     fn is_special(&self, module: &Module<'_>, function: usize) -> bool {
         module.is_program && self.unnamed.is_some_and(|unnamed| unnamed.is_special(function))
     }
@@ -112,7 +112,7 @@ pub(super) fn is_excepted(choice: &Choice, module: &Module<'_>, function: &Funct
     module.raw_name(function).is_some_and(|symbol| choice.excepts(symbol))
 }
 
-/// Returns true if memory has the bytes of a prepared branch's place, with it or without.
+/// Returns true if memory has the bytes for which a branch was prepared, with the branch or without it.
 pub(super) fn is_there(image: &Image<'_>, branch: &Branch) -> bool {
     let start = branch.function as usize;
     let bytes = image.bytes(start..start + branch.displaced().len());

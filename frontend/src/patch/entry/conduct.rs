@@ -1,8 +1,8 @@
 //! Stack use of a function, by its instructions: whether it looks at its return address, goes on on another stack, or
-//! makes a system call with two returns.
+//! makes a system call that returns twice.
 //!
-//! Registers are followed from its first instruction on, each as a distance from the place of the return address. At a
-//! junction, only the common values are kept.
+//! Registers are followed from its first instruction on, each as a distance from the place of the return address. Where
+//! ways meet, only the values common to all of them are kept.
 //!
 //! **Limit**: writes to memory are not followed. So a stack pointer from memory leads to another stack, though a
 //! compiler may have kept its own there.
@@ -218,7 +218,7 @@ impl<'c, C: Fn(usize) -> Option<&'c [u8]>, P: Fn(usize) -> bool> Walk<'_, C, P> 
             }
         }
         if instruction.mnemonic() == Mnemonic::Syscall {
-            /// `rt_sigreturn`, `vfork`, `clone3`; and `clone`, except as a `fork`, without shared memory.
+            /// `rt_sigreturn`, `vfork`, `clone3`; and `clone`, unless it shares no memory: that is a `fork`.
             const CALLS: [u64; 3] = [15, 58, 435];
             const CLONE: u64 = 56;
             const CLONE_VM: u64 = 0x100;
@@ -236,7 +236,7 @@ impl<'c, C: Fn(usize) -> Option<&'c [u8]>, P: Fn(usize) -> bool> Walk<'_, C, P> 
         }
     }
 
-    /// Returns the registers behind an instruction, before the next one.
+    /// Returns the registers behind an instruction that goes on at the next one.
     fn behind(&mut self, instruction: &Instruction, values: &Values) -> Values {
         let mut after = *values;
         apply(instruction, &mut after, &mut self.info);
@@ -262,12 +262,12 @@ fn join(a: Value, b: Value) -> Value {
     }
 }
 
-/// Returns the number of a general register, or of the one with this part.
+/// Returns the number of a general register, or of the one that contains this part.
 fn number(register: Register) -> Option<usize> {
     register.full_register().is_gpr64().then(|| register.full_register().number())
 }
 
-/// Returns the registers behind an instruction, before the next one.
+/// Returns the registers behind an instruction that goes on at the next one.
 fn apply(instruction: &Instruction, values: &mut Values, info: &mut InstructionInfoFactory) {
     let before = *values;
     let of = |register: Register| number(register).map_or(Value::Unknown, |register| before[register]);

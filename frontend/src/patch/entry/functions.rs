@@ -237,7 +237,7 @@ pub(super) fn is_filler(instruction: &Instruction) -> bool {
 }
 
 /// Returns true if code uses flags before setting them. No caller passes flags to a function, and the hook does not
-/// keep them: such code is a part of another function, or a function for calls by its own kind only.
+/// keep them: such code is a part of another function, or a function that only its own kind calls.
 fn takes_flags(start: usize, code: &[u8]) -> bool {
     const STATUS: u32 =
         RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::CF | RflagsBits::PF;

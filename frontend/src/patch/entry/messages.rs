@@ -1,12 +1,12 @@
-//! LLVM's unwinder in a program without symbol table, by its messages with names of functions.
+//! LLVM's unwinder in a program without symbol table, by its messages: they contain the names of functions.
 //!
 //! The place of such a function is known by the one function with a reference to its message. Their conduct must fit:
-//! `_Unwind_Resume` never returns, and the code that notes its registers also notes those of `_Unwind_RaiseException`,
-//! with its own return address among them. Code that sets a register, or the resume address, goes on to
-//! `__unw_set_reg`.
+//! `_Unwind_Resume` never returns, and the function that notes its registers also notes those of
+//! `_Unwind_RaiseException`; one of them is the noting function's own return address. Code that sets a register, or the
+//! resume address, goes on to `__unw_set_reg`.
 //!
-//! One common target takes all registers from the notes, including the stack pointer. This function and the noting code
-//! are assembly, maybe without unwind information.
+//! One common target takes all registers from the notes, including the stack pointer. This function and the noting one
+//! are assembly, and may have no unwind information.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -108,7 +108,7 @@ impl Says {
     }
 }
 
-/// A function, maybe without unwind information: up to its return, or its jump elsewhere.
+/// A function that may have no unwind information: up to its return, or its jump elsewhere.
 struct Assembly {
     range: Range<usize>,
     conduct: Conduct,

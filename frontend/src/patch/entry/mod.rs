@@ -400,7 +400,7 @@ impl Pass<'_> {
         Ok((made, area, exits))
     }
 
-    /// Requests branches at ends. Returns the future ones.
+    /// Requests branches at ends. Returns for each whether it will be written.
     fn prepare_ends(&mut self, branches: &[Option<Branch>]) -> Vec<bool> {
         let mut prepare = |branch: &Branch| {
             self.now.wanted.push((branch.function, branch.stub));
@@ -410,7 +410,8 @@ impl Pass<'_> {
         branches.iter().map(|branch| branch.as_ref().filter(can_be).map(&mut prepare).is_some()).collect()
     }
 
-    /// Makes stubs, for an outside writer of the branches. Returns the functions with one.
+    /// Makes stubs, for an outside writer of the branches. Returns for each function whether it has one, or the reason
+    /// against it.
     fn prepare(
         &mut self,
         image: &Image<'_>,

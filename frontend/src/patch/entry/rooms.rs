@@ -1,6 +1,6 @@
 //! Compilers' room for a branch at the beginning of functions, by their lists.
 //!
-//! Not here: the size of the room (`functions`): it is an option of the compiler.
+//! Not here: whether the room is large enough (`functions`), as an option of the compiler sets its size.
 
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 

@@ -3,7 +3,7 @@
 //!
 //! libgcc's unwinder is known by this: some functions read their return address, call another function that notes it
 //! with all registers and reads its own, and go on at a computed stack pointer (`__builtin_eh_return`). It is all code
-//! between the first and the last of these and of their callees nearby, from one file of a linker.
+//! between the first and the last of these and of their callees nearby: a linker takes it from one file.
 //!
 //! Not here: the conduct of a single function (`conduct`); LLVM's unwinder (`messages`).
 
@@ -147,8 +147,9 @@ impl All {
         self.0.iter().filter(move |(_, (conduct, _))| is_it(conduct)).map(|(&start, _)| start)
     }
 
-    /// Returns the functions that can have no branch: by themselves; as they go on at or from such a function without a
-    /// call; or as they make such a function ask for their caller, like compilers' hooks.
+    /// Returns the functions that can have no branch: by themselves; because they go on at such a function, or come
+    /// from it, without a call; or because they call such a function to find their caller, as the hooks of compilers
+    /// do.
     fn special(&self) -> BTreeSet<usize> {
         let is_seed = |it: &Conduct| it.reads_return_address || it.changes_stack || it.returns_twice;
         let mut found: BTreeSet<usize> = self.that(is_seed).collect();

@@ -22,7 +22,8 @@ use crate::patch::unwinder;
 /// Outcome for a function: it has its branch, or why not.
 pub(super) type Made = Result<(), WholeReason>;
 
-/// Makes the stubs of a hook, and then the branches. Returns the functions with one.
+/// Makes the stubs of a hook, and then the branches. Returns for each function whether it has one, or the reason
+/// against it.
 pub(super) fn make(
     image: &Image<'_>,
     wanted: &[Wanted],
@@ -45,7 +46,7 @@ pub(super) fn make(
     Ok((made.collect(), area))
 }
 
-/// Writes branches while this is the only thread. Returns the written ones.
+/// Writes branches while this is the only thread. Returns for each whether it was written.
 pub(super) fn write_branches(branches: &[Option<Branch>], pages: &[Pages]) -> Vec<bool> {
     let code = |branch: &Branch| (branch.function as usize, branch.branched()[..branch.n_changed()].to_vec());
     let codes: Vec<_> = branches.iter().map(|branch| branch.as_ref().map(code)).collect();
@@ -53,7 +54,7 @@ pub(super) fn write_branches(branches: &[Option<Branch>], pages: &[Pages]) -> Ve
     write(&codes, pages).unwrap_or_else(|_| vec![false; branches.len()])
 }
 
-/// Leads sleds to the hooks. Returns the ones in effect.
+/// Leads sleds to the hooks. Returns for each whether it leads there.
 pub(super) fn lead_sleds(image: &Image<'_>, sleds: &[Sled]) -> Result<(Vec<bool>, Thunks), (WholeReason, io::Error)> {
     let not_writable = |error| (WholeReason::NotWritable, error);
     let pages = Pages::all().map_err(not_writable)?;
@@ -80,7 +81,7 @@ pub(super) fn make_thunks(
 }
 
 /// Writes code, given as addresses and bytes, in a module that stays loaded, and while there is one thread. `pages` are
-/// those of this process. Returns the written ones; an error without any.
+/// those of this process. Returns for each whether it was written; an error if none was.
 pub(super) fn write(code: &[Option<(usize, Vec<u8>)>], pages: &[Pages]) -> io::Result<Vec<bool>> {
     let start = code.iter().flatten().map(|(address, _)| *address).min().unwrap_or(0);
     let end = code.iter().flatten().map(|(address, bytes)| address + bytes.len()).max().unwrap_or(0);

@@ -1,7 +1,7 @@
 //! The functions of a module, and the instruction of each that gives way to a branch.
 //!
-//! All code of the module is searched for branches, except data by the module's sections. An indirect jump from within
-//! to a function's first instruction is not ruled out.
+//! All code of the module is searched for branches, except the parts that the module's sections mark as data. An
+//! indirect jump from within to a function's first instruction is not ruled out.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ const SIGNING: [u32; 2] = [0xd503_233f, 0xd503_237f];
 #[derive(Debug)]
 pub(super) struct Functions {
     ranges: Vec<Range>,
-    /// Addresses with a name, or as targets of branches, ascending.
+    /// Addresses that have a name or are targets of branches, ascending.
     targets: Vec<usize>,
     /// Functions with a branch to their own beginning.
     looping: BTreeSet<usize>,
@@ -100,8 +100,8 @@ impl Functions {
 }
 
 /// Returns true if code uses x16 or x17 before setting them. Calls may change them on their way, and stubs do: so such
-/// code is a part of another function, or a function for calls by its own kind only. The code is read from its
-/// beginning to its end, in spite of branches.
+/// code is a part of another function, or a function that only its own kind calls. The code is read from its beginning
+/// to its end, in spite of branches.
 fn takes_registers(code: &[u8]) -> bool {
     let mut unset = [16, 17].map(|register| (register, true));
     for bytes in code.as_chunks::<WORD>().0 {

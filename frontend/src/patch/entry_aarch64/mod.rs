@@ -4,8 +4,8 @@
 //!   switched by [`engine`](super::engine). `room_outcome` has their outcome.
 //! - Others, chosen by name, get a branch in place of an instruction: `functions` finds this instruction, `relocate`
 //!   makes a copy of it, and `stubs` makes the targets of the branches. This file goes through the modules, once in a
-//!   program's life and while it has one thread: only a few instructions may be changed into a branch while others run
-//!   them. Later switches are in the stubs.
+//!   program's life and while it has one thread: the replaced instruction may be of any kind, and only a few kinds may
+//!   be changed into a branch while other threads run them. Later switches are in the stubs.
 //!
 //! **Invariant**: leave a function whole if anything about it is unsure.
 //!
@@ -206,7 +206,7 @@ impl Pass<'_> {
     }
 }
 
-/// Makes the stubs, and then the branches. Returns the functions with one.
+/// Makes the stubs, and then the branches. Returns for each function whether it has one, or the reason against it.
 #[allow(clippy::type_complexity, reason = "who calls it takes it apart")]
 fn make(
     image: &Image<'_>,

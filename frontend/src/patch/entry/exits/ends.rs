@@ -250,7 +250,8 @@ impl Windows<'_> {
         self.search.module.check_unchanged(start..end).is_ok()
     }
 
-    /// Returns the number of following bytes for alignment only, up to the requested ones with their instructions.
+    /// Returns the number of bytes that follow for alignment only: at most `wanted`, and the rest of the last
+    /// instruction.
     fn padding(&self, start: usize, wanted: usize) -> usize {
         /// The longest instruction.
         const LONGEST: usize = 15;

@@ -1,4 +1,4 @@
-//! Possible targets of jumps: the code there, and behind it, stays in place.
+//! Possible targets of jumps, and landing places of exceptions: the code there, and behind it, stays in place.
 //!
 //! Not here: return points. Displacement never goes back over a call.
 

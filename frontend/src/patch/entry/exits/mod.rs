@@ -1,7 +1,7 @@
 //! Branches at the ends of functions: each `ret`, and each jump to another function, leads to a stub that calls the
 //! hook of sleds first. Return addresses stay unchanged.
 //!
-//! - `pieces` finds the pieces of a function, `marks` the possible targets of jumps.
+//! - `pieces` finds the pieces of a function, `marks` the possible targets of jumps and exceptions.
 //! - `ends` finds ends, and room for branches.
 //! - `stubs` makes the targets of these.
 //!
@@ -42,7 +42,7 @@ use crate::patch::unwinder;
 /// The ends of the chosen functions of a module.
 #[derive(Debug, Default)]
 pub(super) struct Exits {
-    /// The places of the functions with each piece.
+    /// For each piece, the places of the functions that have it.
     owners: Vec<Vec<usize>>,
     /// Each with the place of its piece.
     ends: Vec<(usize, End)>,
@@ -107,7 +107,7 @@ impl Exits {
 
 impl LaidExits {
     /// Makes branches to the stubs, for functions with one at their beginning, by `made`. `put` writes a list, and
-    /// returns the ones in the code, now or later.
+    /// returns for each branch whether it is in the code, now or later.
     pub(super) fn make(
         self,
         image: &Image<'_>,
