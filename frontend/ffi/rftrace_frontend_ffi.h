@@ -27,7 +27,7 @@ typedef struct Events Events;
  * Gives the tracer a buffer for max_event_count function entries and exits, 16 bytes each. Recording is off at first.
  *
  * With overwriting, the buffer is a ring of the most recent events. Otherwise recording stops when the buffer is used
- * up. Returns NULL while recording is on, for a size below the minimum, and without memory for the buffer.
+ * up. Returns NULL while recording is on, if the size is below the minimum, and if there is no memory for the buffer.
  *
  * A program may call it again while recording is off, for a buffer of another size or mode. Unwritten events of the old
  * buffer are lost, and a dump with its Events fails.
@@ -42,7 +42,7 @@ Events *rftrace_init(uintptr_t max_event_count, bool overwriting);
 /*
  * Like rftrace_init, but a thread writes the records to the disk while the program runs, to the folder .recording of
  * out_dir. So the disk limits the length of the trace, not the buffer of buffer_bytes: 64 MiB suit any program. Removes
- * an older trace in out_dir. On Linux.
+ * an older trace in out_dir. On Linux only.
  *
  * rftrace_dump_full_uftrace makes the trace and ends the stream: call rftrace_init to record again. A program without
  * this call saves at its exit, with one line on stderr. After a kill, `rftrace recover` makes the trace. A forked child
