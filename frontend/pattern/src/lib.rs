@@ -79,7 +79,7 @@ impl Pattern {
         matches!(self.test, Test::Everything)
     }
 
-    /// Returns true if the pattern needs a comparison with C++ names with parameters.
+    /// Returns true if the pattern must also be compared with C++ names that include parameters.
     #[must_use]
     pub fn has_parameters(&self) -> bool {
         self.text.contains('(')
