@@ -40,7 +40,7 @@ pub mod lease {
 
     const INDEX_SHIFT: u32 = chunk_state::MASK.trailing_ones();
 
-    /// Returns the lease for the taking number `index`, in this state.
+    /// Returns the lease of the chunk taken as number `index`, in this state.
     #[must_use]
     #[inline(always)]
     pub const fn new(index: u64, state: u64) -> u64 {

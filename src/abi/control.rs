@@ -159,10 +159,10 @@ impl ControlShared {
 
 /// The parts of [`ControlShared::n_takers`].
 pub mod takers {
-    /// The count of threads.
+    /// The bits of the count of threads.
     pub const COUNT: u32 = (1 << 16) - 1;
-    /// The count of forks. In the child of a fork the earlier takers no longer exist, or find that they need no
-    /// counting out.
+    /// The bits of the count of forks. In the child of a fork the earlier takers no longer exist, or find that they
+    /// need no counting out.
     pub const FORKS: u32 = !COUNT & !REPLACING;
     /// The unit of the count of forks.
     pub const FORK: u32 = COUNT + 1;
