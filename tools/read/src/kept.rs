@@ -168,7 +168,7 @@ impl Trace {
     }
 }
 
-/// A file for a kept result, once it is finished. Dropping it before removes it.
+/// A file for a result. It is kept once it is finished; dropping it earlier removes it.
 #[derive(Debug)]
 pub struct KeptFile {
     file: File,

@@ -1,11 +1,11 @@
-//! Flaws without an end of reading, with their counts.
+//! Flaws that do not stop a reader, with their counts.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A flaw in a trace, passed over by the reader.
+/// A flaw in a trace that does not stop the reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Warning {
@@ -21,7 +21,7 @@ pub enum Warning {
     CorruptStretch,
     /// A record earlier than the one before it; it got the time of that one.
     TimeBackwards,
-    /// A record with arguments, a return value or event data without display.
+    /// A record with arguments, a return value or event data that are not shown.
     PayloadSkipped,
     /// A function exit without an entry; it was ignored.
     StrayExit,
