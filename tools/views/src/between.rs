@@ -34,7 +34,7 @@ pub(crate) fn sum_up<'t>(
     }
 }
 
-/// The same for the trace's whole time without another choice, with results as from
+/// The same for a choice of times alone, by blocks. The results are those of
 /// [`walk_with_records`](crate::walk_with_records).
 fn sum_up_between<'t>(
     collector: &mut impl Collector<'t>,

@@ -81,7 +81,7 @@ impl Spread {
         self.max_ns
     }
 
-    /// Returns the maximum duration in nanoseconds of the shortest `percent` of a hundred calls, to one part in 32; 0
+    /// Returns the duration in nanoseconds that `percent` of a hundred calls do not exceed, to one part in 32; 0
     /// without calls.
     pub fn percentile_ns(&self, percent: u64) -> u64 {
         let wanted = (u128::from(self.count) * u128::from(percent)).div_ceil(100).max(1);

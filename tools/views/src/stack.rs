@@ -47,7 +47,7 @@ pub enum Step {
     },
 }
 
-/// A function at its end.
+/// A call that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndedCall {
     /// The recorded address. `None` for an assumed function closed without an exit.

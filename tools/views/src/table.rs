@@ -141,7 +141,8 @@ impl Field {
         format!("{:>12}", format!("{sign}{}", text.trim_start()))
     }
 
-    /// Returns the difference beside the values: of times in percent, of counts as a number. Empty for none.
+    /// Returns the difference beside the values: of times in percent, of counts as a number. Empty without a
+    /// difference.
     pub(crate) fn shown_ratio(self, before: u64, after: u64) -> String {
         match self {
             _ if before == after => String::new(),

@@ -12,7 +12,7 @@ pub struct Walked {
     pub stats: TaskStats,
     /// The flaws in their sequence.
     pub misfits: Warnings,
-    /// The time in nanoseconds of the end for functions still open behind the last record.
+    /// The time in nanoseconds at which functions still open behind the last record end.
     pub end_ns: u64,
 }
 
