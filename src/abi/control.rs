@@ -25,8 +25,8 @@ pub mod enabled {
     pub const ONE_STOP: u32 = 1 << 9;
 }
 
-/// The first word that hooks read. It has a page of its own, all zero at first. A frontend may have the system clear
-/// the page in each child of a fork (`MADV_WIPEONFORK`).
+/// The switch of recording: hooks read it first. It has a page of its own, all zero at first. A frontend may have the
+/// system clear the page in each child of a fork (`MADV_WIPEONFORK`).
 #[derive(Debug)]
 #[cfg_attr(target_os = "none", repr(C, align(64)))]
 #[cfg_attr(not(target_os = "none"), repr(C, align(4096)))]
@@ -159,10 +159,10 @@ impl ControlShared {
 
 /// The parts of [`ControlShared::n_takers`].
 pub mod takers {
-    /// The count of threads.
+    /// The bits of the count of threads.
     pub const COUNT: u32 = (1 << 16) - 1;
-    /// The count of forks. In the child of a fork the earlier takers no longer exist, or find that they need no
-    /// counting out.
+    /// The bits of the count of forks. In the child of a fork the earlier takers no longer exist, or find that they
+    /// need no counting out.
     pub const FORKS: u32 = !COUNT & !REPLACING;
     /// The unit of the count of forks.
     pub const FORK: u32 = COUNT + 1;
