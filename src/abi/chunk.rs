@@ -77,7 +77,8 @@ pub struct ChunkHeader {
     /// The number of further threads in this chunk. Each begins with a RESYNC record with the bit
     /// [`kind::NEW_THREAD`](super::kind::NEW_THREAD).
     pub n_adopted: AtomicU32,
-    /// The id of the chunk's last writer, from 1; 0 while the chunk is being prepared.
+    /// The id of the thread that took the chunk, from 1; 0 while the chunk is being prepared. Further threads are named
+    /// in their RESYNC records, see `n_adopted`.
     pub tid: AtomicU32,
     /// The time of the chunk's taking in ticks. Records with earlier times belong to an earlier owner.
     pub taken_tsc: AtomicU64,

@@ -25,8 +25,8 @@ pub mod enabled {
     pub const ONE_STOP: u32 = 1 << 9;
 }
 
-/// The first word that hooks read. It has a page of its own, all zero at first. A frontend may have the system clear
-/// the page in each child of a fork (`MADV_WIPEONFORK`).
+/// The switch of recording: hooks read it first. It has a page of its own, all zero at first. A frontend may have the
+/// system clear the page in each child of a fork (`MADV_WIPEONFORK`).
 #[derive(Debug)]
 #[cfg_attr(target_os = "none", repr(C, align(64)))]
 #[cfg_attr(not(target_os = "none"), repr(C, align(4096)))]

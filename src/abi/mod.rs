@@ -75,9 +75,10 @@
 //!
 //! # Sleds
 //!
-//! A frontend may write calls into XRay's sleds: a call of `rftrace_sled_entry` at the beginning of a function, before
-//! its first instruction, and a call of `rftrace_sled_exit` before each `ret` and each jump to another function, when
-//! the frame is gone. In both, the function's return address lies directly above that of the call.
+//! Compilers leave sleds for XRay in a function's code, and a frontend may write calls into them: a call of
+//! `rftrace_sled_entry` at the beginning of the function, before its first instruction, and a call of
+//! `rftrace_sled_exit` before each `ret` and each jump to another function, when the frame is gone. In both, the
+//! function's return address lies directly above that of the call.
 //!
 //! The hooks keep all registers except the flags. They record the function by the address behind its first call. The
 //! return address stays in place: see [`UNHOOKED`]. If a function ends without a call, the thread's next record ends

@@ -111,8 +111,8 @@ pub struct ThreadBlock {
     pub last_index: AtomicU64,
     /// The LOST record to which the next loss adds, while it is the newest record.
     pub lost_record: AtomicUsize,
-    /// The frame of the function in a slow path, 0 for none. Meanwhile signal handlers leave the order of the stack
-    /// unchanged.
+    /// The frame of the function whose slow path is at work, 0 for none. Meanwhile signal handlers leave the order of
+    /// the stack unchanged.
     pub busy: AtomicUsize,
     /// The lowest `sp` since `busy` was set.
     pub busy_floor: AtomicPtr<ReturnEntry>,

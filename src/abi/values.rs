@@ -161,7 +161,7 @@ pub struct ValueTable {
     pub sites: *const ValueSite,
     /// The number of sites.
     pub n_sites: usize,
-    /// The ranges (beginning, end) of memory with read access for the rest of the program.
+    /// The ranges (beginning, end) of memory that stays readable until the program ends.
     pub constant: *const [usize; 2],
     /// The number of ranges.
     pub n_constant: usize,

@@ -2,8 +2,8 @@
 //!
 //! **Invariant**: only counted takers take, keep and leave chunks of a thread, and nobody does while the buffer is
 //! replaced. A replaced buffer stays mapped: a thread in a hook at that moment writes its record there, and nobody
-//! reads it. A buffer is only replaced when a recorder comes back to the process, after the one before has seen no
-//! thread in a hook; if that one was killed first, one wrong record is the worst result.
+//! reads it. Another buffer gets its addresses only if a recorder comes back to the process, after the recorder before
+//! has seen no thread in a hook. If that recorder was killed first, one wrong record is the worst result.
 //!
 //! **Invariant**: a cursor is used with the mask of its own buffer alone: by a [`Place`], or with the buffer in use by a taker.
 

@@ -9,9 +9,9 @@ use core::sync::atomic::compiler_fence;
 
 use crate::return_stack::{Entry, ReturnStack, is_near};
 
-/// Notes the slow path of the function with this frame. `caller` is its caller, as far as a frame pointer tells.
-/// Returns false in a signal handler inside another slow path: its calls and returns are nested, whatever the entries
-/// below look like.
+/// Notes that a slow path is at work for the function with this frame. `caller` is its caller, as far as a frame
+/// pointer tells. Returns false in a signal handler that has interrupted another slow path: its calls and returns are
+/// nested, whatever the entries below look like.
 pub(crate) fn begin_call(stack: ReturnStack<'_>, frame: usize, caller: Option<Entry<'_>>) -> bool {
     let busy = stack.block().busy.load(Relaxed);
     let floor = stack.block().busy_floor.load(Relaxed);

@@ -11,8 +11,8 @@ use crate::buffer::{self, Region};
 use crate::control_block::{self, CONTROL, SWITCH};
 use crate::thread;
 
-/// Takes memory to record into. A later buffer replaces the one before, and gives up its contents. Returns an [`init`]
-/// status.
+/// Takes memory to record into. A later buffer replaces the one before, and the records in that one are given up.
+/// Returns an [`init`] status.
 ///
 /// # Safety
 ///

@@ -17,8 +17,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// A function was entered and the fast path could not record it.
 ///
-/// `parent_loc` is the expected place of its return address, `child_ip` lies in it, `stack_pointer` is its stack
-/// pointer; the next two registers tell of its frame, see `arch::frames`; `registers` is the place of all saved
+/// `parent_loc` is the expected place of its return address, `child_ip` lies in the function, `stack_pointer` is its
+/// stack pointer; the next two registers tell of its frame, see `arch::frames`; `registers` is the place of all saved
 /// registers, for `values`.
 pub(crate) extern "C" fn entry_slow(
     parent_loc: usize,
@@ -208,7 +208,7 @@ impl Hook {
         }
     }
 
-    /// The same for a recorded result; without one the function usually returns to `usual`.
+    /// The same for a recorded result: `usual`, or the trampoline that keeps all registers, if the function needs that.
     fn values_trampoline(self, usual: usize) -> usize {
         match self {
             #[cfg(not(target_os = "none"))]

@@ -132,8 +132,8 @@ fn end(stack: ReturnStack<'_>, ended: &Open) -> bool {
     false
 }
 
-/// An exception leaves by `frame`: a function's, or a chain's of tail calls. Finds the return address of the first one.
-/// Changes nothing.
+/// An exception leaves the function with this frame, or a chain of tail calls with it. Finds the address to which the
+/// first of these functions would have returned. Changes nothing.
 #[cfg_attr(target_os = "none", allow(dead_code))]
 pub(crate) extern "C" fn unwound_find(frame: usize) -> usize {
     begin(frame);

@@ -9,7 +9,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::abi::{ADDRESS_SHIFT, action, enabled, site_slot, state};
 use crate::control_block::{CONTROL, SWITCH};
 
-/// The part of a state passed on to the entries of the calls in it. OUT is no part of it: then there are none.
+/// The part of a state passed on to the entries of the calls in it. OUT is no part of it: with OUT there are no such
+/// entries.
 #[allow(dead_code, reason = "for the assembly of some processors")]
 pub(crate) const PASSED_ON: u64 = state::IN | state::DEPTH_MASK;
 

@@ -92,7 +92,7 @@ pub(crate) fn put(open: &Open, link: usize) -> Option<Moving> {
     None
 }
 
-/// A number of no claim so far.
+/// A number that no claim has.
 pub(crate) fn next_number() -> u64 {
     next_stamp() / STAMP
 }
@@ -108,7 +108,7 @@ pub(crate) fn n_moves() -> u64 {
 }
 
 impl Moving {
-    /// A number of no other claim.
+    /// A number that no other claim has.
     pub(crate) fn number(&self) -> u64 {
         self.stamp / STAMP
     }

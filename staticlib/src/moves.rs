@@ -278,8 +278,9 @@ pub(crate) fn forget(own: Option<ReturnStack<'_>>, ended: &Open) -> bool {
     left::forget(ended) || is_claimed
 }
 
-/// Moves such an entry to the table of left frames, with those of its callers on this thread's stack: the ones that
-/// frame pointers reach. If these could not be followed to their end, nearby entries are taken to be callers'.
+/// Moves an entry held elsewhere to the table of left frames, with those of its callers on this thread's stack: the
+/// ones that frame pointers reach. If these could not be followed to their end, nearby entries are taken to be
+/// callers'.
 #[cold]
 pub(crate) fn take_over(own: Option<ReturnStack<'_>>, frame: usize, reach: Reach) {
     let Some((stack, found)) = held_elsewhere(own, frame) else {

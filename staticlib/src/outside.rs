@@ -65,7 +65,7 @@ fn end_next() {
     let block = blocks.wrapping_add(place);
     let tid = arch::tid_of_block(block);
     if tid != 0 && arch::has_ended(tid) && arch::forget_thread(tid, block) {
-        // SAFETY: a used block; no thread has it now.
+        // SAFETY: one of the blocks ever used; no thread has it now.
         unsafe { thread_end::end(block) };
     }
 }

@@ -1,7 +1,7 @@
 //! The return stack of a thread, and the only ways to change it.
 //!
 //! An entry is *reserved* by moving `sp` over it, then *published*: its `frame` is written last. A pop clears `frame`
-//! first and moves `sp` last. So a signal handler finds only whole entries, or nobody's yet.
+//! first and moves `sp` last. So a signal handler finds only entries that are whole, or belong to nobody yet.
 //!
 //! Another thread running an entry's frame may *claim* it, in two steps, each a compare-exchange of `frame`. First a
 //! mark of this claim alone replaces the frame. Then, if the entry is still the same as before, the mark is made to
@@ -81,7 +81,7 @@ impl Claim {
     /// Set in each, and the next bit in none: no address near a stack, so the hooks' fast paths leave it alone.
     const FAR: usize = 1 << 63;
     const NUMBERS: usize = (1 << 14) - 1;
-    /// For nobody's entry: it is dropped when it is the innermost one.
+    /// For an entry that is nobody's: it is dropped when it is the innermost one.
     const NOBODY: Self = Self(Self::MARK | Self::HOLDS | Self::FAR);
 
     /// The first step of the claim with this number. `None`: the frame does not fit in.
@@ -145,7 +145,7 @@ impl<'a> ReturnStack<'a> {
         self.entries().take_while(move |&entry| outer != Some(entry))
     }
 
-    /// The caller's entry of `inner`, if there is one.
+    /// The entry of the caller of `inner`, if there is one.
     pub(crate) fn below(self, inner: Entry<'a>) -> Option<Entry<'a>> {
         self.entries().skip_while(|&entry| entry != inner).nth(1)
     }
@@ -176,8 +176,8 @@ impl<'a> ReturnStack<'a> {
         self.0.sp.load(Relaxed) < self.0.limit.load(Relaxed)
     }
 
-    /// Reserves the next entry, if there is room, for a function with this frame. From here on it counts as open unless
-    /// `exit_word` has it hidden.
+    /// Reserves the next entry for a function with this frame. There has to be room. From here on it counts as open
+    /// unless `exit_word` has it hidden.
     pub(crate) fn reserve(self, frame: usize, exit_word: u64) -> Reserved<'a> {
         let place = self.0.sp.load(Relaxed);
         if place == self.0.base.load(Relaxed) {
@@ -252,11 +252,11 @@ impl<'a> ReturnStack<'a> {
     }
 }
 
-/// A reserved entry, nobody's yet.
+/// A reserved entry that is nobody's yet.
 pub(crate) struct Reserved<'a>(&'a ReturnEntry);
 
 impl<'a> Reserved<'a> {
-    /// Makes it a function's.
+    /// Gives it to a function.
     pub(crate) fn publish(self, open: &Open) {
         self.0.sequence.store(open.sequence, Relaxed);
         self.0.exit_word.store(open.exit_word, Relaxed);
@@ -266,7 +266,7 @@ impl<'a> Reserved<'a> {
     }
 }
 
-/// Reserved entries, nobody's yet. They become functions' from the innermost one on.
+/// Reserved entries that are nobody's yet. Functions get them from the innermost one on.
 pub(crate) struct ManyReserved<'a> {
     stack: ReturnStack<'a>,
     first: *mut ReturnEntry,
@@ -276,7 +276,7 @@ pub(crate) struct ManyReserved<'a> {
 }
 
 impl<'a> ManyReserved<'a> {
-    /// Makes the next one further out a function's. Returns false if none is left.
+    /// Gives the next one further out to a function. Returns false if none is left.
     pub(crate) fn publish(&mut self, open: &Open) -> bool {
         if self.place <= self.first {
             return false;
@@ -287,13 +287,13 @@ impl<'a> ManyReserved<'a> {
         true
     }
 
-    /// Makes the last published one nobody's again.
+    /// Marks the entry published last as nobody's again.
     pub(crate) fn take_last_back(&mut self) {
         // SAFETY: one of the reserved and published entries. If another thread has claimed it meanwhile it is gone too.
         unsafe { &*self.place }.frame.store(Claim::NOBODY.0, Release);
     }
 
-    /// Has nobody claim the rest, so it is dropped. Returns all, outermost first.
+    /// Marks the rest as nobody's, so that it is dropped. Returns all, outermost first.
     pub(crate) fn finish(mut self) -> impl Iterator<Item = Entry<'a>> {
         let open = Open { frame: Claim::NOBODY.0, parent_ip: 0, exit_word: kind::LEFT, sequence: 0 };
         while self.publish(&open) {}
@@ -337,7 +337,8 @@ impl Entry<'_> {
         Claim::of(self.0.frame.load(Acquire)).is_some_and(Claim::holds)
     }
 
-    /// Claims it for the thread running its frame, with a number of no other claim. Fails if it is not `open` any more.
+    /// Claims it for the thread running its frame, with a number that no other claim has. Fails if it is not `open` any
+    /// more.
     pub(crate) fn claim_as(self, open: &Open, number: u64) -> bool {
         let Some(claim) = Claim::new(open.frame, number) else {
             return false;
@@ -367,7 +368,7 @@ impl Entry<'_> {
         (self.frame()? == open.frame && self.0.sequence.load(Relaxed) == open.sequence).then_some(open)
     }
 
-    /// The same for an entry of the own thread; another one may have it.
+    /// The same for an entry of the own thread; another thread may have claimed it.
     pub(crate) fn read(self) -> Open {
         let word = self.0.frame.load(Acquire);
         Open {

@@ -49,7 +49,7 @@ fn start_thread() {
     } else {
         set_up(block);
     }
-    // From here on the hooks record, also a handler's; a handler before this line was the first.
+    // From here on the hooks record, also in a handler. If a handler was faster, the thread has its block already.
     if arch::set_first_thread_block(pointer) {
         call_thread_start(pointer);
     } else if !is_local {

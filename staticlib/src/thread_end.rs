@@ -15,8 +15,8 @@ use crate::{control, moves};
 /// so the destructors of other libraries are still traced.
 const EXIT_ROUNDS: u32 = 4;
 
-/// A thread ends: the destructor of the key set by `thread_start` calls this. Records the exits of functions open for
-/// good, and lets the chunk and the block go.
+/// A thread ends: the destructor of the key set by `thread_start` calls this. Records the exits of functions that will
+/// not return any more, and lets the chunk and the block go.
 ///
 /// # Safety
 ///

@@ -2,8 +2,8 @@
 //!
 //! Waiting is spinning: a system call might end a confined program. It ends when a chunk is free, when recording is
 //! switched off, or when the other side has done nothing for [`Bank::wait_ticks`]. From then on, until the other side
-//! does something again, nobody waits, and calls are lost. After a lost call a thread does not even look for a chunk
-//! for some time: a look takes as long as the buffer is large.
+//! does something again, nobody waits, and calls are lost. After a lost call nobody even looks for a chunk for some
+//! time: a look takes as long as the buffer is large.
 
 use core::hint;
 use core::sync::atomic::Ordering::Relaxed;

@@ -77,7 +77,8 @@ fn known(child_ip: usize) -> u64 {
         && let Some(cell) = cell(child_ip)
     {
         let (mixed, low) = (mixed(child_ip, decided), known << KEY_SHIFT | between as u64);
-        // The next word with these low bits, from the hook's on: so it is less than a fingerprint's lowest bit more.
+        // The first word with these low bits at or above the word that the hook computes: so it is larger by less than
+        // a fingerprint's lowest bit.
         cell.store(mixed.wrapping_add(low.wrapping_sub(mixed) & ((1 << FINGERPRINT_SHIFT) - 1)), Relaxed);
     }
     known

@@ -70,15 +70,15 @@ pub(crate) fn is_trampoline(address: usize) -> bool {
 #[cfg(not(target_os = "none"))]
 pub(crate) static HAS_SCALABLE: AtomicBool = AtomicBool::new(false);
 
-/// Notes a processor with scalable vectors, before there are entry branches.
+/// Notes that the processor has scalable vectors, before there are entry branches.
 #[cfg(not(target_os = "none"))]
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_keep_scalable() {
     HAS_SCALABLE.store(true, Relaxed);
 }
 
-/// A trampoline as a function expects it in its frame. It signs its return address with key A (1), key B (3) or not at
-/// all (0). The modifier is the CFA.
+/// A trampoline as a function expects it in its frame. The function signs its return address with key A (1), key B (3)
+/// or not at all (0). The modifier is the CFA.
 pub(crate) fn signed(trampoline: usize, cfa: usize, key: u64) -> usize {
     let mut address = trampoline;
     // The instructions are hints: processors without signatures do nothing.

@@ -29,7 +29,7 @@ pub(crate) enum Key {
 pub(crate) struct Frame {
     /// CFA - x29, a multiple of 8: LLVM saves a lone d register below x29.
     pub(crate) cfa_offset: u32,
-    /// The key of the return address at `[x29 + 8]`, by its signature; the modifier is the CFA.
+    /// The key that has signed the return address at `[x29 + 8]`; the modifier is the CFA.
     pub(crate) key: Key,
     /// The distance of the [`DECISIVE`] instructions, from their beginning to the one behind the call, if they decide
     /// all this: one of them has signed the return address or is in front of the function, and another one has stored

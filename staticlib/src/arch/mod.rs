@@ -151,7 +151,7 @@ pub(crate) fn local_block() -> Option<*mut ThreadBlock> {
 /// bit free.
 pub(crate) const HAS_SLEDS: bool = cfg!(all(target_arch = "x86_64", not(target_os = "none")));
 
-/// Stands for the block of an untraced thread (also of a thread untraced by now). To the hooks nothing up to it is a
+/// Stands for the block of a thread that is not, or no longer, traced. To the hooks no address up to this one is a
 /// block.
 pub(crate) const UNTRACED: *mut ThreadBlock = ptr::without_provenance_mut(UNTRACED_ADDRESS);
 /// As a number, for the hooks.

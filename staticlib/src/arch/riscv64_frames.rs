@@ -1,6 +1,6 @@
 //! riscv64: frames. A frame's name is its *CFA*, the stack pointer before the function's first instruction and behind
-//! its return. The function's prologue tells its distance from the function's frame pointer or stack pointer, and the
-//! place of the return address. A table remembers the facts of prologues.
+//! its return. The function's prologue tells the distance of the CFA from the function's frame pointer or stack
+//! pointer, and the place of the return address. A table remembers the facts of prologues.
 //!
 //! Code changes: a library is unloaded, and another one takes its place. A wrong frame would be a wrong return. So a
 //! cell of the table does not name the function of a prologue but describes its instructions: it is used only if they
@@ -22,13 +22,14 @@ pub(crate) const CELL_SHIFT: u32 = 1;
 pub(crate) const OFFSET_UNIT: usize = 8;
 /// The bit of a cell for a CFA told from s0, not from sp.
 pub(crate) const HAS_POINTER: u64 = 1 << 0;
-/// The place in a cell of the distance from there to the CFA: so it need not be shifted to be one in bytes.
+/// The place in a cell of the distance from that register to the CFA, chosen so that no shift is needed to have it in
+/// bytes.
 pub(crate) const CFA_SHIFT: u32 = OFFSET_UNIT.trailing_zeros();
-/// Its bits.
+/// The number of its bits.
 pub(crate) const CFA_BITS: u32 = 8;
 /// The place in a cell of the distance from the return address to the CFA.
 pub(crate) const RETURN_SHIFT: u32 = CFA_SHIFT + CFA_BITS;
-/// Its bits.
+/// The number of its bits.
 pub(crate) const RETURN_BITS: u32 = 4;
 /// The places in a cell of two numbers of halves of an instruction: from the beginning of each of the two decisive
 /// instructions to the beginning of the last four bytes of the call.

@@ -66,7 +66,7 @@ pub(crate) fn keeping_vectors(work: impl FnOnce()) {
 }
 
 /// True if the calling thread has a shadow stack (Zicfiss). The instruction to ask with is illegal on processors
-/// without; Linux gives one only to programs built for it.
+/// without shadow stacks; Linux gives one only to programs built for it.
 pub(crate) fn has_shadow_stack() -> bool {
     false
 }

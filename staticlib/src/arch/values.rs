@@ -29,7 +29,8 @@ const WORD: usize = size_of::<u64>();
 
 /// The values of a call or a return, as items.
 pub(crate) struct Values {
-    /// The items, and then a word of zeros as soon as all are there. Before, one of them may count only in part.
+    /// The items, and then a word of zeros as soon as all are there. Before that the bytes behind them are the rest of
+    /// the last word written, which does not count.
     bytes: MaybeUninit<[u8; MAX_BYTES + 2 * WORD]>,
     n_bytes: usize,
     /// The place in the bytes of the block read last.
@@ -347,7 +348,7 @@ impl Values {
         self.put_length(first);
     }
 
-    /// Puts the number of bytes before `first`, over nothing else.
+    /// Puts the number of bytes from `first` on into the two bytes before `first`, and overwrites nothing else.
     fn put_length(&mut self, first: usize) {
         let length = self.n_bytes.wrapping_sub(first) as u16;
         // SAFETY: the two bytes before `first`, which were left out.
@@ -401,8 +402,8 @@ unsafe fn read_remote(address: usize, to: *mut u8, n_bytes: usize) -> usize {
     if result > n_bytes { 0 } else { result }
 }
 
-/// Copies bytes; of text none behind the word with a NUL. Returns their number, and true if there was a NUL. The reads
-/// are volatile as others may write there.
+/// Copies bytes; of text none behind the word with a NUL. Returns their number, and true if it is text and there was a
+/// NUL. The reads are volatile as others may write there.
 ///
 /// # Safety
 ///

@@ -6,7 +6,7 @@
 //
 // `rule` is the column of the return address, and the number of bytes to follow. `frame` and `block` push the frame and
 // T. `list` is the place of the distance to the list of threads, from T on (ULEB128); `mask` the upper byte of the mask
-// for an address in the block to give T. Jumps stay within the common part.
+// that makes T of an address in the block. Jumps stay within the part common to all.
 macro_rules! walk_return_stacks {
     (rule = $rule:literal, frame = $frame:literal, block = $block:literal, list = $list:literal, mask = $mask:literal) => {
         concat!(

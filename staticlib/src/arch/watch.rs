@@ -1,5 +1,5 @@
 //! Calls with an action: somebody is told of a call, or of a long one, of a function; or recording goes on or stops.
-//! Nothing else is done here: a hook leaves a note, and the program goes on.
+//! The reaction of somebody told is not here: a hook leaves a note, and the program goes on.
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 

@@ -127,6 +127,6 @@ pub(crate) fn sequence(now: u64) -> u64 {
 
 /// An address without its upper 16 bits.
 pub(crate) fn whole_address(low: usize) -> usize {
-    // Bit 47 equals all above.
+    // Bit 47 equals all bits above.
     ((low << 16) as isize >> 16) as usize
 }

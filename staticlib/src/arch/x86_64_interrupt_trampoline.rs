@@ -20,7 +20,7 @@ global_asm!(
     "push rcx",
     "push rdx",
     "push r11",
-    // The frame to go on at in the interrupted code.
+    // The frame for the `iretq` to the interrupted code.
     "mov eax, cs",
     "mov [rsp + 40 + {cs}], rax",
     "mov rax, [rsp + 32]",

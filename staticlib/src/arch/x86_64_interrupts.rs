@@ -58,7 +58,7 @@ pub(crate) struct Frame {
 /// A function called by an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupted {
-    /// Its return can be hooked in the slot as the hook expects it; this was rsp of the interrupted code.
+    /// Its return can be hooked in the slot where the hook expects it; this was rsp of the interrupted code.
     Hookable(usize),
     /// Its frame is not to be touched.
     Untouchable,

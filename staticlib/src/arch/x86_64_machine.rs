@@ -26,9 +26,9 @@ macro_rules! address_of {
 /// The largest alignment of a frame for [`frames`]: a page.
 pub(crate) const MAX_REALIGN_BYTES: usize = 4096;
 
-/// The frame of a function, and its caller's if it keeps a frame pointer.
+/// The frame of a function, and its caller's if the caller keeps a frame pointer.
 ///
-/// `parent_loc` is the place of the return address, for the hook; `child_ip` lies in the function's prologue. In
+/// `parent_loc` is the place where the hook expects the return address, `child_ip` lies in the function's prologue. In
 /// `frame_pointer` (rbp) mcount finds the function's own frame, `__fentry__` still the caller's.
 ///
 /// In a function with a realigned stack GCC may set up the frame like this: the return address at `[rbp + 8]` is a
@@ -151,7 +151,7 @@ pub(crate) fn keeping_vectors(work: impl FnOnce()) {
         asm!("xsave64 [{area}]", area = in(reg) area, in("eax") COMPONENTS, in("edx") 0, options(nostack));
     }
     work();
-    // SAFETY: restores the state saved above; the compiler knows all these registers to change.
+    // SAFETY: restores the state saved above; the compiler is told that all these registers change.
     unsafe {
         asm!(
             "xrstor64 [{area}]",

@@ -102,7 +102,7 @@ global_asm!(
 );
 // As the assembly has it.
 const _: () = assert!(WORDS == 8 && size_of::<Bucket>() == 64);
-// And of the hooks: they look at the first word themselves.
+// And as the hooks have it: they look at the first word themselves.
 const _: () = assert!(offset_of!(Outside, tid_at) == 16);
 
 /// The id of this thread.

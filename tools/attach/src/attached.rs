@@ -56,7 +56,7 @@ pub(crate) struct Attached {
     library: Library,
     /// The library for resources, if it records.
     resources: Option<Library>,
-    /// Functions with calls around the slots too, and their modules.
+    /// Functions that are also called otherwise than through slots, and the modules of these calls.
     left_out: Vec<String>,
     /// The number of slots that call the tracer.
     n_slots: usize,
@@ -187,8 +187,8 @@ impl Attached {
         })
     }
 
-    /// Functions that give out or take back resources, each with a module that calls it around slots that could be
-    /// changed.
+    /// Functions that give out or take back resources, each with a module that also calls it otherwise than through
+    /// slots that could be changed.
     pub(crate) fn left_out(&self) -> &[String] {
         &self.left_out
     }

@@ -42,8 +42,8 @@ pub struct BankPlaces {
 /// Buckets of left frames, as for the library.
 const LEFT_BUCKETS: usize = 512;
 
-/// Maps the file of the bank with aligned chunks: in place of the bank before of the tracer with this control block, if
-/// it was as large, so the memory left behind does not grow.
+/// Maps the file of the bank with aligned chunks: at the addresses of the earlier bank of the tracer with this control
+/// block, if that one was as large, so the memory left behind does not grow.
 pub(crate) fn map_bank(
     thread: &mut Borrowed<'_>,
     process: &Process,
@@ -89,7 +89,7 @@ fn reserve(thread: &mut Borrowed<'_>, n_bytes: u64) -> Result<u64> {
     Ok(start)
 }
 
-/// Makes the bank private memory: later writes of hooks are nobody's. The addresses stay taken.
+/// Makes the bank private memory: nobody reads later writes of hooks there. The addresses stay taken.
 pub(crate) fn hide_bank(thread: &mut Borrowed<'_>, bank: &Range<u64>) -> Result<()> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let flags = flags | libc::MAP_NORESERVE | libc::MAP_FIXED;

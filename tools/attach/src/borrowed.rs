@@ -28,7 +28,7 @@ use super::world::let_late_go;
 
 /// Bytes of the stack for calls.
 const STACK_BYTES: u64 = 1 << 20;
-/// And of the memory for its arguments, behind it.
+/// And of the memory for the functions' arguments, behind it.
 const TEXT_BYTES: u64 = 64 << 10;
 /// Most bytes of a frame on a thread's own stack.
 const OWN_STACK_BYTES: u64 = 64 << 10;
@@ -439,8 +439,8 @@ impl<'a> Borrowed<'a> {
         }
     }
 
-    /// Gives the thread all registers back, wherever it has stopped, and has it stop as it was told to: only there an
-    /// interrupted system call goes on as the system wants it.
+    /// Gives the thread all registers back, wherever it has stopped, and has it stop where it was told to: only there
+    /// an interrupted system call goes on as the system wants it.
     fn put_back(&mut self) -> Result<()> {
         sys::set_extended_state(self.thread, &self.extended)?;
         sys::set_signal_mask(self.thread, self.mask)?;

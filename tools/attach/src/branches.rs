@@ -142,7 +142,7 @@ impl Branches {
         &self.0[place(range.start)..place(range.end).max(place(range.start))]
     }
 
-    /// The branch with an address within its bytes, behind its beginning.
+    /// The branch whose bytes contain an address, behind its beginning.
     fn around(&self, address: u64) -> Option<&Branch> {
         let near = self.within(&(address.saturating_sub(BRANCH_BYTES as u64 - 1)..address));
         near.iter().find(|branch| branch.moved(address).is_some())

@@ -25,8 +25,8 @@ use super::sys;
 /// The filters of a thread.
 type Filters = Vec<Vec<Instruction>>;
 
-/// Refuses a process with a thread whose filters forbid a needed call. Returns true if all let values be read from any
-/// place. `late` gets a thread that could not be stopped.
+/// Refuses a process with a thread whose filters do not let all needed calls pass. Returns true if all filters let
+/// values be read from any place. `late` gets a thread that could not be stopped.
 pub(crate) fn check(process: &Process, needs: &Needs, late: &mut Vec<pid_t>) -> Result<bool> {
     let (mut known, mut seen, mut has_values) = (HashSet::new(), HashSet::new(), true);
     loop {
@@ -49,7 +49,7 @@ pub(crate) fn check(process: &Process, needs: &Needs, late: &mut Vec<pid_t>) -> 
     }
 }
 
-/// Refuses a stopped thread, if its filters forbid a needed call.
+/// Refuses a stopped thread, if its filters do not let all needed calls pass.
 pub(crate) fn check_thread(process: &Process, thread: pid_t, needs: &Needs) -> Result<()> {
     if is_confined(process, thread)? { check_filters(process, &filters(process, thread)?, needs) } else { Ok(()) }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Chosen {
     are_others: bool,
     /// Choice by the rules; `None` if there never were any.
     choice: Option<OutsideChoice>,
-    /// The socket that answers questions about functions' values, if they are needed.
+    /// The folder with the socket that answers questions about functions' values, if they are needed.
     types: Option<Passed>,
     /// Memory of the process without a table of values yet.
     room: Range<u64>,
@@ -149,7 +149,7 @@ impl Chosen {
         self.in_force().map_or(0, |choice| choice.control().min_ticks.load(Relaxed))
     }
 
-    /// Returns for each of the first optional rules whether it has an effect; empty if others are in force.
+    /// Returns for each optional one of the first rules whether it has an effect; empty if other rules are in force.
     pub(crate) fn in_effect(&self) -> Vec<bool> {
         self.in_force().filter(|_| !self.are_others).map(OutsideChoice::in_effect).unwrap_or_default()
     }

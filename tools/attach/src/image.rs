@@ -17,7 +17,7 @@ use super::library::{close, memory_file};
 use super::names::{self, OUTSIDE};
 use super::process::{Map, Module, Process};
 
-/// A library without needed ones, with nothing in it but the tracer.
+/// A library that needs no other one, with nothing in it but the tracer.
 static FILE: &[u8] = include_bytes!(env!("RFTRACE_OUTSIDE"));
 
 const PAGE_BYTES: u64 = 4096;
@@ -145,7 +145,7 @@ impl Image {
         // A forked child finds the switch off.
         let switch = image.outside(process, offset_of!(Outside, switch));
         thread.system_call(libc::SYS_madvise, &[switch, PAGE_BYTES, libc::MADV_WIPEONFORK as u64])?;
-        // Code last: it proves all the rest.
+        // Code last: if it is there, so are all other parts.
         others.sort_by_key(|&(.., is_code)| is_code);
         for (range, _, is_code) in others {
             let protection = libc::PROT_READ | if is_code { libc::PROT_EXEC } else { 0 };
@@ -176,7 +176,7 @@ impl Image {
         })
     }
 
-    /// The beginning of its unwind information. The bytes behind it are zero, and so its end.
+    /// The beginning of its unwind information. The bytes behind it are zero, and end it.
     pub(crate) fn unwind_information(&self) -> Option<u64> {
         Some(self.section(".eh_frame")?.0)
     }

@@ -44,7 +44,7 @@ pub(crate) struct Hooked {
 }
 
 impl Hooked {
-    /// The addresses without a thread when its jump is written: within the replaced bytes.
+    /// The addresses at which no thread may be when its jump is written: within the replaced bytes.
     pub(crate) fn inside(&self) -> Range<u64> {
         self.range.start + 1..self.range.start + JUMP_BYTES as u64
     }

@@ -328,8 +328,8 @@ struct Put {
     is_confined: bool,
 }
 
-/// Puts the tracer into a process and `open`s a bank, by a thread that `borrow` borrows: outside some code, and without
-/// a lock if the program's unwinder is told. It records as the options say.
+/// Puts the tracer into a process and `open`s a bank, by a thread that `borrow` borrows: one outside the code given to
+/// it, and without a lock if the program's unwinder is told. The tracer records as the options say.
 fn put_into<'a>(
     process: &'a Process,
     &Now { wanted, has_values }: &Now<'_>,

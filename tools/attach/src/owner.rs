@@ -24,7 +24,7 @@ const OF_THREAD: u64 = 8 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) thread: pid_t,
-    /// The signals blocked by itself, and while it is borrowed.
+    /// The signals that the thread has blocked by itself, and those blocked while it is borrowed.
     pub(crate) masks: [u64; 2],
 }
 

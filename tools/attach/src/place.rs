@@ -14,7 +14,7 @@ use super::names;
 use super::process::{Map, Module, Process};
 use super::sys::words;
 
-/// Code in which a thread is not to be borrowed, and further facts of the process for this.
+/// Code in which a thread is not to be borrowed, and further facts on the process to decide about it.
 #[derive(Debug)]
 pub(crate) struct Places {
     maps: Vec<Map>,
@@ -168,8 +168,8 @@ impl Places {
     }
 
     /// The places for calling the bare tracer, which takes no lock, as nothing else of the frontend is there. `locked`:
-    /// code with the lock of an unwinder that is told of it. No thread in the tracer's code takes this lock, but
-    /// addresses on stacks do not matter.
+    /// code that takes the lock of an unwinder which is told of the tracer. A thread in the tracer's code, `texts`, is
+    /// at no such place, but addresses of this code on a stack do not matter.
     pub(crate) fn for_bare_tracer(
         process: &Process,
         texts: Vec<Range<u64>>,
@@ -240,8 +240,8 @@ fn paths(maps: &[Map]) -> impl Iterator<Item = &str> {
     paths.into_iter()
 }
 
-/// Returns the code with the lock of an unwinder that is told of new code: the library, or its part of a program, which
-/// may not export it.
+/// Returns the code that takes the lock of an unwinder which is told of new code: the library, or its part of a
+/// program, which may not export it.
 pub(crate) fn registrars(process: &Process, maps: &[Map], are_hidden: bool) -> Vec<Range<u64>> {
     const FUNCTIONS: [&str; 4] =
         ["__register_frame", "__register_frame_info", "__deregister_frame_info", "_Unwind_Find_FDE"];

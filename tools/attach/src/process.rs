@@ -99,7 +99,7 @@ impl Process {
         self.told().ok()?.into_iter().find_map(|[its, value]| (its == key).then_some(value))
     }
 
-    /// A word of the system's facts on it, by its place in `stat` as in the system's manual: from 4 on.
+    /// A word of its `stat` from the system, by its place as in the system's manual: from 4 on.
     fn stat(&self, place: usize) -> Option<u64> {
         let stat = system::read(self.file("stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);

@@ -42,7 +42,7 @@ impl Status {
     }
 }
 
-/// Refuses by the system's facts on the process, before it is touched.
+/// Refuses a process by its state in the system, before it is touched.
 pub(crate) fn check_state(pid: pid_t) -> Result<()> {
     let status = Status::of_process(pid)?;
     let process = status.number("Tgid");

@@ -20,7 +20,7 @@ use super::sys::{self, Stop};
 ///
 /// No signal was sent: no thread may be traced, or each of them blocks the signal or waits for the system.
 pub fn send_unseen(process: u32, signal: c_int) -> io::Result<()> {
-    /// A thread without a processor gets the signal later, unwatched.
+    /// A thread without a processor gets the signal later, and nobody waits for that.
     const PATIENCE: Duration = Duration::from_millis(50);
 
     let process = process.cast_signed();

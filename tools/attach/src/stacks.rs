@@ -5,7 +5,7 @@
 //! trampoline's address.
 //!
 //! **Invariant**: an entry of a return stack stays as long as anything may still ask for it: a thread in the tracer, or
-//! one on its way through the tracer in an unwinder.
+//! one whose unwinder passes the entry's frame.
 //!
 //! **Invariant**: no return address changes while a thread is in an unwinder. The unwinder has read it, and reads it
 //! again when the unwind information of the trampoline asks for its place.
@@ -78,8 +78,8 @@ impl<'a> Stacks<'a> {
         self.texts.iter().any(|text| text.contains(&address))
     }
 
-    /// Returns the tracer's return addresses on stacks: nothing if there are none now. The tracer's own lie among them,
-    /// in the same block.
+    /// Returns the trampolines, the places in the tracer to which functions return: nothing if none does now. Return
+    /// addresses of the tracer's own calls lie among them, in the same block.
     pub(crate) fn trampolines(&self) -> Vec<u64> {
         let list = self.control + offset_of!(Control, threads) as u64;
         let tells_of_list = |block: &u64| {

@@ -56,7 +56,7 @@ impl Header {
         Some(Self { switches: words.next()?, n_switches: words.next()?, n_branches: words.next()? })
     }
 
-    /// The place of the note about the unwinder's knowledge. The room for the unwinder is behind it.
+    /// The place of the word that tells whether the unwinder knows of them. The room for the unwinder is behind it.
     fn is_told_at(self) -> u64 {
         self.switches + self.n_switches.next_multiple_of(WORD)
     }
@@ -230,8 +230,8 @@ fn rows(section: &[u8]) -> Vec<(u64, u64)> {
 pub(crate) struct Entries(Option<OutsideBranches>);
 
 impl Entries {
-    /// Looks for the wanted ones without a branch yet. Nothing changes yet. `unnamed`: the facts on a program without
-    /// symbol table.
+    /// Looks for the wanted ones; none of them has its branch now. Nothing changes yet. `unnamed`: the facts on a
+    /// program without symbol table.
     ///
     /// # Errors
     ///

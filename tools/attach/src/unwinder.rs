@@ -21,7 +21,7 @@ pub(crate) struct Unwinder {
     knows: Knows,
     /// Functions called by T's landing pad.
     functions: [(&'static str, u64); 3],
-    /// Code with its lock, if the code has no names.
+    /// Code that takes its lock, if the code has no names.
     locking: Option<Range<u64>>,
 }
 
@@ -101,7 +101,7 @@ impl Unwinder {
         Self { knows: Knows::ByHeaders(headers), functions, locking: None }
     }
 
-    /// Code with its lock, if it is told.
+    /// Code that takes its lock, if it is told.
     pub(crate) fn locking(&self, process: &Process, maps: &[Map]) -> Vec<Range<u64>> {
         match self.knows {
             Knows::ByRegistrar(_) => registrars(process, maps, true).into_iter().chain(self.locking.clone()).collect(),

@@ -29,7 +29,7 @@ macro_rules! mark_left {
     };
 }
 
-// x10 = the place of the block's `late`, less the part in an instruction's offset. x9 = the cursor's place.
+// x10 = the place of the block's `late`, less the part that fits into an instruction's offset. x9 = the cursor's place.
 macro_rules! load_late {
     () => {
         "add x10, x9, #({late} - {cursor}) / 4096, lsl #12\n"
@@ -97,8 +97,8 @@ macro_rules! exit_fast {
             ldr x13, [x12, #-{record_bytes}]
             cmp x13, x15
             b.ne 5b\n",
-            // A handler may give the chunk away before the store below: `late` names the record first, and then it is
-            // still the newest. In a handler within this code the exit is recorded.
+            // A handler may give the chunk away before the store below, so `late` names the record first, and then it
+            // must still be the newest. A handler that interrupts this finds `late` set, and records its exit.
             load_late!(),
             "ldr x13, [x10, #({late} - {cursor}) % 4096]
             cbnz x13, 5b

@@ -36,7 +36,7 @@
 //! stub       adr x17, goes_on; ldr x16, hook; br x16
 //! goes_on    b behind the NOP
 //! +8         child_ip << 16, as in records
-//! +16        the thread's words, from tpidr_el0
+//! +16        the distance from tpidr_el0 to the thread's words
 //! ```
 //!
 //! Nothing of the function has run: sp is the CFA, x30 its return address, not signed yet; no frame has to be known,

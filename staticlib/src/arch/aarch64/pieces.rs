@@ -106,8 +106,8 @@ macro_rules! check_state {
 }
 
 // Reserves the entry x12, and writes the record x15. x9 = the cursor's place, x11 = child_ip << 16; x16 = the time. The
-// entry's frame is 0, so nobody takes it for one yet. But it counts as an open function: a bit left from its last use
-// would exclude it.
+// entry's frame is 0, so nobody takes it for one yet. But it counts as an open function, so its exit word is cleared: a
+// bit left from its last use would exclude it.
 macro_rules! write_record {
     () => {
         "str xzr, [x12, #{exit_word}]

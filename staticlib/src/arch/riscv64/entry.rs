@@ -108,8 +108,8 @@ global_asm!(
     "bnez t4, 8f",
     "4:",
     reserve_record!(),
-    // The entry's frame is 0, so nobody takes it for one yet. But it counts as an open function: a bit left from its
-    // last use would exclude it.
+    // The entry's frame is 0, so nobody takes it for one yet. But it counts as an open function, so its exit word is
+    // cleared: a bit left from its last use would exclude it.
     "sd zero, {exit_word}(t2)",
     "addi t3, t2, {entry_bytes}",
     "sd t3, {sp}(t1)",

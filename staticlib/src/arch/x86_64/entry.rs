@@ -17,9 +17,9 @@ use crate::filter;
 // rax and rdx are free. `hook` is the name of the one around them; its label `slow` is for the slow path. `path` tells
 // two uses in one hook apart.
 
-// rdx = parent_loc, rax = its distance to the entry's below, minus 1; compared with the largest frame. Slow: the frame
-// pointer does not point into the stack (a task's first function); r10 points at or a little above the frame, as in
-// GCC's realigned functions (and nested ones).
+// rdx = parent_loc, rax = its distance to the parent_loc of the entry below, minus 1; compared with the largest frame.
+// Slow: the frame pointer does not point into the stack (a task's first function); r10 points at or a little above the
+// frame, as in GCC's realigned functions (and nested ones).
 macro_rules! compare_slots {
     (hook = $hook:expr, parent_loc = $parent_loc:literal, at_function_start = $fentry:literal) => {
         concat!(
@@ -129,7 +129,7 @@ macro_rules! record_and_hook {
         concat!(
             reserve_record!(hook = $hook, path = $path),
             // Reserve the entry; its parent_loc is 0, so nobody takes it for a frame yet. But it counts as an open
-            // function: a bit left from its last use would exclude it.
+            // function, so its exit word is cleared: a bit left from its last use would exclude it.
             "mov dword ptr [rcx + {exit_word}], 0\n",
             "lea rdx, [rcx + {entry_bytes}]\n",
             "mov [r11 + {sp}], rdx\n",

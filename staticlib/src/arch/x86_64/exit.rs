@@ -135,8 +135,8 @@ macro_rules! exit_path {
             "jz .L", $hook, "_slow\n",
             "cmp [rax - {record_bytes} + {tsc}], rdx\n",
             "jne .L", $hook, "_exit_reserve\n",
-            // A handler may give the chunk away before the store below: `late` names the record first, and then it is still the newest.
-            // In a handler within this code the exit is recorded.
+            // A handler may give the chunk away before the store below, so `late` names the record first, and then it must still be the newest.
+            // A handler that interrupts this finds `late` set, and records its exit.
             "cmp qword ptr [r11 + {late}], 0\n",
             "jne .L", $hook, "_exit_reserve\n",
             "mov [r11 + {late}], rax\n",

@@ -14,8 +14,8 @@ macro_rules! load_block {
     };
 }
 
-// The thread's word is nearly always the first one of its bucket; x86_64_outside.rs has the others. Otherwise no return
-// address stays on the stack: the removal of the tracer would find it there.
+// The thread's word is nearly always the first one of its bucket; only for the others this calls x86_64_outside.rs. So
+// usually no return address stays on the stack: the removal of the tracer would find it there.
 #[cfg(feature = "outside")]
 macro_rules! load_block {
     () => {

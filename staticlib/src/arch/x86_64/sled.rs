@@ -19,9 +19,8 @@ use crate::exit;
 // As in the trampolines the entry must be the innermost one; the setter of LEFT records its exit; it is unpublished,
 // then released. The return address stays in its place.
 //
-// Not every function here has an entry. It has none if the innermost one lies above it, not too far; or far away, but
-// nothing was ever left: then this is no other stack.
-// ever left, so that this is no other stack.
+// Not every function that comes here has an entry. It has none if the innermost one lies above it, not too far; or far
+// away, but nothing was ever left, so that this is no other stack.
 global_asm!(
     ".globl rftrace_sled_exit",
     ".type rftrace_sled_exit,@function",
