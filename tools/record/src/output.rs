@@ -59,7 +59,10 @@ impl Output {
         };
         let owned = Owned::take(&dir).with_context(|| format!("cannot write to {}", dir.display()))?;
         if let Some(pid) = run::living(&work).first() {
-            bail!("{} is being recorded to, by process {pid}: wait for its end, or kill it", dir.display());
+            bail!(
+                "cannot write to {}: process {pid} records to this directory; wait for its end, or kill it",
+                dir.display()
+            );
         }
         Ok(Some(Self { owned, dir, work, temporary: None }))
     }
