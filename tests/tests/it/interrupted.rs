@@ -165,7 +165,7 @@ fn what_a_killed_recorder_leaves_can_be_recovered() {
     for mut command in [folder.command(&["recover", "trace"]), folder.recording(&[], "")] {
         let refused = command.output().unwrap();
         assert_eq!(refused.status.code(), Some(1));
-        assert!(stderr(&refused).contains(&format!("by process {pid}")), "{}", stderr(&refused));
+        assert!(stderr(&refused).contains(&format!("process {pid}")), "{}", stderr(&refused));
     }
     folder.go();
     wait_until("the end", || folder.processes().is_empty());
