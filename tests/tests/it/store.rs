@@ -316,7 +316,7 @@ fn damage_costs_its_part_alone_and_is_told() {
         let found = leaves(&folder.path(&name));
         assert!(found >= whole / 2, "{place}");
         // Damaged records stay, and the trace can be made of them again.
-        assert!(spool.is_file() && stderr(&recovered).contains("stays in"), "{place}: {}", stderr(&recovered));
+        assert!(spool.is_file() && stderr(&recovered).contains("stay in"), "{place}: {}", stderr(&recovered));
         succeeds(&recover(&name));
         assert_eq!(leaves(&folder.path(&name)), found, "{place}");
     }
