@@ -354,7 +354,7 @@ fn the_screen() {
     terminal.press("b");
     terminal.wait_for("since the beginning");
     terminal.press(" ");
-    terminal.wait_for("stopped");
+    terminal.wait_for("paused");
     terminal.press("q");
     terminal.wait_for("goes on without the tracer");
     terminal.end("0");
