@@ -10,6 +10,9 @@ use rftrace_tests::fixtures::cache::copy;
 use rftrace_tests::messages::{Cause, Row, missing, rows, tables, unlisted};
 use rftrace_tests::{CProgram, golden, require};
 
+/// A shell's function that waits until a process has become `hooked` or `plain`, and sleeps there.
+const BEGUN: &str = "begun() { until grep -qE '^(h|hooked|plain)$' /proc/$1/comm && grep -q '^State:.S' /proc/$1/status; do sleep .01; done; }; ";
+
 /// The output of a command in a folder of its own, with the folder's name as `DIR`. Beside the golden traces lie a small program with hooks
 /// and one without.
 fn shell(row: &Row, hooked: &Path, plain: &Path) -> String {
@@ -22,7 +25,7 @@ fn shell(row: &Row, hooked: &Path, plain: &Path) -> String {
     let tools = Path::new(env!("CARGO_BIN_EXE_rftrace")).parent().expect("a folder");
     let path = format!("{}:{}", tools.display(), env::var("PATH").expect("a search path"));
     let mut shell = Command::new("timeout");
-    shell.args(["60", "sh", "-c", &format!("exec 2>&1; {}", row.head)]).current_dir(dir).stdin(Stdio::null());
+    shell.args(["60", "sh", "-c", &format!("{BEGUN}exec 2>&1; {}", row.head)]).current_dir(dir).stdin(Stdio::null());
     shell
         .envs([("HOME", dir), ("TMPDIR", dir), ("PATH", Path::new(&path))])
         .envs([("LC_ALL", "C.UTF-8"), ("TZ", "UTC")]);
