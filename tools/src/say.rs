@@ -1,11 +1,12 @@
 //! Lines on stderr beside what a command writes. Nobody may be there to read them: then they are lost, and the command goes on. A
 //! recorded program ends as it does by itself, whatever became of them.
 
-/// Writes a line to stderr. Paths, and what others say, are in most of them.
+/// Writes a line to stderr, at once: other processes may write there too. Most lines contain paths and texts of others.
 macro_rules! say {
     ($($arg:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), "{}", rftrace_format::text::Shown::lines(&format!($($arg)*)));
+        let line = format!("{}\n", rftrace_format::text::Shown::lines(&format!($($arg)*)));
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }};
 }
 

@@ -19,5 +19,6 @@ pub fn is_for_messages() -> bool {
 
 /// Writes a line to stderr, maybe with text of others. Nobody may be there to read it.
 pub(crate) fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "rftrace: {}", Shown::lines(text));
+    let line = format!("rftrace: {}\n", Shown::lines(text));
+    let _ = io::stderr().write_all(line.as_bytes());
 }
