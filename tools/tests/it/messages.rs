@@ -10,8 +10,8 @@ use rftrace_tests::fixtures::cache::copy;
 use rftrace_tests::messages::{Cause, Row, missing, rows, tables, unlisted};
 use rftrace_tests::{CProgram, golden, require};
 
-/// A shell's function that waits until a process has become `hooked` or `plain`, and sleeps there.
-const BEGUN: &str = "begun() { until grep -qE '^(h|hooked|plain)$' /proc/$1/comm && grep -q '^State:.S' /proc/$1/status; do sleep .01; done; }; ";
+/// A shell's function that waits until a process of the shell has become its program, and sleeps there.
+const BEGUN: &str = "begun() { until grep -qE '^(h|hooked|plain|s)$' /proc/$1/comm && grep -q '^State:.S' /proc/$1/status; do sleep .01; done; }; ";
 
 /// The output of a command in a folder of its own, with the folder's name as `DIR`. Beside the golden traces lie a small program with hooks
 /// and one without.
