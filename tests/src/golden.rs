@@ -28,7 +28,12 @@ fn folder() -> PathBuf {
 /// When the folder cannot be read.
 #[must_use]
 pub fn names() -> Vec<String> {
-    let files = fs::read_dir(folder()).expect("the golden traces").map(|file| file.expect("a name").file_name());
+    tables_in(&folder())
+}
+
+/// The names of all tables in a folder: of files `NAME.txt`.
+pub(crate) fn tables_in(folder: &Path) -> Vec<String> {
+    let files = fs::read_dir(folder).expect("the folder of the tables").map(|file| file.expect("a name").file_name());
     let name = |file: std::ffi::OsString| file.to_str()?.strip_suffix(".txt").map(str::to_owned);
     let mut names: Vec<_> = files.filter_map(name).collect();
     names.sort();

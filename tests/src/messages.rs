@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use crate::fixtures::repository;
+use crate::golden;
 
-/// Beginnings of the names of macros and functions whose texts are for developers of rftrace, or for a program.
-const NOT_FOR_USERS: [&str; 10] =
-    ["asm", "assert", "concat", "debug_assert", "expect", "global_asm", "naked_asm", "panic", "print", "unreachable"];
+/// Beginnings of the names of macros whose texts are for developers of rftrace, or for a program.
+const NOT_FOR_USERS: [&str; 9] =
+    ["asm", "assert", "concat", "debug_assert", "global_asm", "naked_asm", "panic", "print", "unreachable"];
 /// Texts with fewer words are parts of others.
 const LEAST_WORDS: usize = 3;
 
@@ -60,11 +61,7 @@ fn folder() -> PathBuf {
 /// When the folder cannot be read.
 #[must_use]
 pub fn tables() -> Vec<String> {
-    let files = fs::read_dir(folder()).expect("the tables").map(|file| file.expect("a name").file_name());
-    let name = |file: std::ffi::OsString| file.to_str()?.strip_suffix(".txt").map(str::to_owned);
-    let mut names: Vec<_> = files.filter_map(name).collect();
-    names.sort();
-    names
+    golden::tables_in(&folder())
 }
 
 /// The rows of a table.
@@ -120,7 +117,7 @@ pub fn missing<'r>(row: &'r Row, output: &str) -> Option<&'r str> {
 pub fn unlisted() -> String {
     let mut listed: Vec<String> =
         tables().iter().flat_map(|table| rows(table)).map(|row| row.messages.join("\n")).collect();
-    for name in crate::golden::names() {
+    for name in golden::names() {
         let path = repository().join("tests/golden").join(format!("{name}.txt"));
         let outputs = fs::read_to_string(path).expect("a golden table");
         listed.extend(
@@ -185,9 +182,13 @@ fn read_tokens(tokens: TokenStream, file: &str, texts: &mut Vec<Text>) {
                     tokens.by_ref().find(is_end);
                 }
             }
-            TokenTree::Ident(name) if NOT_FOR_USERS.iter().any(|prefix| name.to_string().starts_with(prefix)) => {
-                tokens.next_if(|next| matches!(next, TokenTree::Punct(mark) if mark.as_char() == '!'));
-                tokens.next_if(|next| matches!(next, TokenTree::Group(_)));
+            TokenTree::Ident(name) => {
+                let name = name.to_string();
+                let is_macro =
+                    tokens.next_if(|next| matches!(next, TokenTree::Punct(mark) if mark.as_char() == '!')).is_some();
+                if name == "expect" || is_macro && NOT_FOR_USERS.iter().any(|prefix| name.starts_with(prefix)) {
+                    tokens.next_if(|next| matches!(next, TokenTree::Group(_)));
+                }
             }
             TokenTree::Group(group) => read_tokens(group.stream(), file, texts),
             TokenTree::Literal(literal) => {
@@ -198,7 +199,7 @@ fn read_tokens(tokens: TokenStream, file: &str, texts: &mut Vec<Text>) {
                     texts.push(Text { place, parts: parts(&text[1..text.len() - 1]) });
                 }
             }
-            TokenTree::Ident(_) | TokenTree::Punct(_) => {}
+            TokenTree::Punct(_) => {}
         }
     }
 }

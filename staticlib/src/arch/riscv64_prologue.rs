@@ -52,7 +52,7 @@ const S0: u32 = 8;
 /// `None` for anything unknown to this function; then the function's return is not hooked.
 pub(crate) fn decode(mut half: impl FnMut(usize) -> Option<u16>) -> Option<Frame> {
     for start in 1..=LONGEST {
-        half(start)?; // what is mapped ends here
+        half(start)?; // nothing is mapped before
         if matches!(instruction(&mut half, start), Some(Instruction { effect: Effect::MoveSp(bytes), .. }) if bytes < 0)
             && let Some(frame) = decode_from(&mut half, start)
         {
