@@ -173,6 +173,30 @@ macro_rules! record_and_hook {
     };
 }
 
+// A called hook leaves by the call in front of T if a traced function called this one. Behind an untraced caller the predictor would
+// keep an entry too many, and miss that caller's return. The caller is the traced one if the saved frame pointer names
+// the frame of the entry below, and the return address lies within 16 KiB behind the call of that function's hook. rcx =
+// the new entry.
+macro_rules! leave_by_pair {
+    (hook = $hook:literal, caller_frame = $caller_frame:literal) => {
+        concat!(
+            ".if {keeps_r11} == 0\n",
+            "mov rdx, [rcx + {parent_ip}]\n",
+            "shl rdx, {address_shift}\n",
+            "sub rdx, [rcx - {entry_bytes} + {exit_word}]\n",
+            "cmp rdx, 1 << (14 + {address_shift})\n",
+            concat!("jae .L", $hook, "_done\n"),
+            "mov rax, ",
+            $caller_frame,
+            "\n",
+            "add rax, 8\n",
+            "cmp rax, [rcx - {entry_bytes} + {parent_loc}]\n",
+            "je .Lrftrace_plain_pair\n",
+            ".endif\n",
+        )
+    };
+}
+
 // The place of the traced function's return address: for mcount by the frame pointer, set up by the prologue; for
 // __fentry__, called by the function's first instruction, directly above its own return address.
 //
@@ -195,7 +219,7 @@ macro_rules! entry_hook {
         entered = $entered:literal,
         sled = $sled:literal,
         trampoline = $trampoline:literal,
-        pair = $pair:literal,
+        leaves = $leaves:expr,
         saved = $saved:expr,
         above = $above:literal,
         slow = $slow:path
@@ -258,9 +282,7 @@ macro_rules! entry_hook {
             concat!("ja .L", $name, "_same_slot"),
             check_interrupt!(hook = $name, path = "plain"),
             record_and_hook!(hook = $name, path = "plain", parent_loc = $parent_loc, trampoline = $trampoline, sled = $sled, filtered = "0"),
-            concat!(".if (", $patched, " | ", $entered, ") & (", $sled, " == 0)"),
-            concat!("jmp ", $pair),
-            ".endif",
+            $leaves,
             concat!(".L", $name, "_done:"),
             ".cfi_remember_state",
             pop_saved!(),
@@ -341,11 +363,8 @@ macro_rules! entry_hook {
             concat!(".L", $name, "_filtered_nested:"),
             check_state!(hook = $name),
             record_and_hook!(hook = $name, path = "filtered", parent_loc = $parent_loc, trampoline = $trampoline, sled = $sled, filtered = "1"),
-            concat!(".if (", $patched, " | ", $entered, ") & (", $sled, " == 0)"),
-            concat!("jmp ", $pair),
-            ".else",
+            $leaves,
             concat!("jmp .L", $name, "_done"),
-            ".endif",
             // The same slot: a tail call?
             concat!(".L", $name, "_filtered_same_slot:"),
             concat!(".if ", $sled),
@@ -442,7 +461,7 @@ entry_hook!(
     entered = "0",
     sled = "0",
     trampoline = ".Lrftrace_trampoline",
-    pair = ".Lrftrace_pair",
+    leaves = leave_by_pair!(hook = "mcount", caller_frame = "[rbp]"),
     saved = ENTRY_SAVED,
     above = 8,
     slow = entry::entry_slow
@@ -455,7 +474,7 @@ entry_hook!(
     entered = "0",
     sled = "0",
     trampoline = ".Lrftrace_trampoline",
-    pair = ".Lrftrace_pair",
+    leaves = leave_by_pair!(hook = "__fentry__", caller_frame = "rbp"),
     saved = ENTRY_SAVED,
     above = 8,
     slow = entry::entry_slow
@@ -468,7 +487,7 @@ entry_hook!(
     entered = "0",
     sled = "0",
     trampoline = ".Lrftrace_trampolines",
-    pair = ".Lrftrace_pair",
+    leaves = "jmp .Lrftrace_pair",
     saved = ENTRY_SAVED,
     above = 8,
     slow = entry::entry_slow
@@ -481,7 +500,7 @@ entry_hook!(
     entered = "0",
     sled = "0",
     trampoline = ".Lrftrace_trampolines",
-    pair = ".Lrftrace_pair",
+    leaves = "jmp .Lrftrace_pair",
     saved = ENTRY_SAVED,
     above = 8,
     slow = entry::entry_slow
@@ -495,7 +514,7 @@ entry_hook!(
     entered = "1",
     sled = "0",
     trampoline = ".Lrftrace_entry_trampoline",
-    pair = "rftrace_entry_pair",
+    leaves = "jmp rftrace_entry_pair",
     saved = KEPT_ENTRY_SAVED,
     above = 16,
     slow = entry::entry_slow_at_start
@@ -509,7 +528,7 @@ entry_hook!(
     entered = "1",
     sled = "1",
     trampoline = ".Lrftrace_entry_trampoline",
-    pair = "rftrace_entry_pair",
+    leaves = "",
     saved = KEPT_ENTRY_SAVED,
     above = 16,
     slow = entry::entry_slow_at_sled
@@ -523,7 +542,7 @@ entry_hook!(
     entered = "0",
     sled = "1",
     trampoline = ".Lrftrace_trampoline",
-    pair = ".Lrftrace_pair",
+    leaves = "",
     saved = KEPT_ENTRY_SAVED,
     above = 8,
     slow = entry::entry_slow_at_sled

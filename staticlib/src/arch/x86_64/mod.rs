@@ -18,8 +18,8 @@
 //!   | child_ip                 | <- rsp when a hook starts: pushed by `call mcount`
 //! ```
 //!
-//! T leaves with `jmp r11`: the return predictor has already popped the caller's entry for the function's own `ret`, a
-//! second `ret` would take one of an outer frame.
+//! T leaves with `jmp r11`: the return predictor has already popped an entry for the function's own `ret`, a second
+//! `ret` would take one of an outer frame.
 //!
 //! # Registers for the hooks
 //!
