@@ -10,9 +10,13 @@
 
 #![forbid(unsafe_code)]
 
+mod nearest;
+
 use std::fmt;
 
 use regex_lite::Regex;
+
+pub use nearest::nearest;
 
 /// A pattern for names: one name, a glob or a regex.
 #[derive(Clone, Debug)]

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use rftrace_format::quantity::duration_ns;
+use rftrace_pattern::nearest;
 
 use super::rules::{Filter, Flaw, RuleKind};
-use super::select::nearest;
 use super::watches::WatchRule;
 use crate::Error;
 

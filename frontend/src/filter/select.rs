@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 
 use rftrace::abi::{action, state};
 use rftrace_format::values::Place;
-use rftrace_pattern::Pattern;
+use rftrace_pattern::{Pattern, nearest};
 
 use super::catalogue::{Catalogue, TracedFunction};
 use super::rules::{Filter, Function, Rule, RuleKind, Selected};
@@ -303,71 +303,9 @@ fn matches(pattern: &Pattern, function: &TracedFunction<'_>, with_parameters: &O
     pattern.matches(function.name()) || pattern.has_parameters() && matches_parameters()
 }
 
-/// Returns the name most like `wanted`, if any is: its last part may be enough.
-pub(crate) fn nearest(wanted: &str, names: impl Iterator<Item = String>) -> Option<String> {
-    let wanted: Vec<char> = wanted.chars().collect();
-    let tolerated = wanted.len() / 3 + 1;
-    let distance = |name: &str| {
-        let last = name.rsplit("::").next().unwrap_or_default();
-        // A name in full is better than a last part.
-        let whole = edits(&wanted, name, tolerated).map(|edits| 2 * edits);
-        whole.into_iter().chain(edits(&wanted, last, tolerated).map(|edits| 2 * edits + 1)).min()
-    };
-    let near = names.filter(|name| !name.is_empty()).filter_map(|name| Some((distance(&name)?, name)));
-    near.min_by_key(|&(distance, _)| distance).map(|(_, name)| name)
-}
-
-/// Returns the number of inserted, removed or replaced characters that make one of the other; `None` above `limit`.
-fn edits(a: &[char], b: &str, limit: usize) -> Option<usize> {
-    let n_b = b.chars().count();
-    if a.len().abs_diff(n_b) > limit {
-        return None;
-    }
-    let mut row: Vec<usize> = (0..=n_b).collect();
-    for (i, a) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in b.chars().enumerate() {
-            let replaced = diagonal + usize::from(*a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    Some(row[n_b]).filter(|&edits| edits <= limit)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn nearest_of(wanted: &str, names: &[&str]) -> Option<String> {
-        nearest(wanted, names.iter().map(|&name| name.to_owned()))
-    }
-
-    #[test]
-    fn similar_names() {
-        let names = ["app::work", "app::wrok::inner", "main", "app::works"];
-        for (wanted, expected) in [
-            ("app::worj", Some("app::work")),
-            ("work", Some("app::work")),
-            ("inner", Some("app::wrok::inner")),
-            ("app::works", Some("app::works")),
-            ("mian", Some("main")),
-            ("something_else", None),
-        ] {
-            assert_eq!(nearest_of(wanted, &names).as_deref(), expected, "{wanted}");
-        }
-        assert_eq!(nearest_of("", &["", "abc"]), None);
-    }
-
-    #[test]
-    fn edits_are_counted() {
-        for (a, b, expected) in [("", "", 0), ("abc", "abc", 0), ("abc", "abd", 1), ("kitten", "sitting", 3)] {
-            let a: Vec<char> = a.chars().collect();
-            assert_eq!(edits(&a, b, 10), Some(expected));
-            assert!(expected == 0 || edits(&a, b, expected - 1).is_none());
-        }
-    }
 
     #[test]
     fn depths_are_limited_by_the_format() {

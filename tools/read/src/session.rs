@@ -105,6 +105,12 @@ impl Session {
         from.unwrap_or(0)..times().filter(|&since| since > time_ns).min().unwrap_or(u64::MAX)
     }
 
+    /// The names of its functions, called or not.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let modules = self.modules.iter().chain(self.opened.iter().map(|(_, module)| module));
+        modules.flat_map(|module| module.symbols.names())
+    }
+
     /// The function around `addr` at `time_ns`.
     pub(crate) fn symbol(&self, time_ns: u64, addr: u64) -> Option<&Symbol> {
         let module = self.module(time_ns, addr)?;

@@ -96,6 +96,11 @@ impl SymbolTable {
         (addr - symbol.addr < symbol.size).then_some(symbol)
     }
 
+    /// All names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.symbols.iter().map(|symbol| &*symbol.name)
+    }
+
     /// The number of symbols.
     pub(crate) fn len(&self) -> usize {
         self.symbols.len()

@@ -14,6 +14,7 @@ use rftrace_format::layout::Layout;
 use rftrace_format::record::{ADDRESS_MASK, Kind, RECORD_BYTES, Record};
 use rftrace_format::tasks::{MAX_TASKS, TaskLine};
 use rftrace_format::values::{MAX_PAYLOAD, ValueSpec};
+use rftrace_pattern::{Pattern, nearest};
 
 use crate::chosen::Choice;
 use crate::demangle::Demangle;
@@ -250,6 +251,18 @@ impl Trace {
     /// Returns the chosen time in nanoseconds of the trace's clock, if times are chosen and nothing else is.
     pub fn chosen_times(&self) -> Option<Range<u64>> {
         self.choice()?.times_alone()
+    }
+
+    /// Returns the name most like a pattern, if any is and the pattern matches none.
+    pub fn nearest_name(&self, pattern: &Pattern) -> Option<&str> {
+        let names = || self.sessions.iter().flat_map(Session::names);
+        if names().any(|name| pattern.matches(name)) { None } else { nearest(&pattern.plain(), names()) }
+    }
+
+    /// Returns the chosen functions that the trace does not have, each with the name most like it.
+    pub fn misspelled(&self) -> Vec<(&Pattern, &str)> {
+        let chosen = self.choice().into_iter().flat_map(|choice| &choice.below);
+        chosen.filter_map(|pattern| Some((pattern, self.nearest_name(pattern)?))).collect()
     }
 
     pub(crate) fn choice(&self) -> Option<&Arc<Choice>> {

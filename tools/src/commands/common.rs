@@ -117,6 +117,9 @@ pub(crate) fn print_warnings(trace: &Trace, summary: &Summary) -> Result<()> {
 pub(crate) fn print_flaws(trace: &Trace, summary: &Summary) {
     if summary.records == 0 && trace.is_chosen() {
         say!("rftrace: no recorded call matches the options -F, -N, -D, -t and the time range");
+        for (pattern, name) in trace.misspelled() {
+            say!("rftrace: no function is named `{}`; did you mean `{name}`?", pattern.text());
+        }
     } else if summary.records == 0 {
         say!("rftrace: the trace holds no records: was tracing enabled, and the program built with `mcount` calls?");
     }

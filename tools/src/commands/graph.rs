@@ -91,7 +91,11 @@ pub(crate) fn run(args: GraphArgs) -> Result<()> {
     let graph = Graph::read(&trace, function.as_ref())?;
     if let Some(function) = function.filter(|_| graph.is_empty()) {
         print_warnings(&trace, graph.summary())?;
-        bail!("the trace has no call of `{}`; `rftrace report` lists the called functions", function.text());
+        let text = function.text();
+        match trace.nearest_name(&function) {
+            Some(name) => bail!("no function is named `{text}`; did you mean `{name}`?"),
+            None => bail!("the trace has no call of `{text}`; `rftrace report` lists the called functions"),
+        }
     }
     #[cfg(feature = "full")]
     if args.json {

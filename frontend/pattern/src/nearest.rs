@@ -1,0 +1,69 @@
+//! The name most like a wanted one, for "did you mean …?".
+
+/// Returns the name most like `wanted`, if any is: its last part may be enough.
+#[must_use]
+pub fn nearest<N: AsRef<str>>(wanted: &str, names: impl Iterator<Item = N>) -> Option<N> {
+    let wanted: Vec<char> = wanted.chars().collect();
+    let tolerated = wanted.len() / 3 + 1;
+    let distance = |name: &str| {
+        let last = name.rsplit("::").next().unwrap_or_default();
+        // A name in full is better than a last part.
+        let whole = edits(&wanted, name, tolerated).map(|edits| 2 * edits);
+        whole.into_iter().chain(edits(&wanted, last, tolerated).map(|edits| 2 * edits + 1)).min()
+    };
+    let near = names.filter(|name| !name.as_ref().is_empty()).filter_map(|name| Some((distance(name.as_ref())?, name)));
+    near.min_by_key(|&(distance, _)| distance).map(|(_, name)| name)
+}
+
+/// Returns the number of inserted, removed or replaced characters that make one of the other; `None` above `limit`.
+fn edits(a: &[char], b: &str, limit: usize) -> Option<usize> {
+    let n_b = b.chars().count();
+    if a.len().abs_diff(n_b) > limit {
+        return None;
+    }
+    let mut row: Vec<usize> = (0..=n_b).collect();
+    for (i, a) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in b.chars().enumerate() {
+            let replaced = diagonal + usize::from(*a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    Some(row[n_b]).filter(|&edits| edits <= limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nearest_of<'a>(wanted: &str, names: &[&'a str]) -> Option<&'a str> {
+        nearest(wanted, names.iter().copied())
+    }
+
+    #[test]
+    fn similar_names() {
+        let names = ["app::work", "app::wrok::inner", "main", "app::works"];
+        for (wanted, expected) in [
+            ("app::worj", Some("app::work")),
+            ("work", Some("app::work")),
+            ("inner", Some("app::wrok::inner")),
+            ("app::works", Some("app::works")),
+            ("mian", Some("main")),
+            ("something_else", None),
+        ] {
+            assert_eq!(nearest_of(wanted, &names), expected, "{wanted}");
+        }
+        assert_eq!(nearest_of("", &["", "abc"]), None);
+    }
+
+    #[test]
+    fn edits_are_counted() {
+        for (a, b, expected) in [("", "", 0), ("abc", "abc", 0), ("abc", "abd", 1), ("kitten", "sitting", 3)] {
+            let a: Vec<char> = a.chars().collect();
+            assert_eq!(edits(&a, b, 10), Some(expected));
+            assert!(expected == 0 || edits(&a, b, expected - 1).is_none());
+        }
+    }
+}
