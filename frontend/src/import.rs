@@ -95,6 +95,7 @@ impl Image {
                 } else {
                     0
                 },
+                library: true,
                 ..Gaps::default()
             },
             n_writers: directory::most_writers(),

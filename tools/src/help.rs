@@ -27,7 +27,11 @@ pub(crate) fn arranged(command: Command) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use std::ffi::OsString;
+    use std::fmt::Write as _;
+
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    use clap::{Arg, CommandFactory, value_parser};
 
     use super::*;
 
@@ -73,6 +77,52 @@ mod tests {
                 assert!(long.contains(&format!("--{option}")), "{name} --help has no --{option}");
             }
         }
+    }
+
+    /// `OPTION=x` if it takes a value; `x` for a positional argument.
+    fn word(arg: &Arg) -> String {
+        let option = arg.get_long().map(|long| format!("--{long}"));
+        let option = option.or_else(|| arg.get_short().map(|short| format!("-{short}")));
+        match (option, arg.get_action().takes_values()) {
+            (Some(option), true) => format!("{option}=x"),
+            (Some(option), false) => option,
+            (None, _) => "x".to_owned(),
+        }
+    }
+
+    /// The required options and arguments that these words lack; `None` if the words cannot stand together.
+    fn lacking(command: &Command, words: &[String]) -> Option<Vec<String>> {
+        let words = ["rftrace".to_owned()].into_iter().chain(words.iter().cloned());
+        let Err(error) = command.clone().try_get_matches_from(words) else { return Some(Vec::new()) };
+        match (error.kind(), error.get(ContextKind::InvalidArg)) {
+            (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(lacking))) => Some(lacking.clone()),
+            _ => None,
+        }
+    }
+
+    /// clap does not ask for an option that another one excludes: `--for 1s PROGRAM` without `-p` was accepted.
+    #[test]
+    fn an_option_that_needs_another_is_refused_without_it() {
+        let mut wrong = String::new();
+        for command in all() {
+            let command = command.mut_args(|arg| {
+                if arg.get_action().takes_values() { arg.value_parser(value_parser!(OsString)) } else { arg }
+            });
+            let of_command = lacking(&command, &[]).unwrap_or_default();
+            let args: Vec<&Arg> = command.get_arguments().collect();
+            for arg in &args {
+                let mut needed = lacking(&command, &[word(arg)]).unwrap_or_default();
+                needed.retain(|option| !of_command.contains(option));
+                let is_needed = |other: &Arg| needed.contains(&other.to_string());
+                for other in args.iter().filter(|other| !needed.is_empty() && !is_needed(other)) {
+                    let lacking = lacking(&command, &[word(arg), word(other)]);
+                    if lacking.is_some_and(|lacking| !lacking.iter().any(|option| needed.contains(option))) {
+                        writeln!(wrong, "{} {} {}", command.get_name(), word(arg), word(other)).unwrap();
+                    }
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "accepted, and without effect:\n{wrong}");
     }
 
     /// The page of all options is their help. `UPDATE=1` writes it.

@@ -53,12 +53,14 @@ pub struct Gaps {
     pub damaged: u64,
     /// True if context switches were recorded, even if there were none. With false the trace cannot show them.
     pub schedule: bool,
+    /// True if the program's own library made the trace: only the program can change the size of the buffer.
+    pub library: bool,
 }
 
 impl Gaps {
     /// Returns true if there are no losses.
     pub fn is_empty(&self) -> bool {
-        Self { schedule: false, ..*self } == Self::default()
+        Self { schedule: false, library: false, ..*self } == Self::default()
     }
 
     /// Parses the bytes of the file. Missing numbers are 0.
@@ -75,6 +77,7 @@ impl Gaps {
                 "cut" => gaps.cut = number,
                 "damaged" => gaps.damaged = number,
                 "schedule" => gaps.schedule = number == 1,
+                "library" => gaps.library = number == 1,
                 _ => {}
             }
         }
@@ -84,10 +87,10 @@ impl Gaps {
 
 impl fmt::Display for Gaps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, schedule } = self;
+        let Self { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, schedule, library } = self;
         write!(f, "full={full}\noverwritten={overwritten}\nuntraced_threads={untraced_threads}\n")?;
         write!(f, "too_much={too_much}\ndropped={dropped}\ncut={cut}\ndamaged={damaged}\n")?;
-        writeln!(f, "schedule={}", u8::from(*schedule))
+        writeln!(f, "schedule={}\nlibrary={}", u8::from(*schedule), u8::from(*library))
     }
 }
 
@@ -100,10 +103,20 @@ mod tests {
     #[test]
     fn a_line_each() {
         let (full, overwritten, untraced_threads, too_much, dropped, cut, damaged) = (1, 2, 3, 4, 5, 6, 7);
-        let gaps = Gaps { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, schedule: true };
+        let gaps = Gaps {
+            full,
+            overwritten,
+            untraced_threads,
+            too_much,
+            dropped,
+            cut,
+            damaged,
+            schedule: true,
+            library: true,
+        };
         assert_eq!(
             gaps.to_string(),
-            "full=1\noverwritten=2\nuntraced_threads=3\ntoo_much=4\ndropped=5\ncut=6\ndamaged=7\nschedule=1\n"
+            "full=1\noverwritten=2\nuntraced_threads=3\ntoo_much=4\ndropped=5\ncut=6\ndamaged=7\nschedule=1\nlibrary=1\n"
         );
         assert_eq!(Gaps::parse(gaps.to_string().as_bytes()), gaps);
         let dump = gaps.to_string() + &dump_line("slow:a\nb>1ms");
@@ -116,7 +129,7 @@ mod tests {
         let found: alloc::vec::Vec<_> = ends(ended.as_bytes()).collect();
         assert_eq!((Gaps::parse(ended.as_bytes()), found), (gaps, alloc::vec![(7, 139), (9, 768)]));
         assert!(Gaps::parse(b"full=x\nnonsense\n").is_empty());
-        let schedule = Gaps::parse(b"schedule=1\n");
-        assert!(schedule.schedule && schedule.is_empty(), "that it was recorded is no gap");
+        let facts = Gaps::parse(b"schedule=1\nlibrary=1\n");
+        assert!(facts.schedule && facts.library && facts.is_empty(), "no gaps");
     }
 }

@@ -220,6 +220,8 @@ pub struct Counts {
     pub cut: bool,
     /// The number of unreadable chunks.
     pub damaged: u64,
+    /// True if a file could not be written, so records or names are missing.
+    pub unwritten: bool,
 }
 
 /// The last line: without it the file is not whole.
@@ -253,6 +255,7 @@ impl Part {
                 "chunks_overwritten" => counts.chunks_overwritten = count,
                 "dropped" => counts.dropped = count,
                 "damaged" => counts.damaged = count,
+                "unwritten" => counts.unwritten = count != 0,
                 "cut" => counts.cut = count != 0,
                 "untraced_threads" => counts.untraced_threads = count,
                 _ => {}
@@ -285,10 +288,12 @@ impl fmt::Display for Part {
                 dropped,
                 cut,
                 damaged,
+                unwritten,
             }) => {
                 writeln!(f, "events={events}\nthreads={threads}\nlost={lost}\nfull={}", u8::from(full))?;
                 writeln!(f, "chunks_overwritten={chunks_overwritten}\nuntraced_threads={untraced_threads}")?;
                 writeln!(f, "dropped={dropped}\ndamaged={damaged}\ncut={}", u8::from(cut))?;
+                writeln!(f, "unwritten={}", u8::from(unwritten))?;
             }
             Saved::TooMuch => writeln!(f, "too_much=1")?,
             Saved::Failed => writeln!(f, "error=1")?,
@@ -535,11 +540,12 @@ mod tests {
             dropped: 6,
             cut: true,
             damaged: 5,
+            unwritten: true,
         };
         let mut part =
             Part { pid: 7, program: 8, fork: None, saved: Saved::Trace(counts), problem: None, status: None };
         let text = "pid=7\nprogram=8\nevents=1\nthreads=2\nlost=3\nfull=1\nchunks_overwritten=4\nuntraced_threads=5\ndropped=6\ndamaged=5\ncut=1\n\
-                    complete=1\n";
+                    unwritten=1\ncomplete=1\n";
         assert_eq!((part.to_string().as_str(), Part::parse(text.as_bytes())), (text, Some(part.clone())));
         part.fork = Some(Fork { parent: 6, nanos: 9 });
         part.problem = Some("a = b".into());

@@ -174,6 +174,7 @@ fn counts(saved: &Saved) -> Counts {
         dropped: 0,
         cut: false,
         damaged: 0,
+        unwritten: saved.left_out.is_some(),
     }
 }
 

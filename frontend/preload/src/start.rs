@@ -78,7 +78,7 @@ fn begin(settings: Settings, branches: &Branches) {
     let mode = if settings.is_ring { Mode::Ring } else { Mode::Stop };
     let config = Config::new().capacity_bytes(settings.buffer_bytes).mode(mode).directory(&settings.folder);
     // Most programs, and children of programs, do not fill it.
-    let config = config.prefault(false).save_at_exit(false);
+    let config = config.prefault(false).save_at_exit(false).recorded(true);
     let bank = open_bank(&settings);
     let config = match bank {
         Some(bank) => config.bank(bank),

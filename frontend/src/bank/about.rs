@@ -163,8 +163,8 @@ impl About {
             return Ok(collected);
         }
         collected.least_bytes = spool_bytes;
-        // The end of the recorder is that of the recording.
-        collected.is_over = true;
+        // Otherwise the recorder's end is that of the recording, and the last calls are missing.
+        collected.is_over |= extent == Extent::Described;
         // They are written last; names are those of files as they are now, where they are not whole.
         collected.facts = Some(facts_folder(spool)).filter(|facts| facts.is_dir());
         if collected.facts.take_if(|facts| !Facts::are_whole(facts)).is_some() {

@@ -208,6 +208,8 @@ impl Collected {
                 overwritten: self.n_overwritten,
                 untraced_threads: self.n_untraced_threads.into(),
                 dropped: self.n_dropped,
+                // A recorder passes none.
+                library: writing.minima.is_some(),
                 ..Gaps::default()
             },
             n_writers: writing.n_writers,

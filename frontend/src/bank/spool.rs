@@ -140,7 +140,8 @@ impl Spool {
         let start = self.file_bytes();
         if let Err(error) = self.append(start) {
             self.failed = Some(error);
-            // Some of it may have been written. A chunk that is there in part is not read.
+            // A chunk that is there in part would count as damaged, and the facts about the process need room.
+            let _ = self.file.as_ref().map(|file| file.set_len(start));
             let length = self.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |meta| meta.len());
             self.n_bytes = start.max(length);
         }

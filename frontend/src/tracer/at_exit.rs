@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
-use super::save::{SaveOptions, absolute, has_saved_to};
+use super::save::{SaveOptions, absolute, has_saved_to, tell};
 use super::{AtExit, Tracer, alone, switch};
 use crate::Error;
 use crate::backend;
@@ -104,8 +104,8 @@ fn save(tracer: &Tracer, at_exit: &AtExit) -> Option<String> {
     }
     match tracer.write(&alone, &SaveOptions::new().directory(directory).what_fits(true)) {
         Ok(saved) => {
-            let left_out = saved.left_out.map_or(String::new(), |why| format!("; incomplete: {why}"));
-            Some(format!("the program ended without a save; {} events are in {shown}{left_out}", saved.events))
+            let loss = saved.loss().map_or(String::new(), |why| format!("; incomplete: {why}"));
+            Some(format!("the program ended without a save; {} events are in {shown}{loss}", saved.events))
         }
         Err(Error::NoEvents { .. } | Error::Replaced) => None,
         Err(error) => {
@@ -113,11 +113,4 @@ fn save(tracer: &Tracer, at_exit: &AtExit) -> Option<String> {
             Some(format!("the program ended without a save, and {events} events are lost: {why}"))
         }
     }
-}
-
-/// Writes a line to stderr. Not by `std`, whose lock another thread may hold.
-fn tell(line: &str) {
-    let line = format!("rftrace: {line}\n");
-    // SAFETY: the text's own bytes.
-    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }

@@ -57,6 +57,7 @@ pub struct Config {
     prefault: bool,
     discard_unsaved: bool,
     save_at_exit: bool,
+    is_recorded: bool,
     bank: Option<&'static Bank>,
     #[cfg(target_os = "linux")]
     stream: Option<StreamOptions>,
@@ -112,6 +113,7 @@ impl Config {
             prefault: true,
             discard_unsaved: false,
             save_at_exit: true,
+            is_recorded: false,
             bank: None,
             #[cfg(target_os = "linux")]
             stream: None,
@@ -369,6 +371,15 @@ impl Config {
         self
     }
 
+    /// Sets that a recorder has the program record: it tells of losses, and has options of its own against them. For libraries preloaded
+    /// into other programs.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn recorded(mut self, is_recorded: bool) -> Self {
+        self.is_recorded = is_recorded;
+        self
+    }
+
     /// Records into the bank of a recorder. The recorder empties the bank and sets its size. Capacity and mode have no
     /// effect, and this program saves nothing. Once in the life of a program. For libraries preloaded into other
     /// programs.
@@ -526,6 +537,7 @@ impl Config {
             first: ClockPair::now(),
             utc_offset_nanos: clock::utc_offset_nanos(),
             program,
+            is_recorded: self.is_recorded,
             #[cfg(target_os = "linux")]
             stream,
             #[cfg(target_os = "linux")]

@@ -120,6 +120,8 @@ pub struct Tracer {
     /// Unix time minus the clock of the pairs.
     utc_offset_nanos: Option<i64>,
     program: &'static Traced,
+    /// True if a recorder has the program record.
+    is_recorded: bool,
     /// The writer of the stream, if records go to the disk.
     #[cfg(target_os = "linux")]
     stream: Option<crate::bank::writer::Stream>,

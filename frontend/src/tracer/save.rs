@@ -154,7 +154,7 @@ impl Tracer {
         self.save_with(&SaveOptions::new())
     }
 
-    /// Writes the trace with these options.
+    /// Writes the trace with these options. A line on stderr tells of lost calls, with a remedy.
     ///
     /// # Errors
     ///
@@ -165,6 +165,15 @@ impl Tracer {
     /// - [`Error::NoStream`] for [records only](SaveOptions::records_only) of a stream, or if the stream has ended.
     #[inline(always)]
     pub fn save_with(&self, options: &SaveOptions<'_>) -> Result<Saved, Error> {
+        let saved = self.save_as(options)?;
+        if let Some(loss) = saved.loss().filter(|_| !self.is_recorded) {
+            backend::unrecorded(|| tell(&format!("{} is incomplete: {loss}", saved.path.display())));
+        }
+        Ok(saved)
+    }
+
+    #[inline(always)]
+    fn save_as(&self, options: &SaveOptions<'_>) -> Result<Saved, Error> {
         if options.keep {
             // First, for another snapshot may be at work, which has recording pause.
             let alone = backend::unrecorded(alone);
@@ -197,7 +206,7 @@ impl Tracer {
         if start_tsc == 0 || !tasks.iter().any(|task| task.has_record_since(start_tsc)) {
             return Err(self.nothing());
         }
-        let gaps = gaps();
+        let gaps = self.gaps();
         let path = options.path.unwrap_or(&self.directory);
         let totals = {
             let minima = &self.program.choice().minima();
@@ -271,12 +280,49 @@ impl Tracer {
             unix_nanos: self.utc_offset_nanos.and_then(|offset| self.first.nanos.checked_add_signed(offset)),
             minima,
             tsc_hz_source: rate.map_or("measured", |(_, source)| source.name()).into(),
-            gaps: gaps(),
+            gaps: self.gaps(),
             n_writers: 1,
             what_fits: false,
             done: None,
         }
     }
+}
+
+impl Tracer {
+    /// Counts the gaps of the recording.
+    fn gaps(&self) -> Gaps {
+        let control = backend::control();
+        Gaps {
+            full: u64::from(control.full.load(Relaxed) != 0),
+            overwritten: control.shared.n_overwritten.load(Relaxed),
+            untraced_threads: control.n_untraced_threads.load(Relaxed).into(),
+            library: !self.is_recorded,
+            ..Gaps::default()
+        }
+    }
+}
+
+impl Saved {
+    /// Returns the reason for lost calls, and the remedy.
+    pub(super) fn loss(&self) -> Option<&str> {
+        const FULL: &str = "the buffer was full, so later calls are lost; enlarge it (Config::capacity_events), keep the last calls \
+                            (Mode::Ring), or write to the disk (Config::stream)";
+
+        self.left_out.as_deref().or(self.full.then_some(FULL))
+    }
+}
+
+/// Writes a line to stderr. Not by `std`, whose lock another thread may hold.
+#[cfg(target_os = "linux")]
+pub(super) fn tell(line: &str) {
+    let line = format!("rftrace: {line}\n");
+    // SAFETY: the text's own bytes.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn tell(line: &str) {
+    eprintln!("rftrace: {line}");
 }
 
 /// The unsaved events.
@@ -405,17 +451,6 @@ pub(super) fn has_saved_to(directory: &PathBuf) -> bool {
 #[cfg(target_os = "linux")]
 pub(super) fn absolute(directory: &Path) -> PathBuf {
     std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned())
-}
-
-/// Counts the gaps of the recording.
-fn gaps() -> Gaps {
-    let control = backend::control();
-    Gaps {
-        full: u64::from(control.full.load(Relaxed) != 0),
-        overwritten: control.shared.n_overwritten.load(Relaxed),
-        untraced_threads: control.n_untraced_threads.load(Relaxed).into(),
-        ..Gaps::default()
-    }
 }
 
 /// Returns the program's name, for systems that do not report its path.

@@ -94,8 +94,37 @@ fn what_is_not_saved_is_recovered() {
         assert!(String::from_utf8_lossy(&report.stdout).contains("leaf"), "{report:?}");
         let recover = Command::new(rftrace()).args(["recover", "trace"]).current_dir(&folder).output().unwrap();
         assert!(recover.status.success(), "{recover:?}");
+        // Or else calls that were open there would seem to be those of the crash.
+        let told = String::from_utf8_lossy(&recover.stderr).into_owned();
+        assert!(told.contains("the last calls of 1 process are missing"), "{told}");
+        let replay =
+            Command::new(rftrace()).args(["replay", "--last", "1", "trace"]).current_dir(&folder).output().unwrap();
+        assert!(
+            String::from_utf8_lossy(&replay.stderr).contains("open calls are those of the last record"),
+            "{replay:?}"
+        );
         let found = count(&folder.path().join("trace"), "leaf");
         assert!(found <= 2 * N && found + IN_CHUNK >= 2 * N, "{way}: {found}");
+    }
+}
+
+/// The end is missing then, and only the program can change that.
+#[test]
+fn a_full_buffer_is_told_with_the_programs_remedies() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for (way, line) in [("full-buffer", "trace is incomplete: "), ("unsaved-buffer", "/trace; incomplete: ")] {
+        let (folder, output) = run(N, way, None);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), told.lines().count()), (Some(7), 1), "{output:?}");
+        assert!(
+            told.contains(line) && told.contains("the buffer was full") && told.contains("capacity_events"),
+            "{told}"
+        );
+        let report = Command::new(rftrace()).args(["report", "trace"]).current_dir(&folder).output().unwrap();
+        let told = String::from_utf8_lossy(&report.stderr);
+        assert!(told.contains("Config::capacity_events") && !told.contains("--buffer"), "{told}");
     }
 }
 

@@ -145,7 +145,7 @@ fn forks_beside_snapshots() {
 }
 
 /// The program ends as it would, and the beginning of what it did is there: at once where it saves it itself, or else, as what was taken
-/// out of it fills the disk, when there is room.
+/// out of it fills the disk, elsewhere, or when there is room.
 #[test]
 fn a_full_disk() {
     if !require(&["gcc", "mount", "umount"]) {
@@ -158,16 +158,35 @@ fn a_full_disk() {
 
 fn a_full_disk_with(options: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
-    let mount =
-        Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "none"]).arg(folder.path()).output().unwrap();
+    // Half of what is taken out of the program.
+    let size = if options.is_empty() { "size=384k" } else { "size=2m" };
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", size, "none"]).arg(folder.path()).output().unwrap();
     if !mount.status.success() {
         return tools::skip("no file system can be mounted");
     }
     let trace = folder.path().join("trace");
     let trace = trace.to_str().unwrap();
+    let of_success = record(&[options, &["--output", trace]].concat(), program(), &["much", "0"]);
+    let _ = fs::remove_dir_all(trace);
     let run = record(&[options, &["--output", trace]].concat(), program(), &["much"]);
     if options.is_empty() {
-        assert!(run.stderr.contains("make room, and run `rftrace recover`"), "{}", run.stderr);
+        let [lost, left] = run.stderr.lines().collect::<Vec<_>>()[..] else { panic!("{}", run.stderr) };
+        assert!(lost.contains(" calls and returns were not recorded: rftrace cannot write "), "{lost}");
+        let remedy = format!("`rftrace recover {trace} -o OTHER`");
+        assert!(left.starts_with("rftrace: cannot make the trace: cannot write ") && left.contains(&remedy), "{left}");
+        assert!(left.contains(&format!("the records stay in {trace}/.recording")), "{left}");
+        let again = Command::new(rftrace()).args(["recover", trace]).output().unwrap();
+        assert!(!again.status.success() && String::from_utf8_lossy(&again.stderr).contains(&remedy), "{again:?}");
+        let elsewhere = folder.path().with_extension("other");
+        let said = Command::new(rftrace()).args(["recover", trace, "-o"]).arg(&elsewhere).output().unwrap();
+        let said_there = String::from_utf8_lossy(&said.stderr);
+        assert!(
+            said.status.success() && said_there.contains(" were not recorded: ") && !said_there.contains("damaged"),
+            "{said:?}"
+        );
+        let calls = rftrace_tests::traces::calls_per_task(&rftrace_tests::open(&elsewhere));
+        fs::remove_dir_all(&elsewhere).unwrap();
+        assert!(calls[0]["leaf"] > 10_000 && folder.path().join("trace/.recording").exists(), "{calls:?}");
         let remount = ["-o", "remount,size=64m"];
         assert!(Command::new("mount").args(remount).arg(folder.path()).status().unwrap().success());
         tools::run(Command::new(rftrace()).args(["recover", trace]));
@@ -179,6 +198,8 @@ fn a_full_disk_with(options: &[&str]) {
     let status = Command::new("umount").arg(folder.path()).status().unwrap();
     assert!(status.success());
     assert_eq!(run.status.code(), Some(3), "{}", run.stderr);
+    // The recorder's failure has a status of its own where the program has none.
+    assert_eq!(of_success.status.code(), Some(1), "{}", of_success.stderr);
     assert!(run.stderr.contains("No space left") && run.stderr.contains("free some space"), "{}", run.stderr);
     let n_calls = n_calls.unwrap();
     assert!(n_calls > 10_000, "{n_calls}: {}", run.stderr);

@@ -203,7 +203,6 @@ pub(crate) fn walk(
     if !walk.is_within && walked.end_ns >= from_ns {
         walk.begin(from_ns)?;
     }
-    walk.switch_in(walked.end_ns)?;
     walked.add_to(summary);
     Ok(())
 }
@@ -237,7 +236,6 @@ impl Walk<'_, '_> {
             }
             Step::Enter { addr, time_ns } => self.enter(time_ns, Some(Function { addr, seen_ns: time_ns, payload_at })),
             Step::Leave(ended) => {
-                self.switch_in(ended.end_ns)?;
                 let function = self.open.pop().flatten();
                 if ended.did_not_return && function.is_some() {
                     self.pass(Some(Item::Event { time_ns: ended.end_ns, id: DID_NOT_RETURN }))?;
@@ -262,7 +260,6 @@ impl Walk<'_, '_> {
     }
 
     fn enter(&mut self, time_ns: u64, function: Option<Function>) -> Result<()> {
-        self.switch_in(time_ns)?;
         self.open.push(function);
         self.pass(function.map(|function| Item::Enter { time_ns, function }))
     }

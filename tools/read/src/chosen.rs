@@ -12,7 +12,7 @@ use rftrace_format::events::SCHED_IN;
 use rftrace_format::record::{Kind, Record};
 use rftrace_pattern::Pattern;
 
-use crate::off_cpu::OffCpu;
+use crate::off_cpu::{OffCpu, OffCpuSince};
 
 /// The chosen part of a trace. All conditions must hold.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ pub struct Choice {
     pub not_below: Vec<Pattern>,
     /// The maximum number of levels, from the outermost function on, or from those in `below`.
     pub depth: usize,
-    /// The minimum duration of calls in nanoseconds.
+    /// The minimum duration of calls, and of times without a processor, in nanoseconds.
     pub min_ns: u64,
     /// The shown time, in nanoseconds of the trace's clock. Functions open at its beginning are entered then; those
     /// open at its end return then. Times without a processor begin and end with it too.
@@ -117,8 +117,10 @@ pub(crate) struct Chooser {
     chosen: VecDeque<Record>,
     /// The next record's depth is the number of open functions.
     trusts_depth: bool,
-    /// The kind of the task's time without a processor, if it has none.
-    off_cpu: Option<OffCpu>,
+    off_cpu: OffCpuSince,
+    /// The place of the beginning of a time without a processor among the waiting records, if it waits: the time may be too short. Then
+    /// no call waits behind it.
+    off_cpu_waits_at: Option<usize>,
     /// The shown time has begun.
     has_begun: bool,
     has_ended: bool,
@@ -140,7 +142,8 @@ impl Chooser {
             waiting: Vec::new(),
             chosen: VecDeque::new(),
             trusts_depth: true,
-            off_cpu: None,
+            off_cpu: OffCpuSince::default(),
+            off_cpu_waits_at: None,
             has_begun: false,
             has_ended: false,
             last_ns: 0,
@@ -174,7 +177,8 @@ impl Chooser {
         self.n_shown = 0;
         self.trusts_depth = trusts_depth;
         // A task with a record there has a processor.
-        self.off_cpu = None;
+        self.off_cpu = OffCpuSince::default();
+        self.off_cpu_waits_at = None;
         for &(addr, entered_ns) in open.iter().take(Self::MAX_DEPTH) {
             let listed = addr.map_or(Listed::default(), |addr| self.listed(entered_ns, addr, names));
             let frame = self.frame(addr, entered_ns, listed);
@@ -222,26 +226,24 @@ impl Chooser {
         }
         self.last_ns = record.time_ns;
         self.release_long(record.time_ns);
-        if matches!(record.kind, Kind::Entry | Kind::Exit) {
-            // A task that makes calls has a processor.
-            self.off_cpu = None;
-            if std::mem::take(&mut self.trusts_depth) {
-                let n_open = usize::from(record.depth) + usize::from(record.kind == Kind::Exit);
-                self.assume(n_open, record.time_ns);
-            }
+        let is_short = self.off_cpu.apply(&record).is_some_and(|(_, ns)| !self.end_off_cpu(ns));
+        if matches!(record.kind, Kind::Entry | Kind::Exit) && std::mem::take(&mut self.trusts_depth) {
+            let n_open = usize::from(record.depth) + usize::from(record.kind == Kind::Exit);
+            self.assume(n_open, record.time_ns);
         }
         match record.kind {
             Kind::Entry => self.enter(&record, names),
             Kind::Exit => self.exit(&record, names),
+            Kind::Event if OffCpu::of_event(record.addr).is_some() => self.begin_off_cpu(record),
             Kind::Event => {
-                self.off_cpu = OffCpu::of_event(record.addr).or(self.off_cpu.filter(|_| record.addr != SCHED_IN));
-                if self.is_visible() || names.is_loss(record.addr) {
+                if !is_short && (self.is_visible() || names.is_loss(record.addr)) {
                     self.show(record);
                 }
             }
             Kind::Lost => {
                 self.trusts_depth = true;
                 // Nobody can tell how long what is open takes.
+                self.end_off_cpu(u64::MAX);
                 self.release(self.waiting_calls.len());
                 self.show(record);
             }
@@ -251,6 +253,9 @@ impl Chooser {
     /// Ends the records: shows open calls with a sufficient duration until now.
     pub(crate) fn finish(&mut self) {
         self.release_long(self.last_ns);
+        if let Some((_, ns)) = self.off_cpu.end(self.last_ns) {
+            self.end_off_cpu(ns);
+        }
         self.has_ended = true;
     }
 
@@ -373,13 +378,36 @@ impl Chooser {
         for place in self.waiting_calls.drain(..n_calls) {
             self.open[place].waits_at = None;
         }
-        let next = self.waiting_calls.front().and_then(|&place| self.open[place].waits_at);
+        let next = self.waiting_calls.front().and_then(|&place| self.open[place].waits_at).or(self.off_cpu_waits_at);
         let n_released = next.unwrap_or(self.waiting.len());
         self.chosen.extend(self.waiting.drain(..n_released));
         for &place in &self.waiting_calls {
             let frame = &mut self.open[place];
             frame.waits_at = frame.waits_at.map(|place| place - n_released);
         }
+        self.off_cpu_waits_at = self.off_cpu_waits_at.map(|place| place - n_released);
+    }
+
+    /// Shows the beginning of a time without a processor, if it is visible and turns out to be long enough.
+    fn begin_off_cpu(&mut self, event: Record) {
+        if !self.has_begun || !self.is_visible() || self.off_cpu_waits_at.is_some() {
+            return;
+        }
+        self.off_cpu_waits_at = (self.choice.min_ns > 0).then_some(self.waiting.len());
+        self.show(event);
+    }
+
+    /// Decides about a time without a processor that took so long. Returns true if its end is shown, too.
+    fn end_off_cpu(&mut self, ns: u64) -> bool {
+        let Some(place) = self.off_cpu_waits_at.take() else { return true };
+        let is_long = ns >= self.choice.min_ns;
+        if !is_long {
+            self.waiting.remove(place);
+        }
+        if self.waiting_calls.is_empty() {
+            self.chosen.extend(self.waiting.drain(..));
+        }
+        is_long
     }
 
     /// Shows a record other than an entry, unless a call around it turns out to be too short.
@@ -388,14 +416,8 @@ impl Chooser {
         if !self.has_begun {
             return;
         }
-        if self.waiting_calls.is_empty() { self.chosen.push_back(record) } else { self.waiting.push(record) }
-    }
-
-    /// Shows an event at an edge of the time.
-    fn show_event(&mut self, time_ns: u64, addr: u64) {
-        if self.is_visible() {
-            self.show(Record { time_ns, kind: Kind::Event, has_payload: false, payload_at: 0, depth: 0, addr });
-        }
+        let waits = !self.waiting_calls.is_empty() || self.off_cpu_waits_at.is_some();
+        if waits { self.waiting.push(record) } else { self.chosen.push_back(record) }
     }
 
     /// Begins the shown time: enters the open functions, and goes on with a time without a processor.
@@ -414,8 +436,8 @@ impl Chooser {
             }
             n_around += usize::from(is_shown);
         }
-        if let Some(kind) = self.off_cpu {
-            self.show_event(time_ns, kind.event());
+        if let Some((kind, _)) = self.off_cpu.get() {
+            self.begin_off_cpu(event(time_ns, kind.event()));
         }
     }
 
@@ -423,8 +445,11 @@ impl Chooser {
     fn end(&mut self) {
         let time_ns = self.choice.times.end;
         self.release_long(time_ns);
-        if self.off_cpu.take().is_some() {
-            self.show_event(time_ns, SCHED_IN);
+        if let Some((_, ns)) = self.off_cpu.end(time_ns)
+            && self.end_off_cpu(ns)
+            && self.is_visible()
+        {
+            self.show(event(time_ns, SCHED_IN));
         }
         while let Some(frame) = self.pop(time_ns) {
             if frame.is_shown
@@ -444,6 +469,11 @@ impl Chooser {
         }
         self.has_ended = true;
     }
+}
+
+/// An event at an edge of the time.
+fn event(time_ns: u64, addr: u64) -> Record {
+    Record { time_ns, kind: Kind::Event, has_payload: false, payload_at: 0, depth: 0, addr }
 }
 
 fn depth(n_open: usize) -> u16 {

@@ -94,7 +94,7 @@ pub use functions::Functions;
 pub use kept::{Kept, KeptFile, checksum};
 pub use kernel::FIRST_ADDRESS as FIRST_KERNEL_ADDRESS;
 pub use made_names::{is_nameless, made_name};
-pub use off_cpu::OffCpu;
+pub use off_cpu::{OffCpu, OffCpuSince};
 pub use parallel::some_at_a_time;
 pub use reading::Reading;
 pub use records::{Mark, OVERWRITTEN, Records};

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -18,7 +19,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::passed::Passed;
 use rftrace_format::record::RECORD_BYTES;
-use rftrace_format::recording::{ABOUT, Entry, Fork, PART_FILE, Part, RECEIVED, SPOOL, Saved};
+use rftrace_format::recording::{ABOUT, Entry, Fork, JOINED, PART_FILE, Part, RECEIVED, SPOOL, Saved};
+use rftrace_format::store::Owned;
 pub use rftrace_frontend::bank::Written;
 use rftrace_frontend::bank::{self, About, Banks, Collected, Extent, Life, Options, SHORTEST_PAUSE, Symbols};
 
@@ -381,6 +383,16 @@ impl BankRecording {
     ///
     /// The folder cannot be read.
     pub(crate) fn of(work: &Path, extent: Extent) -> Result<Option<Self>> {
+        let banks = Self::read(work, extent)?;
+        Ok((!banks.collected.is_empty() || !banks.unread.is_empty()).then_some(banks))
+    }
+
+    /// The same, which may be empty.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`of`](Self::of).
+    pub(crate) fn read(work: &Path, extent: Extent) -> Result<Self> {
         let extent = if work.join(RECEIVED).exists() { Extent::Received } else { extent };
         let spools = bank::spools(work).with_context(|| format!("cannot read {}", work.display()))?;
         let recover = |spool: PathBuf| {
@@ -403,8 +415,7 @@ impl BankRecording {
         }
         let dumps = DumpControl::new(dumps::Options::default());
         let (on_full, places) = (OnFull::Wait, HashMap::new());
-        let is_empty = collected.is_empty() && unread.is_empty();
-        Ok((!is_empty).then_some(Self { collected, on_full, dumps, places, symbols, unread }))
+        Ok(Self { collected, on_full, dumps, places, symbols, unread })
     }
 
     /// Returns the parts that could not be read, each with the reason.
@@ -419,6 +430,54 @@ impl BankRecording {
         let not_there = other.dumps.dumps().not_there();
         self.dumps.dumps().add_not_there(not_there);
         self
+    }
+
+    /// True if not all records could be written.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.all().any(|it| it.failed.is_some())
+    }
+
+    /// The losses of processes, each with the reason.
+    pub(crate) fn losses(&self) -> impl Iterator<Item = String> {
+        let loss = |it: &Collected| Some(format!("process {}: {}", it.pid, missing(it, self.on_full)?));
+        self.all().filter_map(loss)
+    }
+
+    /// Makes parts of it elsewhere: of the records, and of all else in the folder with them. The folder stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// Something cannot be read or written.
+    pub(crate) fn put_elsewhere(self, work: &Path, other: &Path) -> Result<()> {
+        self.copy(other)?;
+        for path in entries(work)? {
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            let to = other.join(name);
+            match Entry::of(name) {
+                _ if name.starts_with(SPOOL) || name == JOINED => {}
+                Some(Entry::Recorder { .. } | Entry::Process { .. } | Entry::Fork { .. }) => {}
+                // Such as one of a killed recorder.
+                Some(Entry::Part { .. }) if to.exists() || self.has_part(&path) => {}
+                // Its place will be another one.
+                Some(Entry::Snapshot { .. }) => {
+                    Owned::within(&to).with_context(|| format!("cannot make the directory {}", to.display()))?;
+                    for file in entries(&path)? {
+                        copy(&file, &to.join(file.file_name().unwrap_or_default()))?;
+                    }
+                }
+                _ if path.is_dir() => {
+                    symlink(&path, &to).with_context(|| format!("cannot link {}", path.display()))?;
+                }
+                _ => copy(&path, &to)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// True if it has the recording of the part in a folder.
+    fn has_part(&self, folder: &Path) -> bool {
+        let told = opener::read(&folder.join(PART_FILE), MOST_TEXT).ok();
+        told.and_then(|told| Part::parse(&told)).is_some_and(|part| self.has(&part))
     }
 
     /// The number of processes with records in a folder and without a part.
@@ -548,6 +607,11 @@ fn missing_spools(work: &Path, spools: &[PathBuf]) -> Result<Vec<String>> {
     let told = all.iter().filter(|path| path.extension() == Some(ABOUT.as_ref())).map(|path| path.with_extension(""));
     let missing = told.filter(is_missing);
     Ok(missing.map(|spool| format!("{} is missing: the records of its process are lost", spool.display())).collect())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let copied = fs::copy(from, to).map(drop);
+    copied.with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
 }
 
 fn save(collected: Collected, on_full: OnFull, work: &Path, symbols: &mut Symbols) -> Result<()> {

@@ -30,12 +30,8 @@ pub struct Beside {
 }
 
 /// Makes the trace, and moves snapshots into it. `notes` are the messages of processes. The parts stay in place, so
-/// this may be repeated.
-///
-/// # Errors
-///
-/// A file cannot be read, written or moved.
-pub fn join(output: &Output, ended: &Ended, beside: Beside, notes: Vec<String>) -> Result<Joined> {
+/// this may be repeated: [`Joined::failed`] tells if a file cannot be read, written or moved.
+pub fn join(output: &Output, ended: &Ended, beside: Beside, notes: Vec<String>) -> Joined {
     // For a later recovery, should there be no room for a trace. Without this file there is one, too.
     let _ = ended.keep_in(output.work());
     let _ = beside.cost.map(|cost| cost::keep_in(output.work(), cost));
@@ -43,11 +39,7 @@ pub fn join(output: &Output, ended: &Ended, beside: Beside, notes: Vec<String>) 
 }
 
 /// Makes the trace like [`join`], for an attached process, which may go on.
-///
-/// # Errors
-///
-/// Those of [`join`].
-pub fn join_attached(output: &Output, beside: Beside) -> Result<Joined> {
+pub fn join_attached(output: &Output, beside: Beside) -> Joined {
     join_all(output, None, beside, Vec::new())
 }
 
@@ -55,13 +47,28 @@ pub fn join_attached(output: &Output, beside: Beside) -> Result<Joined> {
 ///
 /// # Errors
 ///
-/// Those of [`join`].
+/// The recording cannot be read.
 pub fn recover(output: &Output) -> Result<Joined> {
-    let left = output.work().display();
     let beside = Beside { banks: BankRecording::of(output.work(), Extent::All)?, ..Beside::default() };
+    Ok(join_all(output, Ended::kept_in(output.work()).as_ref(), beside, Vec::new()))
+}
+
+/// Makes the trace like [`recover`], of the recording in another directory, which stays as it is.
+///
+/// # Errors
+///
+/// The recording cannot be read.
+pub fn recover_to(output: &Output, left: &Output) -> Result<Joined> {
+    let banks = BankRecording::read(left.work(), Extent::All)?;
+    let (losses, unread) = (banks.losses().collect(), banks.unread().to_vec());
+    if let Err(error) = banks.put_elsewhere(left.work(), output.work()) {
+        return Ok(Joined { errors: losses, failed: Some(error), ..Joined::default() });
+    }
     let ended = Ended::kept_in(output.work());
-    join_all(output, ended.as_ref(), beside, Vec::new())
-        .with_context(|| format!("cannot make a trace of the interrupted recording, which stays in {left}"))
+    let mut joined = join_all(output, ended.as_ref(), Beside::default(), unread.clone());
+    joined.damaged += unread.len() as u64;
+    joined.left_over += unread.len();
+    Ok(joined)
 }
 
 /// The summary of a recording that is kept unconverted.
@@ -73,6 +80,8 @@ pub struct KeptStream {
     pub bytes: u64,
     /// The losses of the recording, each with the reason.
     pub errors: Vec<String>,
+    /// True if not all records could be written.
+    pub is_cut: bool,
 }
 
 /// Keeps the recording unconverted. Snapshots become traces below it. The recording may be empty.
@@ -91,6 +100,7 @@ pub fn keep(output: &mut Output, ended: &Ended, beside: Beside, notes: Vec<Strin
     let Some(mut banks) = beside.banks.filter(|banks| banks.n_records() > 0) else {
         return Ok(kept);
     };
+    kept.is_cut = banks.is_cut();
     kept.errors.extend(banks.keep()?);
     (kept.n_records, kept.bytes) = (banks.n_records(), banks.bytes());
     let work = output.work();
@@ -113,7 +123,7 @@ pub fn recover_older(dir: &Path, finish: impl FnOnce(&Output) -> Result<()>) -> 
     let Some(output) = Output::left_in(dir)?.filter(|output| !output.is_kept()) else {
         return Ok(None);
     };
-    let joined = recover(&output).context(elsewhere)?;
+    let joined = recover(&output).and_then(Joined::made).context(elsewhere)?;
     finish(&output)?;
     if joined.left_over == 0 {
         if joined.is_empty() {
@@ -124,7 +134,15 @@ pub fn recover_older(dir: &Path, finish: impl FnOnce(&Output) -> Result<()>) -> 
     Ok(Some((store::older(dir), joined)))
 }
 
-fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<String>) -> Result<Joined> {
+fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<String>) -> Joined {
+    // Parts have them too, if there are any.
+    let losses = beside.banks.iter().flat_map(BankRecording::losses);
+    let errors = notes.iter().cloned().chain(losses).collect();
+    let failed = |error| Joined { errors, failed: Some(error), ..Joined::default() };
+    try_to_join(output, ended, beside, notes).unwrap_or_else(failed)
+}
+
+fn try_to_join(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<String>) -> Result<Joined> {
     let mut beside = beside;
     let dir = output.joined()?;
     let unread = beside.banks.as_ref().map(|banks| banks.unread().to_vec()).unwrap_or_default();

@@ -54,6 +54,10 @@ pub struct Joined {
     pub cut: usize,
     /// The number of unreadable chunks.
     pub damaged: u64,
+    /// The number of processes with records or names that could not be written.
+    pub unwritten: usize,
+    /// The reason why there is no trace, although there are records, which stay where they are.
+    pub failed: Option<anyhow::Error>,
     /// The size of the trace in bytes.
     pub bytes: u64,
     /// The data that could not be saved, with reasons.
@@ -78,12 +82,26 @@ impl Joined {
         self.processes == 0 && self.snapshots.is_empty() && !self.has_resources
     }
 
+    /// Returns true if all that was recorded is in the trace, as far as its files could be written and read.
+    pub fn is_whole(&self) -> bool {
+        self.failed.is_none() && self.left_over == 0 && self.unwritten == 0
+    }
+
+    /// Returns the summary of a trace.
+    ///
+    /// # Errors
+    ///
+    /// There is no trace, although there are records.
+    pub fn made(mut self) -> Result<Self> {
+        self.failed.take().map_or(Ok(self), Err)
+    }
+
     /// Writes the losses into the trace, for later readers.
     pub(crate) fn keep(&self, has_schedule: bool, dir: &Path) -> Result<()> {
         let &Self { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, .. } = self;
         let (full, too_much, cut) = (full as u64, too_much as u64, cut as u64);
-        let gaps =
-            Gaps { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, schedule: has_schedule };
+        let (schedule, library) = (has_schedule, false);
+        let gaps = Gaps { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, schedule, library };
         let ends = self.ends.iter().map(|(&pid, &status)| gaps::end_line(pid, status));
         write(&dir.join(files::GAPS), (gaps.to_string() + &ends.collect::<String>()).as_bytes())
     }
@@ -211,10 +229,14 @@ fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
                 joined.dropped += counts.dropped;
                 joined.cut += usize::from(counts.cut);
                 joined.damaged += counts.damaged;
+                joined.unwritten += usize::from(counts.unwritten);
                 joined.untraced_threads += counts.untraced_threads;
             }
             Saved::TooMuch => joined.too_much += 1,
-            Saved::Failed => joined.left_over += usize::from(has_records(&dir)),
+            Saved::Failed => {
+                joined.unwritten += 1;
+                joined.left_over += usize::from(has_records(&dir));
+            }
         }
         parts.push(SavedPart { dir, nanos, told, tasks: Vec::new() });
     }

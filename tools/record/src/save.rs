@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use rftrace_format::files::GAPS;
 use rftrace_format::gaps;
 use rftrace_format::recording::{Counts, Fork, PART_FILE, Part, Saved};
@@ -43,6 +43,11 @@ pub(crate) fn discard(collected: Collected, is_saved: bool) -> Result<()> {
 }
 
 /// Makes a directory of the collected records, with a file of the facts returned here. A dump's has the reason for it.
+///
+/// # Errors
+///
+/// A file cannot be written. The records of a process stay where they are then; those of a dump are in the running program, and the file
+/// of facts tells of it.
 pub(crate) fn save_to(
     part: &Path,
     collected: &Collected,
@@ -56,10 +61,10 @@ pub(crate) fn save_to(
         Ok(SavedBank { left_out: Some(left_out), .. }) => {
             // A part of it would take the place of all.
             let _ = fs::remove_dir_all(part);
-            // The records of a dump are in the running program, those of a process in files.
-            let remedy =
-                if reason.is_some() { "make room for the next dump" } else { "make room, and run `rftrace recover`" };
-            problems.push(format!("nothing was saved: {left_out}; {remedy}"));
+            if reason.is_none() {
+                return Err(anyhow!("{left_out}"));
+            }
+            problems.push(format!("nothing was saved: {left_out}; make room for the next dump"));
             Saved::Failed
         }
         Ok(saved) => {
@@ -79,12 +84,17 @@ pub(crate) fn save_to(
                 dropped: collected.n_dropped,
                 cut: !collected.is_over(),
                 damaged: saved.damaged_chunks as u64,
+                unwritten: collected.failed.is_some(),
             })
         }
         Err(Error::NoEvents { .. }) => Saved::Trace(Counts::default()),
         Err(Error::Read { path, source }) if source.kind() == ErrorKind::InvalidData => {
             problems.push(format!("cannot read {}: {source}", path.display()));
             Saved::Failed
+        }
+        Err(error @ Error::Write { .. }) if reason.is_none() => {
+            let _ = fs::remove_dir_all(part);
+            return Err(anyhow!("{}", error.with_remedy()));
         }
         Err(error) => {
             problems.push(format!("nothing was saved: {}", error.with_remedy()));

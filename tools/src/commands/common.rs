@@ -160,15 +160,26 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 
 /// Returns the losses of the recording, with advice: a sentence each.
 pub(crate) fn losses(summary: &Summary, gaps: &Gaps) -> Vec<String> {
-    const REMEDY: &str =
-        "enlarge the buffer (--buffer 1G), or record less (--filter, --notrace, --depth, --time-filter)";
-
+    // The user of the library has no options of `rftrace record`.
+    let (less, ring, wait) = match gaps.library {
+        true => (
+            "give the program a larger buffer (Config::capacity_events; in C max_event_count), write to the disk (Config::stream, \
+             RFTRACE_STREAM=DIR), or record less (Config::filter, RFTRACE_FILTER)",
+            "Mode::Ring",
+            "make the program wait (StreamOptions::waits), or enlarge the buffer (Config::capacity_bytes, RFTRACE_STREAM=DIR,256M)",
+        ),
+        false => (
+            "enlarge the buffer (--buffer 1G), or record less (--filter, --notrace, --depth, --time-filter)",
+            "--ring",
+            "make the program wait (--on-full wait), or enlarge the buffer (--buffer 1G; on the disk --max-size 16G)",
+        ),
+    };
     let mut found = Vec::new();
     if gaps.full > 0 {
-        found.push(format!("The end is lost, as the buffer was full: {REMEDY}, or keep the end (--ring)"));
+        found.push(format!("The end is lost, as the buffer was full: {less}, or keep the end ({ring})"));
     }
     if gaps.overwritten > 0 || summary.overwritten {
-        found.push(format!("The beginning is lost, overwritten by later records: {REMEDY}"));
+        found.push(format!("The beginning is lost, overwritten by later records: {less}"));
     }
     if gaps.too_much > 0 {
         found.push(format!(
@@ -181,14 +192,13 @@ pub(crate) fn losses(summary: &Summary, gaps: &Gaps) -> Vec<String> {
         found.push(format!("Damaged chunks, with lost calls: {}", HumanCount(gaps.damaged)));
     }
     if gaps.cut > 0 {
-        found.push(format!("Processes cut off from their recorder, with later calls lost: {}", HumanCount(gaps.cut)));
+        found.push(format!(
+            "Processes cut off from their recorder, with later calls lost: {}; open calls are those of the last record, not of the end",
+            HumanCount(gaps.cut)
+        ));
     }
     if gaps.dropped > 0 {
-        found.push(format!(
-            "Calls and returns lost at a full buffer: {}: make the program wait (--on-full wait), or enlarge the buffer \
-             (--buffer 1G; on the disk --max-size 16G)",
-            HumanCount(gaps.dropped)
-        ));
+        found.push(format!("Calls and returns lost at a full buffer: {}: {wait}", HumanCount(gaps.dropped)));
     }
     if summary.deep_calls > 0 {
         found.push(format!("Lost calls, nested more than 1023 levels deep: {}", HumanCount(summary.deep_calls)));

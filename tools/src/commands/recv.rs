@@ -198,7 +198,7 @@ fn told_of_kernel(received: &Received, image: &Path, args: &RecvArgs) -> String 
 /// Makes a trace of what has come of processes; `None` if there is nothing.
 fn make_trace(dir: &Path) -> Result<Option<Joined>> {
     let Some(output) = Output::left_in(dir)? else { return Ok(None) };
-    let joined = join::recover(&output)?;
+    let joined = join::recover(&output)?.made()?;
     if joined.left_over == 0 {
         output.finish()?;
     }

@@ -55,7 +55,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long, help_heading = COLUMNS)]
     column_view: bool,
     /// Indentation of --column-view.
-    #[arg(long, value_name = "LEVELS", default_value = "8", requires = "column_view", help_heading = COLUMNS)]
+    #[arg(long, value_name = "LEVELS", default_value = "8", requires = "column_view", conflicts_with_all = ["uftrace", "flat"], help_heading = COLUMNS)]
     column_offset: usize,
     /// Colours; `auto` has them in a terminal, unless NO_COLOR is set.
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = COLUMNS)]

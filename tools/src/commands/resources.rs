@@ -39,6 +39,10 @@ Examples:
   rftrace resources --text functracer mytrace          text for functracer's or sp-rtrace's tools
   rftrace resources --heaptrack -o mytrace.heap mytrace && heaptrack_gui mytrace.heap";
 
+/// Options that exclude another one, and every option that needs that one: clap asks for no option that is excluded.
+const NOT_LEAKS: [&str; 5] = ["flamegraph", "diff", "heaptrack", "text", "resolve"];
+const NOT_TEXT: [&str; 8] = ["json", "leaks", "flamegraph", "diff", "heaptrack", "sort", "limit", "at"];
+
 /// Shows leaks and owners of memory, files and threads.
 ///
 /// The trace comes from `rftrace record --resources memory,file,thread`.
@@ -74,21 +78,21 @@ pub(crate) struct ResourcesArgs {
     /// Show leaks only; the exit status is 1 if there is one.
     ///
     /// Blocks that the C, C++ and Rust libraries keep until the end do not count, nor do descriptors 0 to 2.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = NOT_LEAKS)]
     leaks: bool,
     /// With --leaks: ignore stacks with this function or module: a name, a glob, or a regex between slashes.
-    #[arg(long, value_name = "PATTERN", requires = "leaks", value_parser = parse_pattern, help_heading = LEAKS)]
+    #[arg(long, value_name = "PATTERN", requires = "leaks", conflicts_with_all = NOT_LEAKS, value_parser = parse_pattern, help_heading = LEAKS)]
     suppress: Vec<Pattern>,
     /// With --leaks: file of such patterns, one a line; # begins a comment.
-    #[arg(long, value_name = "FILE", requires = "leaks", help_heading = LEAKS)]
+    #[arg(long, value_name = "FILE", requires = "leaks", conflicts_with_all = NOT_LEAKS, help_heading = LEAKS)]
     suppressions: Vec<PathBuf>,
     /// Draw a flame graph of live, peak, all allocated, or temporary blocks.
     ///
     /// It is about memory, or about the kind of --kind.
-    #[arg(long, value_name = "OF", value_enum, conflicts_with_all = ["json", "leaks"])]
+    #[arg(long, value_name = "OF", value_enum, conflicts_with = "json")]
     flamegraph: Option<Flame>,
     /// Show the differences to another trace.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["flamegraph", "leaks", "pid", "heaptrack"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["flamegraph", "pid", "heaptrack"])]
     diff: Option<PathBuf>,
     /// Show full names of functions. Otherwise names of more than 60 columns are cut.
     #[arg(long, help_heading = FORMATS)]
@@ -97,14 +101,14 @@ pub(crate) struct ResourcesArgs {
     #[arg(long)]
     json: bool,
     /// Write all allocations for heaptrack_gui and heaptrack_print.
-    #[arg(long, conflicts_with_all = ["json", "kind", "leaks", "flamegraph", "sort", "limit", "depth"], help_heading = FORMATS)]
+    #[arg(long, conflicts_with_all = ["json", "kind", "flamegraph", "sort", "limit", "depth"], help_heading = FORMATS)]
     heaptrack: bool,
     /// Write one line for each call, as functracer does for one kind, or sp-rtrace for one process. Stacks are whole unless -D is
     /// there.
-    #[arg(long, value_name = "OF", value_enum, conflicts_with_all = ["json", "leaks", "flamegraph", "diff", "heaptrack", "sort", "limit", "at"], help_heading = FORMATS)]
+    #[arg(long, value_name = "OF", value_enum, conflicts_with_all = NOT_TEXT, help_heading = FORMATS)]
     text: Option<Text>,
     /// With --text: names of functions.
-    #[arg(long, requires = "text", help_heading = FORMATS)]
+    #[arg(long, requires = "text", conflicts_with_all = NOT_TEXT, help_heading = FORMATS)]
     resolve: bool,
     /// Output file [default: stdout].
     #[arg(short, long, value_name = "FILE")]

@@ -181,10 +181,14 @@ impl<'t> Maker<'t> {
                     break;
                 };
                 let n_lasting = block.n_lasting;
-                let innermost = stack.frames().last().copied().filter(|_| stack.n_open() == n_lasting);
+                let mut innermost = stack.frames().last().copied().filter(|_| stack.n_open() == n_lasting);
                 stats.add(trace, &record);
                 stack.apply(&record, |a, b| calls.functions.are_same(record.time_ns, a, b), &mut steps);
                 for step in &steps {
+                    // It may end with the call.
+                    if let (Step::Event { off_cpu: Some((_, ns)), .. }, Some(frame)) = (step, &mut innermost) {
+                        frame.children_ns = frame.children_ns.saturating_add(*ns);
+                    }
                     match *step {
                         Step::Assume { .. } | Step::StrayExit { .. } | Step::Lost { .. } => return Ok(None),
                         Step::Leave(ended) if calls.open.len() == block.n_lasting => {

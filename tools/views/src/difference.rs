@@ -15,7 +15,7 @@ use crate::confidence::MannWhitney;
 use crate::graph::Graph;
 use crate::keys::{Key, Keys, Last};
 use crate::report::Report;
-use crate::rows::Row;
+use crate::rows::{Row, is_function};
 use crate::table::Field;
 
 /// A difference of several runs counts if its probability by chance is less.
@@ -126,14 +126,14 @@ impl Difference {
     }
 
     /// Sorts the rows: the largest differences in these columns first, in either direction. With several runs the
-    /// differences that [count](Compared::counts) in the first column come before the others.
+    /// differences that [count](Compared::counts) in the first column come before the others. Times without a processor come last.
     pub fn sort(&mut self, by: &[Field]) {
         self.test = (self.n_runs.iter().sum::<usize>() > 2).then(|| MannWhitney::new(self.n_runs));
         let mut order = std::mem::take(&mut self.order);
         order.sort_by_cached_key(|&key| {
             let row = Compared { difference: self, key };
             let changes: Vec<_> = by.iter().map(|&field| Reverse(row.change(field).unsigned_abs())).collect();
-            (by.first().is_some_and(|&field| !row.counts(field)), changes, row.name())
+            (!is_function(row.name()), by.first().is_some_and(|&field| !row.counts(field)), changes, row.name())
         });
         self.order = order;
     }
@@ -145,7 +145,7 @@ impl Difference {
         let n_ranked = limit.min(order.len());
         order[..n_ranked].sort_by_cached_key(|&key| {
             let row = Compared { difference: self, key };
-            (!row.counts(by), Reverse(row.change(by)))
+            (!is_function(row.name()), !row.counts(by), Reverse(row.change(by)))
         });
         self.order = order;
     }

@@ -227,9 +227,12 @@ impl LineMaker {
                 }
                 Step::StrayExit { addr, .. } => line.what = What::StrayExit { addr },
                 Step::Lost { count } => line.what = What::Lost { count },
+                // The end of a wait that no record tells.
+                Step::Event { .. } if record.kind != Kind::Event => continue,
                 Step::Event { id, off_cpu } => {
                     line.duration_ns = off_cpu.map(|(_, ns)| ns);
-                    let begun = OffCpu::of_event(id);
+                    let is_first = self.calls.off_cpu_since().is_some_and(|(_, since_ns)| since_ns == record.time_ns);
+                    let begun = OffCpu::of_event(id).filter(|_| is_first);
                     let is_in = |next: &&Record| next.kind == Kind::Event && next.addr == SCHED_IN;
                     let whole = next.filter(|_| begun.is_some()).filter(is_in);
                     if let Some(next) = whole {

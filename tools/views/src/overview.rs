@@ -21,6 +21,11 @@ use crate::words::{count, literal, percent, tenths};
 /// The number of listed functions.
 const MAX_FUNCTIONS: usize = 5;
 
+/// A function with a larger part of the self time, in tenths of a percent, and calls of at least this duration on average, may well spend
+/// it in functions that were not recorded.
+const MOST_TIME: u64 = 900;
+const LONG_CALL_NS: u64 = 10_000_000;
+
 /// The columns of a chain of functions.
 const MAX_COLUMNS: usize = 60;
 
@@ -57,6 +62,8 @@ pub struct Overview<'a> {
     /// Processes with another end than status 0, by the status of `wait`; and the number of all processes.
     ends: BTreeMap<i32, Vec<u32>>,
     n_processes: usize,
+    /// Nothing was left out of this trace of a program.
+    is_whole: bool,
     frequent: Option<Frequent<'a>>,
 }
 
@@ -83,10 +90,10 @@ impl<'a> Overview<'a> {
                 by_end.entry(end).or_default().push(pid);
             }
         }
-        let is_whole = !trace.is_chosen() && trace.demangle() == Demangle::Simple;
         // The options are not those for functions of the kernel.
         let is_of_program = trace.info().features() & feature::KERNEL == 0;
-        let frequent = if is_whole && is_of_program { Frequent::find(report, graph) } else { None };
+        let is_whole = !trace.is_chosen() && trace.demangle() == Demangle::Simple && is_of_program;
+        let frequent = if is_whole { Frequent::find(report, graph) } else { None };
         // A program that computes for less than half of the time is slow by its waits.
         let is_busy = report.cpu_ns().is_some_and(|cpu_ns| cpu_ns >= report.wall_ns() / 2);
         let weight = if is_busy { Weight::Cpu } else { Weight::Total };
@@ -96,7 +103,7 @@ impl<'a> Overview<'a> {
         let shown = functions.iter().take(MAX_FUNCTIONS).copied().chain(frequent.as_ref().map(|frequent| frequent.row));
         let mut names = report.shown_names(shown);
         names.add_all(path.lines.iter().flat_map(|line| line.names.iter().copied()));
-        Self { report, weight, path, functions, names, ends: by_end, n_processes: pids.len(), frequent }
+        Self { report, weight, path, functions, names, ends: by_end, n_processes: pids.len(), is_whole, frequent }
     }
 
     /// Writes it. Returns true if it has more than times and ends of processes. `quoted` makes a text a word for a
@@ -117,7 +124,8 @@ impl<'a> Overview<'a> {
         self.write_ends(out)?;
         let has_path = self.write_path(out)?;
         let has_functions = self.write_functions(below, out)?;
-        Ok(self.write_frequent(quoted, out)? || has_path || has_functions)
+        let has_opaque = self.write_opaque(out)?;
+        Ok(self.write_frequent(quoted, out)? || has_path || has_functions || has_opaque)
     }
 
     fn write_ends(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -173,6 +181,31 @@ impl<'a> Overview<'a> {
             let (time, share) = (Duration(row.self_ns), percent(row.self_ns, all_ns));
             writeln!(out, "  {time}  {share:>10}  {:>10}  {}", count(row.calls), self.names.get(&row.name))?;
         }
+        Ok(true)
+    }
+
+    /// Names the options for a trace that is nearly all one function, if its time is known to be no wait.
+    fn write_opaque(&self, out: &mut dyn Write) -> io::Result<bool> {
+        let all_ns = self.functions.iter().map(|row| row.self_ns).fold(0, u64::saturating_add);
+        let is_opaque = |row: &&&Row| {
+            tenths(row.self_ns, all_ns) >= MOST_TIME && row.self_ns >= LONG_CALL_NS.saturating_mul(row.calls.max(1))
+        };
+        let Some(row) =
+            self.functions.first().filter(is_opaque).filter(|_| self.is_whole && self.report.cpu_ns().is_some())
+        else {
+            return Ok(false);
+        };
+        let each = Duration(row.self_ns / row.calls.max(1)).text();
+        writeln!(
+            out,
+            "\n  Time: {} of the self time is in {}, {each} a call; functions that it calls may not be recorded",
+            percent(row.self_ns, all_ns),
+            self.names.get(&row.name)
+        )?;
+        writeln!(
+            out,
+            "    --libcalls   records its calls of library functions, and -P '*@libNAME' all functions of a library"
+        )?;
         Ok(true)
     }
 
@@ -304,6 +337,22 @@ mod tests {
         assert_eq!(size(many("shim", 99_999)).as_deref(), Some(&*expected.replace("100.0", "99.9")));
         assert_eq!(size(many("shim", 99_998)), None, "few calls");
         assert_eq!(size(many("sub_401000@p", 99_999)), None, "no name");
+    }
+
+    #[test]
+    fn a_trace_that_is_nearly_all_one_function_names_the_options_for_what_it_calls() {
+        let time = |calls: &str| {
+            let text = text(&[calls], &[], TableBelow::None);
+            text.split_once("\n  Time: ").map(|(_, time)| time.to_owned())
+        };
+        let expected =
+            "95.2 % of the self time is in main, 20.000 ms a call; functions that it calls may not be recorded
+    --libcalls   records its calls of library functions, and -P '*@libNAME' all functions of a library
+";
+        assert_eq!(time("main( w5 20000000 a( 1000000 ) )").as_deref(), Some(expected));
+        assert_eq!(time("main( 20000000 a( 1000000 ) )"), None, "it may have waited");
+        assert_eq!(time("main( w5 20000000 a( 3000000 ) )"), None, "two functions");
+        assert_eq!(time("main( w5 9000000 a( 100 ) )"), None, "a short call");
     }
 
     #[test]

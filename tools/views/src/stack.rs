@@ -1,6 +1,8 @@
 //! A task's call stack, rebuilt from its records.
 
-use rftrace_read::{DID_NOT_RETURN, FIRST_KERNEL_ADDRESS, Kind, OffCpu, Record, SCHED_IN, Warning, Warnings, inlined};
+use rftrace_read::{
+    DID_NOT_RETURN, FIRST_KERNEL_ADDRESS, Kind, OffCpu, OffCpuSince, Record, SCHED_IN, Warning, Warnings, inlined,
+};
 use serde::{Deserialize, Serialize};
 
 /// The maximum depth of the search for an exit's function: uftrace's deepest stack.
@@ -33,7 +35,7 @@ pub enum Step {
         /// The time in nanoseconds.
         time_ns: u64,
     },
-    /// An event.
+    /// An event; or the end of a time without a processor by the next call, by a return, or by the end of the records.
     Event {
         /// The event's number; [`Trace::events`](rftrace_read::Trace::events) has the name.
         id: u64,
@@ -127,7 +129,7 @@ pub struct CallStack {
     n_too_deep: u64,
     /// True if the next entry's or exit's depth says how many functions are open.
     trusts_depth: bool,
-    off_cpu_since: Option<(OffCpu, u64)>,
+    off_cpu: OffCpuSince,
     last_ns: u64,
     warnings: Warnings,
 }
@@ -145,7 +147,7 @@ impl CallStack {
             frames: Vec::new(),
             n_too_deep: 0,
             trusts_depth: true,
-            off_cpu_since: None,
+            off_cpu: OffCpuSince::default(),
             last_ns: 0,
             warnings: Warnings::default(),
         }
@@ -154,7 +156,7 @@ impl CallStack {
     /// Restores the state behind a record at this time, of records without flaws.
     pub(crate) fn restored(mut frames: Vec<Frame>, off_cpu_since: Option<(OffCpu, u64)>, last_ns: u64) -> Self {
         frames.iter_mut().for_each(|frame| frame.first_addr = frame.addr);
-        Self { frames, off_cpu_since, last_ns, trusts_depth: false, ..Self::new() }
+        Self { frames, off_cpu: OffCpuSince::new(off_cpu_since), last_ns, trusts_depth: false, ..Self::new() }
     }
 
     /// The open functions, outermost first.
@@ -164,7 +166,7 @@ impl CallStack {
 
     /// The kind and the beginning of the task's present time without a processor, if any.
     pub(crate) fn off_cpu_since(&self) -> Option<(OffCpu, u64)> {
-        self.off_cpu_since
+        self.off_cpu.get()
     }
 
     /// Returns the flaws found so far.
@@ -194,6 +196,8 @@ impl CallStack {
         steps.clear();
         let Record { time_ns, addr, .. } = *record;
         self.last_ns = time_ns;
+        let off_cpu = self.off_cpu.apply(record);
+        self.end_off_cpu(off_cpu.filter(|_| record.kind != Kind::Event), steps);
         if matches!(record.kind, Kind::Entry | Kind::Exit) && self.trusts_depth {
             self.trusts_depth = false;
             let n_open = usize::from(record.depth) + usize::from(record.kind == Kind::Exit);
@@ -217,10 +221,8 @@ impl CallStack {
             Kind::Event if addr == DID_NOT_RETURN => {
                 self.frames.last_mut().into_iter().for_each(|frame| frame.did_not_return = true);
             }
-            Kind::Event => {
-                let off_cpu = self.schedule(addr, time_ns);
-                steps.push(Step::Event { id: addr, off_cpu });
-            }
+            Kind::Event if off_cpu.is_some() => self.end_off_cpu(off_cpu, steps),
+            Kind::Event => steps.push(Step::Event { id: addr, off_cpu }),
             Kind::Lost => {
                 self.trusts_depth = true;
                 self.warnings.add(Warning::LostRecord, addr);
@@ -232,6 +234,8 @@ impl CallStack {
     /// Closes all open functions at this time.
     pub fn finish(&mut self, end_ns: u64, steps: &mut Vec<Step>) {
         steps.clear();
+        let off_cpu = self.off_cpu.end(end_ns);
+        self.end_off_cpu(off_cpu, steps);
         while let Some(ended) = self.pop(end_ns) {
             steps.push(Step::Leave(ended));
         }
@@ -282,17 +286,13 @@ impl CallStack {
         Some(ended)
     }
 
-    /// Takes a context switch into account. Returns why and how long the task had no processor, if it got one again.
-    fn schedule(&mut self, event: u64, time_ns: u64) -> Option<(OffCpu, u64)> {
-        if let Some(kind) = OffCpu::of_event(event) {
-            self.off_cpu_since = Some((kind, time_ns));
+    /// Takes the end of a time without a processor into account.
+    fn end_off_cpu(&mut self, off_cpu: Option<(OffCpu, u64)>, steps: &mut Vec<Step>) {
+        if let Some((_, ns)) = off_cpu {
+            let around = self.frames.last_mut();
+            around.into_iter().for_each(|frame| frame.children_ns = frame.children_ns.saturating_add(ns));
+            steps.push(Step::Event { id: SCHED_IN, off_cpu });
         }
-        let (kind, since_ns) = self.off_cpu_since.take_if(|_| event == SCHED_IN)?;
-        let off_cpu_ns = time_ns.saturating_sub(since_ns);
-        if let Some(frame) = self.frames.last_mut() {
-            frame.children_ns = frame.children_ns.saturating_add(off_cpu_ns);
-        }
-        Some((kind, off_cpu_ns))
     }
 }
 
@@ -445,5 +445,28 @@ mod tests {
         let mut rest = Vec::new();
         stack.finish(stack.last_ns(), &mut rest);
         assert_eq!(rest, [Step::Leave(EndedCall { has_exit: false, ..ended(100, 22, 12, 4) })]);
+    }
+
+    #[test]
+    fn a_wait_ends_with_the_next_call_with_a_return_or_with_the_records() {
+        let waited = |ns| Step::Event { id: SCHED_IN, off_cpu: Some((OffCpu::Waiting, ns)) };
+        let (found, mut stack) = steps(&[
+            record(Kind::Entry, 10, 0, 100),
+            record(Kind::Event, 12, 1, SCHED_OUT),
+            // Another switch out changes nothing.
+            record(Kind::Event, 14, 1, SCHED_OUT_PREEMPTED),
+            record(Kind::Entry, 17, 1, 200),
+            record(Kind::Event, 18, 2, SCHED_OUT),
+            record(Kind::Event, 28, 2, DID_NOT_RETURN),
+            record(Kind::Exit, 28, 1, 200),
+            record(Kind::Event, 29, 1, SCHED_OUT),
+        ]);
+        assert_eq!(found[3..5], [waited(5), Step::Enter { addr: 200, time_ns: 17 }]);
+        let open = EndedCall { has_exit: false, did_not_return: true, ..ended(200, 28, 11, 1) };
+        assert_eq!(found[6..8], [waited(10), Step::Leave(open)]);
+        let mut rest = Vec::new();
+        stack.finish(33, &mut rest);
+        let outer = EndedCall { has_exit: false, n_called: 1, n_within: 1, ..ended(100, 33, 23, 3) };
+        assert_eq!(rest, [waited(4), Step::Leave(outer)]);
     }
 }

@@ -11,6 +11,7 @@ use rftrace_read::{Error, Result, ShownNames};
 use crate::duration::Duration;
 use crate::report::Report;
 use crate::rows::{CallTimes, Row};
+use crate::words::{percent, tenths};
 
 /// A column of a report, by uftrace's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,7 +233,33 @@ impl Report {
                 None => writeln!(out)?,
             }
         }
-        self.write_open(&names, out)
+        self.write_open(&names, out)?;
+        self.write_short(out)
+    }
+
+    /// Writes the part of the self time that is in short calls, if it is large: the overhead of recording exceeds such times.
+    fn write_short(&self, out: &mut dyn Write) -> io::Result<()> {
+        /// The mean duration of a short call.
+        const SHORT_NS: u64 = 50;
+        /// Fewer short calls are a small part of any time.
+        const MANY: u64 = 1000;
+        /// A large part, in tenths of a percent.
+        const LARGE_PART: u64 = 100;
+
+        let own_ns = |rows: &[&Row]| rows.iter().map(|row| row.self_ns).fold(0, u64::saturating_add);
+        let functions: Vec<_> = self.rows().iter().filter(|row| row.is_function()).collect();
+        let short: Vec<_> = functions.iter().copied().filter(|row| row.total_ns < SHORT_NS * row.calls).collect();
+        let (short_ns, all_ns) = (own_ns(&short), own_ns(&functions));
+        let n_calls = short.iter().map(|row| row.calls).fold(0, u64::saturating_add);
+        if n_calls < MANY || tenths(short_ns, all_ns) < LARGE_PART {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "\n  Calls of less than {SHORT_NS} ns on average have {} of the self time: their numbers are exact, the split of time with their \
+             callers is not",
+            percent(short_ns, all_ns)
+        )
     }
 
     /// Returns the rows with calls open at the end.
@@ -254,5 +281,27 @@ impl Report {
         let more = if n_rows > MOST { format!(", and {} other functions", n_rows - MOST) } else { String::new() };
         let calls = if n_calls == 1 { "call" } else { "calls" };
         writeln!(out, "\n  {n_calls} {calls} did not return, and count until the end: {}{more}", names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::trace;
+
+    #[test]
+    fn many_short_calls_are_told_of() {
+        let told = |n_calls: usize, each: &str| {
+            let (_dir, trace) = trace(&[&format!("main( 9000 {} )", format!("leaf( {each} ) ").repeat(n_calls))]);
+            let mut out = Vec::new();
+            Report::read(&trace).unwrap().write(&Field::USUAL, 9, &mut out).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            text.split_once("\n\n").map(|(_, below)| below.to_owned())
+        };
+        let expected = "  Calls of less than 50 ns on average have 10.0 % of the self time: their numbers are exact, the split of time with their \
+                        callers is not\n";
+        assert_eq!(told(1000, "1").as_deref(), Some(expected));
+        assert_eq!(told(999, "1"), None, "few calls");
+        assert_eq!(told(1000, "50"), None, "long calls");
     }
 }

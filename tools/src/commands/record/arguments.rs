@@ -57,6 +57,11 @@ const SYSTEM: &str = "Operating system: --kernel='vfs_*' --events sched";
 const RESULT: &str = "Result: --srcline --live";
 const NETWORK: &str = "Network: --to collector.example:7300 --token-file token";
 
+/// Options that exclude another one, and every option that needs that one: clap asks for no option that is excluded.
+const NOT_WITH_RING: [&str; 4] = ["stop", "on_full", "stream", "keep_stream"];
+const NOT_WITH_RESOURCES: [&str; 2] = ["keep_stream", "anonymous"];
+const NOT_SENT: [&str; 2] = ["keep_stream", "anonymous"];
+
 /// Runs a program and records every call of its functions.
 ///
 /// The program file stays as it is: a preloaded library records the calls of `mcount` or `__fentry__`. Children are recorded too, except
@@ -95,12 +100,12 @@ pub(crate) struct RecordArgs {
     ///
     /// The kinds are memory, file, thread, library, gobject, memtransfer, mmap, shmposix and shmsysv; audit:SYMBOL;SYMBOL for
     /// calls of library functions; and FILE.toml for kinds of your own. It works with any program.
-    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = resources::parse)]
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = resources::parse, conflicts_with_all = NOT_WITH_RESOURCES)]
     pub(super) resources: Vec<resources::Kind>,
     /// Record running programs. They go on after the recording: at Ctrl-C, or after --for.
     ///
     /// The programs have to call the tracer, unless -P, --libcalls or --resources is there.
-    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["stop", "keep_stream", "schedule", "kernel", "events", "force"])]
+    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["stop", "keep_stream", "schedule", "kernel", "events", "force", "signal_snapshot", "signal_toggle", "signal_control", "signal_finish"])]
     pub(super) pid: Vec<u32>,
     /// With -p: the duration of the recording: 500ms, 10s.
     #[arg(long = "for", value_name = "TIME", value_parser = duration_ns, requires = "pid")]
@@ -108,7 +113,7 @@ pub(crate) struct RecordArgs {
     /// Keep only the last calls, in memory: for long runs and for crashes.
     ///
     /// The size of this memory is --buffer. The trace is written at the end, even if the program is killed.
-    #[arg(long, conflicts_with = "stop")]
+    #[arg(long, conflicts_with_all = NOT_WITH_RING)]
     pub(super) ring: bool,
     /// Open the finished trace in the browser, until Ctrl-C.
     #[arg(long, conflicts_with_all = ["live", "keep_stream", "no_local", "leave"])]
@@ -156,7 +161,7 @@ pub(crate) struct RecordArgs {
     pub(super) patched: bool,
 
     /// With --resources: the way to find the callers.
-    #[arg(long, value_name = "HOW", default_value = "cfi", requires = "resources", value_enum, help_heading = RESOURCES)]
+    #[arg(long, value_name = "HOW", default_value = "cfi", requires = "resources", conflicts_with_all = NOT_WITH_RESOURCES, value_enum, help_heading = RESOURCES)]
     pub(super) backtraces: resources::Backtraces,
 
     /// With -p: only remove a tracer that a killed recorder left in the program.
@@ -174,15 +179,15 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "SIZE", default_value = DEFAULT_MOST, value_parser = parse_size, help_heading = AMOUNT)]
     pub(super) max_size: usize,
     /// Action of threads at a full buffer: wait for the recorder, or go on and drop records.
-    #[arg(long, value_name = "WHAT", default_value = "wait", value_enum, conflicts_with_all = ["ring", "stop"], help_heading = AMOUNT)]
+    #[arg(long, value_name = "WHAT", default_value = "wait", value_enum, conflicts_with = "stop", help_heading = AMOUNT)]
     pub(super) on_full: OnFullArg,
     /// Write records to the disk during the run, so that no buffer fills up. This is the default.
-    #[arg(long, conflicts_with_all = ["ring", "stop"], help_heading = AMOUNT)]
+    #[arg(long, conflicts_with = "stop", help_heading = AMOUNT)]
     pub(super) stream: bool,
     /// Keep the compact stream, an eighth of the size, without making a trace of it.
     ///
     /// All commands read it and unpack it each time. `rftrace recover DIR` makes a trace for uftrace too.
-    #[arg(long, conflicts_with_all = ["ring", "stop", "srcline", "kernel", "events", "resources", "arguments", "auto_args", "results"], help_heading = AMOUNT)]
+    #[arg(long, conflicts_with_all = ["stop", "srcline", "kernel", "events", "arguments", "auto_args", "results"], help_heading = AMOUNT)]
     pub(super) keep_stream: bool,
     /// Keep the first calls in the program's memory and stop at a full buffer. Nothing is on the disk before the end.
     #[arg(long, help_heading = AMOUNT)]
@@ -194,16 +199,16 @@ pub(crate) struct RecordArgs {
     /// time), `every:10s`, `call:FUNCTION`, `call:FUNCTION#100` (the hundredth call), `slow:FUNCTION>5ms` and `slow:FUNCTION>max` (longer than
     /// every call before). Suffixes are `,last=50ms` (only this time), `,thread` (only this thread), `,after=10ms` (also the time after)
     /// and `,burst` (several a second). With -p there is no `signal`, `fatal`, `panic` or `throw`.
-    #[arg(long, value_name = "SPEC", value_parser = dump_on::parse, requires = "ring", help_heading = RINGS)]
+    #[arg(long, value_name = "SPEC", value_parser = dump_on::parse, requires = "ring", conflicts_with_all = NOT_WITH_RING, help_heading = RINGS)]
     pub(super) dump_on: Vec<DumpOn>,
     /// With --dump-on: the highest number of snapshots, not counting those by signals; with -p, of each process.
-    #[arg(long, value_name = "N", default_value = "10", requires = "dump_on", help_heading = RINGS)]
+    #[arg(long, value_name = "N", default_value = "10", requires = "dump_on", conflicts_with_all = NOT_WITH_RING, help_heading = RINGS)]
     pub(super) dumps: usize,
     /// With --dump-on: the snapshots to keep: the first ones, the last ones, or those of the longest calls.
-    #[arg(long, value_name = "WHICH", default_value = "first", value_enum, requires = "dump_on", help_heading = RINGS)]
+    #[arg(long, value_name = "WHICH", default_value = "first", value_enum, requires = "dump_on", conflicts_with_all = NOT_WITH_RING, help_heading = RINGS)]
     pub(super) dumps_keep: KeepArg,
     /// With --dump-on: size limit of all snapshots together, in memory of rings [default: --max-size].
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "dump_on", help_heading = RINGS)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "dump_on", conflicts_with_all = NOT_WITH_RING, help_heading = RINGS)]
     pub(super) dumps_size: Option<usize>,
     /// Signal for a snapshot, a name or a number; `none` for none.
     #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = run::parse_signal, help_heading = RINGS)]
@@ -252,7 +257,7 @@ pub(crate) struct RecordArgs {
     /// Leave personal facts out of the trace: command line, host, folders of files, texts of arguments and marks.
     ///
     /// Names of functions, threads and files stay. Fields of structures show as `?`.
-    #[arg(long, conflicts_with_all = ["keep_stream", "resources"], help_heading = RESULT)]
+    #[arg(long, conflicts_with = "keep_stream", help_heading = RESULT)]
     pub(super) anonymous: bool,
     /// Run the program even if it seems not to call the tracer: a script, or a program with instrumented libraries.
     #[arg(long, help_heading = RESULT)]
@@ -261,13 +266,13 @@ pub(crate) struct RecordArgs {
     /// Send records to `rftrace recv` during the run: HOST, HOST:PORT or unix:PATH; with --stop and -p at the end.
     ///
     /// uftrace://HOST sends the trace to `uftrace recv` at the end. A copy is written here. The program never waits for a receiver.
-    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["keep_stream", "anonymous"], help_heading = NETWORK)]
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = NOT_SENT, help_heading = NETWORK)]
     pub(super) to: Option<To>,
     /// File with the receiver's token.
-    #[arg(long, value_name = "FILE", requires = "to", help_heading = NETWORK)]
+    #[arg(long, value_name = "FILE", requires = "to", conflicts_with_all = NOT_SENT, help_heading = NETWORK)]
     pub(super) token_file: Option<PathBuf>,
     /// Keep no copy here.
-    #[arg(long, requires = "to", help_heading = NETWORK)]
+    #[arg(long, requires = "to", conflicts_with_all = NOT_SENT, help_heading = NETWORK)]
     pub(super) no_local: bool,
 
     /// Show calls as they come, and keep nothing.
@@ -277,7 +282,7 @@ pub(crate) struct RecordArgs {
     #[arg(skip)]
     pub(super) is_outside: bool,
     /// The program and its arguments.
-    #[arg(required_unless_present = "pid", conflicts_with = "pid", trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(required_unless_present = "pid", conflicts_with_all = ["pid", "duration", "leave", "take_over"], trailing_var_arg = true, value_name = "PROGRAM")]
     pub(super) command: Vec<OsString>,
 }
 
@@ -444,6 +449,28 @@ impl RecordArgs {
             );
         }
         Ok(())
+    }
+
+    /// Returns the option that may be the reason for a recording without a call.
+    pub(super) fn why_nothing(&self) -> Option<&'static str> {
+        let leaves_out = !self.filter.is_empty() || !self.notrace.is_empty() || !self.rules.is_empty();
+        if self.disabled {
+            Some(
+                "recording began switched off (--disabled), and no signal (--signal-toggle) or trigger (-T) has switched it on",
+            )
+        } else if self.triggers().is_ok_and(|triggers| triggers.start.is_some()) {
+            Some(
+                "recording begins at a call of the function of -T, which did not run; write its name as `rftrace report` shows it",
+            )
+        } else if self.time_filter.is_some() {
+            Some("no call took as long as -t demands; use a shorter time")
+        } else if leaves_out {
+            Some(
+                "no function that -F, -N and --rules permit has run; write names as `rftrace report` shows them, or permit more",
+            )
+        } else {
+            None
+        }
     }
 
     /// Returns the options for the recorded functions and values.

@@ -2,9 +2,11 @@
 //!
 //! Not here: the attaching itself (`rftrace-attach`, `rftrace-record`).
 
+use std::iter;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use rftrace_format::system;
 use rftrace_record::attach::{self, EndOfProcess, Options, Reason, Recorded};
 use rftrace_record::entries::Told;
 use rftrace_record::join::{self, Beside};
@@ -15,7 +17,6 @@ use super::progress::Progress;
 use super::summary::Place;
 use super::{cost, resources, summary, values};
 use crate::commands::anonymous;
-use crate::commands::common::shell_word;
 
 /// Request to attach.
 pub(super) struct Request<'a> {
@@ -62,8 +63,19 @@ pub(crate) fn tell_of_end(pid: u32, reason: &Reason) {
     }
 }
 
-/// Records processes. Returns the trace; `None` if some records could not be joined.
-pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
+/// The most that the tracer itself runs in a process to come and to go.
+const TICKS_OF_ATTACHING: u64 = 2;
+
+/// The processor time of a process, in the system's ticks; `None` for one that has ended.
+fn processor_ticks(pid: u32) -> Option<u64> {
+    let text = system::read_text(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may have any characters.
+    let times = text.rsplit_once(')')?.1.split_ascii_whitespace().skip(11).take(2);
+    Some(times.filter_map(|ticks| ticks.parse::<u64>().ok()).sum())
+}
+
+/// Records processes. Returns the trace, `None` if some records could not be joined; and false if not all could be written.
+pub(super) fn record(request: &Request<'_>) -> Result<(Option<Output>, bool)> {
     let mut output = Output::prepare(request.output.as_deref(), request.is_live)?;
     if request.is_anonymous {
         output.mark_anonymous()?;
@@ -87,9 +99,16 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
             say!("rftrace: recording {processes} {}{until}", pids.join(", "));
         }
     };
+    let ran_before = pids.iter().map(|&pid| processor_ticks(pid)).collect::<Vec<_>>();
     // The roots are kept until names have been read.
     let Recorded { banks, processes, resources, followed, roots: _roots } =
         attach::record(&mut output, options, begun, tell).inspect_err(|_| output.discard())?;
+    let has_hardly_run = |(&pid, before): (&u32, Option<u64>)| {
+        processor_ticks(pid)
+            .zip(before)
+            .is_some_and(|(after, before)| after.saturating_sub(before) <= TICKS_OF_ATTACHING)
+    };
+    let was_idle = iter::zip(pids, ran_before).all(has_hardly_run);
     let (mut told, mut stops) = (Told::default(), Vec::new());
     let mut is_confined = false;
     for EndOfProcess { pid, reason, told: of_it, stopped, left_out, is_confined: is_it } in processes {
@@ -108,25 +127,19 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     }
     let cost = cost::measured(false, options.has_library_calls);
     summary::tell_of_move(followed?.as_ref());
-    let mut joined = match join::join_attached(&output, Beside { banks: Some(banks), cost, ..Beside::default() }) {
-        Ok(joined) => joined,
-        Err(error) => {
-            let dir = shell_word(output.dir());
-            let work = output.keep();
-            return Err(error.context(format!(
-                "cannot make a trace; the records stay in {} (remove the cause, then run `rftrace recover {dir}`)",
-                work.display()
-            )));
-        }
-    };
+    let mut joined = join::join_attached(&output, Beside { banks: Some(banks), cost, ..Beside::default() });
     joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
+    if let Some(cause) = &joined.failed {
+        return Err(summary::not_made(cause, output));
+    }
+    let is_whole = joined.is_whole();
     anonymous::finish_snapshots(&output, &mut joined)?;
     if joined.processes == 0 && joined.has_resources && joined.left_over == 0 {
         if !request.is_quiet && request.is_kept {
             resources::tell_of_place(output.dir());
         }
         output.finish()?;
-        return Ok(Some(output));
+        return Ok((Some(output), is_whole));
     }
     if joined.processes == 0 {
         let hooks_others = !options.branches.is_empty() || options.has_library_calls;
@@ -145,8 +158,9 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
             summary::tell_of_branches(&told, has_branches, &dir, request.is_kept, request.is_quiet)?;
         }
         bail!(
-            "nothing was recorded: during the recording the program called no {}",
-            if hooks_others { "recorded function" } else { "function with a hook; for any program: -P '*'" }
+            "nothing was recorded: during the recording the program called no {}{}",
+            if hooks_others { "recorded function" } else { "function with a hook; for any program: -P '*'" },
+            if was_idle { "; it was idle: record it for longer (--for), or while it works" } else { "" }
         );
     }
     if !options.branches.is_empty() || options.has_library_calls {
@@ -179,8 +193,8 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     }
     if joined.left_over > 0 {
         say!("rftrace: the trace lacks some records; they stay in {}", output.keep().display());
-        return Ok(None);
+        return Ok((None, false));
     }
     output.finish()?;
-    Ok(Some(output))
+    Ok((Some(output), is_whole))
 }

@@ -63,7 +63,7 @@ use values::Wanted;
 pub(crate) use values::function_rules;
 
 /// Runs it; ends this process with the program's exit status, even if there is no trace: a script that runs the program needs its
-/// status.
+/// status. If this is 0, and the trace cannot be written as a whole, it is 1.
 pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     rftrace_record::inherited::put_aside()?;
     processor::check(&args.of_one_processor())?;
@@ -245,13 +245,20 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let sending = Sending { token, sender };
     if let Err(error) = followed {
         say!("rftrace: {error:#}");
-        // A program that has failed says so.
-        std::process::exit(if code == 0 { 1 } else { code });
+        std::process::exit(failed(code));
     }
-    if let Err(error) = finish(&args, &program, output, (&notes, &mut entries, &wanted), beside, &ended, sending) {
+    let finished = finish(&args, &program, output, (&notes, &mut entries, &wanted), beside, &ended, sending);
+    let is_whole = finished.unwrap_or_else(|error| {
         say!("rftrace: {error:#}");
-    }
-    std::process::exit(code)
+        // Whoever reads the calls of --live may have seen enough.
+        error.downcast_ref().is_some_and(rftrace_read::Error::is_closed_pipe)
+    });
+    std::process::exit(if is_whole { code } else { failed(code) })
+}
+
+/// The exit status of a program whose recording has failed. A program that has failed says so.
+fn failed(code: i32) -> i32 {
+    if code == 0 { 1 } else { code }
 }
 
 fn tell_of_control(error: &std::io::Error) {
@@ -277,6 +284,8 @@ pub(crate) fn run_live(mut args: RecordArgs) -> Result<()> {
         ("--live", args.live),
         ("--view", args.view),
         ("--anonymous", args.anonymous),
+        ("--keep-stream", args.keep_stream),
+        ("--srcline", args.srcline),
         ("--resources", !args.resources.is_empty()),
         ("--kernel", args.kernel.is_some()),
         ("--events", !args.events.is_empty()),
@@ -355,11 +364,16 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         is_anonymous: args.anonymous,
         is_quiet: args.quiet,
     };
-    if let Some(output) = attach::record(&request)? {
+    let (output, is_whole) = attach::record(&request)?;
+    if let Some(output) = output {
         send_to_receiver(args, &output, Sending { token, sender: None });
         if args.view {
             view::show(output.dir())?;
         }
+    }
+    if !is_whole {
+        // What is missing has been told.
+        std::process::exit(failed(0));
     }
     Ok(())
 }
@@ -414,7 +428,7 @@ fn open_kernel(args: &RecordArgs) -> Result<Option<KernelEvents>> {
     Ok(Some(kernel))
 }
 
-/// Makes one trace of all records, and prints the summary.
+/// Makes one trace of all records, and prints the summary. Returns false if it lacks some, as they could not be written or read.
 fn finish(
     args: &RecordArgs,
     program: &Path,
@@ -423,23 +437,17 @@ fn finish(
     beside: Beside,
     ended: &Ended,
     sending: Sending,
-) -> Result<()> {
+) -> Result<bool> {
     if args.keep_stream {
         return keep_stream(args, output, (notes, entries, wanted), beside, ended);
     }
-    let mut joined = match join::join(&output, ended, beside, notes.read()?) {
-        Ok(joined) => joined,
-        Err(error) => {
-            sending.end(args, None);
-            let dir = shell_word(output.dir());
-            let work = output.keep();
-            return Err(error.context(format!(
-                "cannot make a trace; the records stay in {} (remove the cause, then run `rftrace recover {dir}`)",
-                work.display()
-            )));
-        }
-    };
+    let mut joined = join::join(&output, ended, beside, notes.read()?);
     joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
+    if let Some(cause) = &joined.failed {
+        sending.end(args, None);
+        return Err(summary::not_made(cause, output));
+    }
+    let is_whole = joined.is_whole();
     wanted.tell_of_rules(args.quiet)?;
     anonymous::finish_snapshots(&output, &mut joined)?;
     let is_kept = !args.live || args.output.is_some();
@@ -452,7 +460,7 @@ fn finish(
             summary::print_snapshots(&joined);
             output.finish()?;
             send_to_receiver(args, &output, sending);
-            return Ok(());
+            return Ok(is_whole);
         }
         let told = entries.read()?;
         let has_match = tell_of_nothing(args, &joined.errors, &told, output.work(), ended);
@@ -465,7 +473,7 @@ fn finish(
             output.discard();
         }
         // Why there may be nothing.
-        return summary::tell_of_branches(&told, has_match, &dir, is_kept, args.quiet);
+        return summary::tell_of_branches(&told, has_match, &dir, is_kept, args.quiet).map(|()| is_whole);
     }
     summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), is_kept, args.quiet)?;
     if joined.processes > 0 {
@@ -497,12 +505,17 @@ fn finish(
     if joined.left_over > 0 {
         send_to_receiver(args, &output, sending);
         left_over(output.keep());
-        return Ok(());
+        return Ok(false);
     }
     output.finish()?;
     send_to_receiver(args, &output, sending);
     // If it cannot be shown, the user has the trace all the same, and the program's exit status.
-    if args.view { view::show(output.dir()) } else { Ok(()) }
+    if args.view
+        && let Err(error) = view::show(output.dir())
+    {
+        say!("rftrace: {error:#}");
+    }
+    Ok(is_whole)
 }
 
 /// Says why there are no calls, unless an error or the library for resources has said so. Returns whether `-P` was given
@@ -521,7 +534,8 @@ fn tell_of_nothing(
     if !args.branches.is_empty() && !has_match && ended.status.code().is_some() {
         say!("rftrace: nothing was recorded: {}", summary::NO_MATCH);
     } else {
-        say!("rftrace: nothing was recorded: {}", parts::why_nothing(work, ended, args.is_outside));
+        let why = args.why_nothing().unwrap_or_else(|| parts::why_nothing(work, ended, args.is_outside));
+        say!("rftrace: nothing was recorded: {why}");
     }
     has_match
 }
@@ -533,17 +547,11 @@ fn keep_stream(
     (notes, entries, wanted): (&Notes, &mut Entries, &Wanted),
     beside: Beside,
     ended: &Ended,
-) -> Result<()> {
+) -> Result<bool> {
     let dir = shell_word(output.dir());
     let kept = match join::keep(&mut output, ended, beside, notes.read()?) {
         Ok(kept) => kept,
-        Err(error) => {
-            let work = output.keep();
-            return Err(error.context(format!(
-                "cannot keep the stream; the records stay in {} (remove the cause, then run `rftrace recover {dir}`)",
-                work.display()
-            )));
-        }
+        Err(error) => return Err(summary::not_made(&error.context("cannot keep the stream"), output)),
     };
     kept.errors.iter().for_each(|error| say!("rftrace: {error}"));
     wanted.tell_of_rules(args.quiet)?;
@@ -552,7 +560,7 @@ fn keep_stream(
         let has_match = tell_of_nothing(args, &kept.errors, &told, output.work(), ended);
         let dir = output.dir().to_owned();
         output.discard();
-        return summary::tell_of_branches(&told, has_match, &dir, true, args.quiet);
+        return summary::tell_of_branches(&told, has_match, &dir, true, args.quiet).map(|()| !kept.is_cut);
     }
     if args.hooks_others() {
         summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), true, args.quiet)?;
@@ -560,7 +568,7 @@ fn keep_stream(
     if !args.quiet {
         summary::print_kept(&kept, &dir, ended);
     }
-    Ok(())
+    Ok(!kept.is_cut)
 }
 
 /// Returns the settings of the preloaded library.

@@ -11,7 +11,7 @@ use std::thread;
 #[cfg(attaching)]
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use indicatif::{HumanBytes, HumanCount};
 
 use rftrace_format::ending;
@@ -25,6 +25,7 @@ use rftrace_record::dumps::NotThere;
 use rftrace_record::entries::Told;
 use rftrace_record::join::KeptStream;
 use rftrace_record::kernel::InKernel;
+use rftrace_record::output::Output;
 use rftrace_record::parts::Joined;
 use rftrace_record::run::Ended;
 use rftrace_views::{Report, TableBelow};
@@ -34,6 +35,17 @@ use signal_hook::iterator::Signals;
 use crate::commands::choice::source_lines;
 use crate::commands::common::shell_word;
 use crate::commands::overview;
+
+/// The error of a recording that is not a trace yet.
+pub(super) fn not_made(cause: &anyhow::Error, output: Output) -> anyhow::Error {
+    let dir = shell_word(output.dir());
+    let work = output.keep();
+    anyhow!(
+        "cannot make the trace: {cause:#}; the records stay in {}: when the cause is gone, run `rftrace recover {dir}`, or make the trace \
+         elsewhere by `rftrace recover {dir} -o OTHER`",
+        work.display()
+    )
+}
 
 /// Reports that the directory was moved during the recording.
 pub(super) fn tell_of_move(moved: Option<&(PathBuf, PathBuf)>) {
@@ -287,6 +299,12 @@ pub(crate) fn print_found(joined: &Joined, dir: &Path) {
     print_snapshots(joined);
     if joined.processes > 0 {
         print_counts(joined);
+        if joined.cut > 0 {
+            say!(
+                "rftrace: the last calls of {} are missing: the recording was interrupted before",
+                of(joined.cut as u64, "process", "processes")
+            );
+        }
         print_place(joined, dir);
     }
 }
