@@ -13,6 +13,9 @@ use rftrace_tests::{CProgram, golden, require};
 /// A shell's function that waits until a process of the shell has become its program, and sleeps there.
 const BEGUN: &str = "begun() { until grep -qE '^(h|hooked|plain|s)$' /proc/$1/comm && grep -q '^State:.S' /proc/$1/status; do sleep .01; done; }; ";
 
+/// One that presses keys when the terminal's output, in the file `f`, has a text: `typed TEXT KEYS`.
+const TYPED: &str = "typed() { until grep -qs \"$1\" f; do sleep .02; done; printf \"$2\"; }; ";
+
 /// The output of a command in a folder of its own, with the folder's name as `DIR`. Beside the golden traces lie a small program with hooks
 /// and one without.
 fn shell(row: &Row, hooked: &Path, plain: &Path) -> String {
@@ -25,7 +28,10 @@ fn shell(row: &Row, hooked: &Path, plain: &Path) -> String {
     let tools = Path::new(env!("CARGO_BIN_EXE_rftrace")).parent().expect("a folder");
     let path = format!("{}:{}", tools.display(), env::var("PATH").expect("a search path"));
     let mut shell = Command::new("timeout");
-    shell.args(["60", "sh", "-c", &format!("{BEGUN}exec 2>&1; {}", row.head)]).current_dir(dir).stdin(Stdio::null());
+    shell
+        .args(["60", "sh", "-c", &format!("{BEGUN}{TYPED}exec 2>&1; {}", row.head)])
+        .current_dir(dir)
+        .stdin(Stdio::null());
     shell
         .envs([("HOME", dir), ("TMPDIR", dir), ("PATH", Path::new(&path))])
         .envs([("LC_ALL", "C.UTF-8"), ("TZ", "UTC")]);
