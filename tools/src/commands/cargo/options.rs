@@ -16,6 +16,8 @@ pub(super) struct Options {
     #[arg(short, long, value_name = "DIR")]
     pub(super) output: Option<PathBuf>,
     /// Kind of hooks [default: mcount with a nightly toolchain, else entry].
+    ///
+    /// `cargo +stable rftrace` uses the toolchain stable: with entry.
     #[arg(long, value_name = "HOW", value_enum, hide_default_value = true)]
     pub(super) hooks: Option<Hooks>,
     /// Use the present stable toolchain, with RUSTC_BOOTSTRAP=1. Build scripts then find unstable features.

@@ -16,7 +16,7 @@ use super::hooks::{self, Hooks};
 use super::options::Options;
 use super::session::{Orders, Session};
 use super::status::status;
-use super::toolchain::Toolchain;
+use super::toolchain::{self, Toolchain};
 
 /// The toolchain, target and environment of cargo.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Plan {
         if !options.quiet {
             status("Toolchain", &toolchain.to_string());
             if !is_leaks {
-                status("Hooks", &hooks.described(options.hooks.is_some()));
+                status("Hooks", &hooks.described(options.hooks.is_some(), toolchain::is_named()));
             }
         }
         let config = Config::read(&toolchain, args)?;
