@@ -14,6 +14,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 mod arguments;
 mod baseline;
 mod build;
+mod by_test;
 mod check;
 mod config;
 mod flags;
@@ -177,7 +178,8 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
         return Ok(if any && exit.success() { ExitCode::FAILURE } else { code_of(exit) });
     }
     if !options.quiet {
-        summary::print(&session.runs()?, options.limit, exit.success())?;
+        let has_tests = subcommand == "test";
+        summary::print(&session.runs()?, options.limit, has_tests, exit.success())?;
     }
     if options.view
         && let Some(trace) = session.largest_trace()?
