@@ -21,6 +21,7 @@ mod flags;
 mod hooks;
 mod leaks;
 mod options;
+mod places;
 mod plan;
 mod process;
 mod record_options;
