@@ -16,6 +16,7 @@ mod baseline;
 mod build;
 mod by_test;
 mod check;
+mod compilers;
 mod config;
 mod flags;
 mod hooks;
@@ -54,10 +55,10 @@ Examples:
   cargo rftrace check --update bench                  keeps the counts of calls, for `check`
 
 Options of rftrace go before `run`, options of cargo after it, options of the program after `--`.
-All functions of the program and its dependencies are recorded, except inlined ones and those of the
-precompiled standard library (instrument it with cargo's -Z build-std). Build scripts and procedural
-macros are not instrumented. The target directory is `rftrace` within your own; traces lie there in
-`traces`.";
+All functions of the program and its dependencies are recorded, except inlined ones, those of the
+precompiled standard library (instrument it with cargo's -Z build-std), and the compiler's own
+(--all-functions). Build scripts and procedural macros are not instrumented. The target directory is
+`rftrace` within your own; traces lie there in `traces`.";
 
 /// Builds a Rust program, records all its calls, and shows the hottest functions.
 #[derive(Parser)]

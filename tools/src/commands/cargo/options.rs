@@ -23,6 +23,11 @@ pub(super) struct Options {
     /// Use the present stable toolchain, with RUSTC_BOOTSTRAP=1. Build scripts then find unstable features.
     #[arg(long, help_heading = BUILD)]
     pub(super) bootstrap: bool,
+    /// Record the compiler's own functions too: its shims of allocations and, in debug builds, its checks of preconditions.
+    ///
+    /// These are many calls, and tell nothing of the program.
+    #[arg(long)]
+    pub(super) all_functions: bool,
     /// Highest number of functions in the report.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) limit: usize,
