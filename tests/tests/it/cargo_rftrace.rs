@@ -55,12 +55,17 @@ impl Workspace {
         self.path("target")
     }
 
-    /// `cargo rftrace`, as cargo finds it in the search path.
+    /// `cargo rftrace`.
     fn cargo_rftrace(&self, args: &[&str]) -> Command {
+        self.cargo(&[&["rftrace"], args].concat())
+    }
+
+    /// A cargo that finds `cargo-rftrace` in the search path.
+    fn cargo(&self, args: &[&str]) -> Command {
         let mut cargo = self.command("cargo");
         let paths = std::env::var_os("PATH").unwrap_or_default();
         let paths = std::iter::once(command_line().to_owned()).chain(std::env::split_paths(&paths));
-        cargo.env("PATH", std::env::join_paths(paths).unwrap()).arg("rftrace").args(args);
+        cargo.env("PATH", std::env::join_paths(paths).unwrap()).args(args);
         cargo
     }
 
@@ -118,13 +123,33 @@ fn a_program_runs_as_without_and_is_recorded() {
     }
     let names: Vec<&str> = trace.tasks().iter().map(rftrace_read::Task::name).collect();
     assert_eq!(names, ["app", "worker"]);
-    for text in ["Recorded ", " in 2 threads over ", ", none lost", "\n  Wall ", "Function, by self time"] {
+    // The compiler's own functions are for those who ask for them; allocations take time, and are there.
+    let is_of_compiler = |name: &&String| name.contains("no_alloc_shim") || name.ends_with("::precondition_check");
+    let found = all_calls(&trace);
+    assert!(found.contains_key("__rustc::__rust_alloc"), "{found:?}");
+    assert_eq!(found.keys().find(is_of_compiler), None);
+    for text in [
+        "Left out the compiler's shims",
+        "Recorded ",
+        " in 2 threads over ",
+        ", none lost",
+        "\n  Wall ",
+        "Function, by self time",
+    ] {
         assert!(run.stderr.contains(text), "{text:?} in {}", run.stderr);
     }
     assert!(run.stderr.contains(" 1  app::main\n"), "{}", run.stderr);
     for next in ["rftrace replay ", "rftrace view ", "rftrace tui "] {
         assert!(run.stderr.contains(&format!("{next}target/rftrace/traces/app")), "{}", run.stderr);
     }
+
+    let all = workspace.run(&["--all-functions", "run", "--features", "shapes/round", "--", "3"]);
+    assert!(all.code == Some(3) && !all.stderr.contains("Left out"), "{}", all.stderr);
+    let found = all_calls(&workspace.trace("app"));
+    assert!(found.keys().filter(is_of_compiler).count() >= 2, "{found:?}");
+    // Cargo has an option `--all`.
+    let run = workspace.run(&["test", "--all", "--no-run"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
 
     // Parts of the compiler are not instrumented.
     let of_host = workspace.target_folder().join("rftrace/debug");
@@ -183,6 +208,10 @@ fn tests_have_the_same_results_and_a_trace_for_each_binary() {
     assert_eq!(calls(&workspace.trace("shapes"), "shapes::area"), 2);
     assert_eq!(calls(&workspace.trace("app"), "app::sum"), 1);
     assert!(!run.stderr.contains("warning"), "{}", run.stderr);
+    // Each test has its calls, and its name as libtest writes it.
+    for test in ["panics: caught: ", "panics: in_a_thread: ", "shapes: tests::small: ", "shapes: tests::large: "] {
+        assert!(run.stderr.contains(&format!("        Test {test}")), "{test} in {}", run.stderr);
+    }
     // The table says that it is of all, and what is suggested is the trace with the most in it.
     for order in ["self", "total"] {
         assert!(run.stderr.contains(&format!("Function, by {order} time, sums of all ")), "{}", run.stderr);
@@ -194,7 +223,7 @@ fn tests_have_the_same_results_and_a_trace_for_each_binary() {
         trace.tasks().iter().map(|task| trace.records(task).count() as u64).sum()
     };
     let traces = fs::read_dir(workspace.target_folder().join("rftrace/traces")).unwrap();
-    let most = traces.map(|entry| records(&entry.unwrap().path())).max();
+    let most = traces.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).map(|path| records(&path)).max();
     assert_eq!(Some(records(&workspace.path(next))), most, "{next}");
 
     let run = workspace.run(&["test", "--test", "panics", "--", "--ignored"]);
@@ -320,6 +349,18 @@ fn stable_programs_are_recorded_by_branches() {
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     assert!(run.stderr.contains("as there is no nightly toolchain (--hooks=entry)"), "{}", run.stderr);
     assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2);
+
+    // A named toolchain is the only one, whatever else there is.
+    if require(&["nightly"]) {
+        let run = ended(&mut workspace.cargo(&["+stable", "rftrace", "run"]));
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        assert!(run.stderr.contains("as the named toolchain is no nightly (--hooks=entry)"), "{}", run.stderr);
+        assert!(!run.stderr.contains("Toolchain nightly"), "{}", run.stderr);
+        assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2);
+        let run = ended(&mut workspace.cargo(&["+stable", "rftrace", "--hooks=mcount", "run"]));
+        assert_eq!(run.code, Some(1), "{}", run.stderr);
+        assert!(run.stderr.contains("use `cargo +nightly rftrace`"), "{}", run.stderr);
+    }
 
     let run = stable(&["--hooks=entry", "build", "--bins"]);
     assert_eq!((run.code, run.stdout.as_str()), (Some(0), ""), "{}", run.stderr);
@@ -448,7 +489,8 @@ fn the_traces_of_a_run_have_a_limit() {
     let run = workspace.run(&["--max-size", "64K", "--buffer", "64K", "test", "--workspace", "--no-fail-fast"]);
     assert_eq!(run.code, plain.code, "{}", run.stderr);
     assert!(run.stderr.contains("have reached --max-size"), "{}", run.stderr);
-    let n_traces = fs::read_dir(workspace.target_folder().join("rftrace/traces")).unwrap().count();
+    let traces = fs::read_dir(workspace.target_folder().join("rftrace/traces")).unwrap();
+    let n_traces = traces.filter(|entry| entry.as_ref().unwrap().path().is_dir()).count();
     assert_eq!(n_traces, 1, "{}", run.stderr);
     assert!(run.stderr.contains("iB)"), "{}", run.stderr);
 }

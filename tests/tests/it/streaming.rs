@@ -55,6 +55,18 @@ pub(crate) fn untraced(n: u64, way: &str) -> Option<i32> {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal))
 }
 
+#[test]
+fn a_large_trace_says_what_makes_it_smaller() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let (_folder, output) = record(&[], 3_000_000, "return");
+    let line = told(&output).lines().find(|line| line.contains("; to record less: -F, -N, -D, -t")).map(str::to_owned);
+    assert!(line.is_some_and(|line| line.starts_with("rftrace: the trace has 27")), "{}", told(&output));
+    let (_folder, output) = record(&[], 1000, "return");
+    assert!(!told(&output).contains("to record less"), "{}", told(&output));
+}
+
 /// The table of live.md, part 2: each way to end, and how many rounds of calls there are before it.
 #[test]
 fn all_is_there_however_it_ends() {

@@ -30,6 +30,7 @@
 mod anonymous;
 mod chrome;
 mod directory;
+mod estimate;
 mod extent;
 mod firefox;
 mod folded;

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::fs;
+use std::ops::Range;
 use std::sync::Arc;
 
 use rftrace_format::events::{DID_NOT_RETURN, SCHED_IN};
@@ -153,27 +154,28 @@ impl Trace {
     /// A `.dat` file cannot be read.
     pub fn chosen_bytes(&self) -> Result<u64> {
         let times = self.chosen_times().unwrap_or(0..u64::MAX);
-        let mut sum = 0_u64;
-        for task in self.tasks() {
-            let mut records = self.records(task);
-            records.take_all();
-            let Some(first) = records.next().transpose()? else { continue };
-            let length = fs::metadata(self.dat_file(task)).map_or(0, |file| file.len());
-            records.file.seek(length.saturating_sub(RECORD_BYTES as u64));
-            records.file.fill(RECORD_BYTES)?;
-            // A file that ends with a value does not tell its last time: then all of it counts.
-            let last = records.file.rest().first_chunk().and_then(Record::decode);
-            let span_ns = last.and_then(|last| last.time_ns.checked_sub(first.time_ns)).filter(|&span_ns| span_ns > 0);
-            sum += match span_ns {
-                Some(span_ns) => {
-                    let end_ns = times.end.min(first.time_ns + span_ns);
-                    let part_ns = end_ns.saturating_sub(times.start.max(first.time_ns));
-                    (u128::from(length) * u128::from(part_ns) / u128::from(span_ns)) as u64
-                }
-                None => length,
-            };
-        }
-        Ok(sum)
+        self.tasks().iter().map(|task| self.bytes_between(task, times.clone())).sum()
+    }
+
+    /// Returns the same for one task and any times.
+    ///
+    /// # Errors
+    ///
+    /// Its `.dat` file cannot be read.
+    pub fn bytes_between(&self, task: &Task, times: Range<u64>) -> Result<u64> {
+        let mut records = self.records(task);
+        records.take_all();
+        let Some(first) = records.next().transpose()? else { return Ok(0) };
+        let length = fs::metadata(self.dat_file(task)).map_or(0, |file| file.len());
+        records.file.seek(length.saturating_sub(RECORD_BYTES as u64));
+        records.file.fill(RECORD_BYTES)?;
+        // A file that ends with a value does not tell its last time: then all of it counts.
+        let last = records.file.rest().first_chunk().and_then(Record::decode);
+        let span_ns = last.and_then(|last| last.time_ns.checked_sub(first.time_ns)).filter(|&span_ns| span_ns > 0);
+        let Some(span_ns) = span_ns else { return Ok(length) };
+        let end_ns = times.end.min(first.time_ns + span_ns);
+        let part_ns = end_ns.saturating_sub(times.start.max(first.time_ns));
+        Ok((u128::from(length) * u128::from(part_ns) / u128::from(span_ns)) as u64)
     }
 }
 

@@ -10,9 +10,15 @@ use rftrace_format::text::Shown;
 /// does not draw on the screen (it would switch line editing off), and runs in the foreground.
 #[must_use]
 pub fn is_for_messages() -> bool {
+    !io::stdout().is_terminal() && is_for_a_line()
+}
+
+/// Returns true if a single line may come between other output: stderr is a terminal, the program does not draw on the
+/// screen, and it runs in the foreground.
+#[must_use]
+pub fn is_for_a_line() -> bool {
     let terminal = io::stderr();
     terminal.is_terminal()
-        && !io::stdout().is_terminal()
         && tcgetattr(&terminal).is_ok_and(|settings| settings.local_flags.contains(LocalFlags::ICANON))
         && tcgetpgrp(&terminal).is_ok_and(|group| group == getpgrp())
 }

@@ -1,20 +1,21 @@
 //! `rftrace dump`.
 
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufRead as _, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use rftrace_export::{
-    Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export_with, write_directory,
+    Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export, export_with, write_directory,
 };
+use rftrace_format::files::records;
 use rftrace_format::store;
 use rftrace_page::Page;
 use rftrace_read::{Error, RECORD_BYTES, SourcePlace, Summary, Trace};
 
 use super::anonymous::{self, Copy};
-use super::choice::{NamesArg, ShownArgs, SourcesArg, Time};
+use super::choice::{NamesArg, ShownArgs, SourcesArg};
 use super::common::{DirArg, PlainArgs, print_warnings};
 use super::counters::Counters;
 use super::page::{page_without_calls, read_page, title};
@@ -75,7 +76,9 @@ pub(crate) struct DumpArgs {
     /// Names of functions, threads and files stay. Fields of structures show as `?`.
     #[arg(long)]
     anonymous: bool,
-    /// Show no progress.
+    /// Show no progress and no size beforehand, and ask nothing.
+    ///
+    /// Otherwise `dump` estimates the size of a large output, and asks in a terminal above 1 GiB.
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -90,14 +93,14 @@ pub(crate) struct DumpArgs {
 
 /// Runs it.
 pub(crate) fn run(args: DumpArgs) -> Result<()> {
-    let dir = args.dir.path();
+    let dir = args.dir.clone().path();
     let copy = args.anonymous.then(|| anonymous::copy(&dir)).transpose()?;
     let from = copy.as_ref().map_or(&dir, Copy::dir);
     if (args.chrome || args.perfetto || args.html)
         && let Some(counters) = Counters::alone(from, &args.shown.range)?
     {
         if args.html {
-            return write_page(&page_without_calls(&counters)?, &dir, args.output).map(drop);
+            return write_page(&page_without_calls(&counters)?, &dir, args.output, args.quiet).map(drop);
         }
         return write_counters(&counters, &dir, args.chrome, args.output);
     }
@@ -113,11 +116,17 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
     if args.html {
         args.shown.choose_range(&mut trace)?;
         args.names.apply(&mut trace);
-        let summary = write_page(&read_page(&trace, args.shown.range.tids())?, &dir, args.output)?;
+        let page = read_page(&trace, args.shown.range.tids())?;
+        let summary = write_page(&page, &dir, args.output, args.quiet)?;
         return print_warnings(&trace, &summary);
     }
     if args.firefox {
         Firefox::<Vec<u8>>::check(&trace, &options)?;
+    }
+    if !args.quiet
+        && let Some(bytes) = args.estimate(&trace, &options)
+    {
+        tell_of_size(bytes, "about ")?;
     }
 
     let summary = match &args.output {
@@ -125,23 +134,10 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
         _ => {
             let extension = if args.flamegraph { "svg" } else { "pftrace" };
             let is_for_terminals = args.chrome || args.folded || args.firefox;
-            let mut out = Output::open(args.output, &dir, (!is_for_terminals).then(|| derived_name(&dir, extension)))?;
-            let title = title(&trace);
-            let wall_clock = WallClock::of(&trace);
+            let output = args.output.clone();
+            let mut out = Output::open(output, &dir, (!is_for_terminals).then(|| derived_name(&dir, extension)))?;
             let result = {
-                let out = &mut out.writer;
-                let mut sink: Box<dyn Sink + '_> = if args.chrome {
-                    Box::new(Chrome::new(out))
-                } else if args.perfetto {
-                    Box::new(Perfetto::new(out, wall_clock))
-                } else if args.flamegraph {
-                    Box::new(Folded::flame_graph(out, args.by_thread, &title))
-                } else if args.folded {
-                    Box::new(Folded::new(out, args.by_thread))
-                } else {
-                    let start_ns = Time::SinceStart(0).absolute(&trace)?.max(options.from_ns.unwrap_or(0));
-                    Box::new(Firefox::new(out, &title, start_ns, wall_clock))
-                };
+                let mut sink = args.sink(&trace, &options, &mut out.writer)?;
                 let counters =
                     (args.chrome || args.perfetto).then(|| Counters::open(trace.dir())).transpose()?.flatten();
                 export_with_progress(&trace, &options, sink.as_mut(), args.quiet, counters.as_ref())
@@ -150,6 +146,85 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
         }
     };
     print_warnings(&trace, &summary)
+}
+
+impl DumpArgs {
+    /// Returns the writer of the format; not for pages and directories.
+    fn sink<'s>(
+        &self,
+        trace: &Trace,
+        options: &ExportOptions,
+        out: &'s mut dyn Write,
+    ) -> rftrace_read::Result<Box<dyn Sink + 's>> {
+        let title = title(trace);
+        let wall_clock = WallClock::of(trace);
+        Ok(if self.chrome {
+            Box::new(Chrome::new(out))
+        } else if self.perfetto {
+            Box::new(Perfetto::new(out, wall_clock))
+        } else if self.flamegraph {
+            Box::new(Folded::flame_graph(out, self.by_thread, &title))
+        } else if self.folded {
+            Box::new(Folded::new(out, self.by_thread))
+        } else {
+            let start_ns = trace.start_ns()?.unwrap_or(0).max(options.from_ns.unwrap_or(0));
+            Box::new(Firefox::new(out, &title, start_ns, wall_clock))
+        })
+    }
+
+    /// Estimates the bytes of the output; `None` for a small one, and for sums of stacks. Errors are those of the output too.
+    fn estimate(&self, trace: &Trace, options: &ExportOptions) -> Option<u64> {
+        if self.flamegraph || self.folded {
+            return None;
+        }
+        let write = |part: &ExportOptions| {
+            if self.uftrace {
+                let dir = tempfile::tempdir().map_err(Error::Write)?;
+                write_directory(trace, part, dir.path())?;
+                let sizes = part.tids.iter().filter_map(|&tid| dir.path().join(records(tid)).metadata().ok());
+                return Ok(sizes.map(|file| file.len()).sum());
+            }
+            let mut counted = Counted(0);
+            export(trace, part, self.sink(trace, part, &mut counted)?.as_mut())?;
+            Ok(counted.0)
+        };
+        options.estimate(trace, write).ok().flatten()
+    }
+}
+
+/// Counts the bytes of an output.
+struct Counted(u64);
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Tells the size of a large output beforehand, and asks a person about a huge one.
+fn tell_of_size(bytes: u64, how: &str) -> Result<()> {
+    const LARGE: u64 = 256 << 20;
+    const HUGE: u64 = 1 << 30;
+
+    if bytes < LARGE {
+        return Ok(());
+    }
+    say!("rftrace: the output will have {how}{}; less: --from and --to, --tid, -F, -D, -t", HumanBytes(bytes));
+    if bytes < HUGE || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Ok(());
+    }
+    let _ = io::stderr().write_all(b"rftrace: write all of it? [y/N] ");
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).context("cannot read the answer")?;
+    if !["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
+        bail!("nothing is written");
+    }
+    Ok(())
 }
 
 /// Writes what was recorded of a program that does not call the tracer.
@@ -165,8 +240,11 @@ fn write_counters(counters: &Counters, dir: &Path, is_chrome: bool, output: Opti
 }
 
 /// Writes the page of `rftrace view`.
-fn write_page(page: &Page, dir: &Path, output: Option<PathBuf>) -> Result<Summary> {
+fn write_page(page: &Page, dir: &Path, output: Option<PathBuf>, is_quiet: bool) -> Result<Summary> {
     let html = page.html()?;
+    if !is_quiet {
+        tell_of_size(html.len() as u64, "")?;
+    }
     let mut out = Output::open(output, dir, Some(derived_name(dir, "html")))?;
     let written = out.writer.write_all(&html).map_err(Error::Write);
     out.close(written.map(|()| page.summary().clone()))

@@ -24,6 +24,8 @@ mod info;
 #[cfg(target_os = "linux")]
 mod kernel;
 #[cfg(target_os = "linux")]
+mod large;
+#[cfg(target_os = "linux")]
 mod limits;
 mod losses;
 mod merge;

@@ -14,6 +14,7 @@ use crate::correction::{Cost, Costs, Share, correction};
 use crate::duration::Duration;
 use crate::keys::Last;
 use crate::paths::Paths;
+use crate::rows::is_function;
 use crate::stack::Step;
 use crate::walk::walk;
 
@@ -61,6 +62,13 @@ pub struct GraphNode<'g> {
     pub did_not_return: u64,
     /// The numbers of the nodes of its callees, in the order of their first calls.
     pub children: &'g [usize],
+}
+
+impl GraphNode<'_> {
+    /// Returns true for a function, and false for time without a processor and other events.
+    pub fn is_function(&self) -> bool {
+        is_function(self.name)
+    }
 }
 
 /// A call path to the requested function.

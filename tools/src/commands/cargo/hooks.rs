@@ -49,13 +49,16 @@ impl Hooks {
         }
     }
 
-    /// Describes it in a line.
-    pub(super) fn described(self, is_chosen: bool) -> String {
+    /// Describes it in a line. `is_chosen`: the user has named these hooks; `has_toolchain`: the user has named a toolchain.
+    pub(super) fn described(self, is_chosen: bool, has_toolchain: bool) -> String {
         let how = match self {
             Self::Mcount => "calls of mcount (-Z instrument-mcount)",
             Self::Patchable => "branches in the room that the compiler leaves (-Z patchable-function-entry)",
             Self::Xray => "calls in the sleds of the compiler (-Z instrument-xray)",
             Self::Entry if is_chosen => "branches at function entries",
+            Self::Entry if has_toolchain => {
+                "branches at function entries, as the named toolchain is no nightly (--hooks=entry)"
+            }
             Self::Entry => "branches at function entries, as there is no nightly toolchain (--hooks=entry)",
         };
         format!("{how}; no records of inlined calls (a debug build has the fewest)")

@@ -14,12 +14,15 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 mod arguments;
 mod baseline;
 mod build;
+mod by_test;
 mod check;
+mod compilers;
 mod config;
 mod flags;
 mod hooks;
 mod leaks;
 mod options;
+mod places;
 mod plan;
 mod process;
 mod record_options;
@@ -52,10 +55,10 @@ Examples:
   cargo rftrace check --update bench                  keeps the counts of calls, for `check`
 
 Options of rftrace go before `run`, options of cargo after it, options of the program after `--`.
-All functions of the program and its dependencies are recorded, except inlined ones and those of the
-precompiled standard library (instrument it with cargo's -Z build-std). Build scripts and procedural
-macros are not instrumented. The target directory is `rftrace` within your own; traces lie there in
-`traces`.";
+All functions of the program and its dependencies are recorded, except inlined ones, those of the
+precompiled standard library (instrument it with cargo's -Z build-std), and the compiler's own
+(--all-functions). Build scripts and procedural macros are not instrumented. The target directory is
+`rftrace` within your own; traces lie there in `traces`.";
 
 /// Builds a Rust program, records all its calls, and shows the hottest functions.
 #[derive(Parser)]
@@ -177,7 +180,8 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
         return Ok(if any && exit.success() { ExitCode::FAILURE } else { code_of(exit) });
     }
     if !options.quiet {
-        summary::print(&session.runs()?, options.limit, exit.success())?;
+        let has_tests = subcommand == "test";
+        summary::print(&session.runs()?, options.limit, has_tests, exit.success())?;
     }
     if options.view
         && let Some(trace) = session.largest_trace()?

@@ -10,13 +10,14 @@ use rftrace_record::Processor;
 
 use super::arguments::CargoArguments;
 use super::build;
+use super::compilers;
 use super::config::{self, Config};
 use super::flags::{self, Environment};
 use super::hooks::{self, Hooks};
 use super::options::Options;
 use super::session::{Orders, Session};
 use super::status::status;
-use super::toolchain::Toolchain;
+use super::toolchain::{self, Toolchain};
 
 /// The toolchain, target and environment of cargo.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(super) struct Plan {
     target_dir: PathBuf,
     environment: Environment,
     is_leaks: bool,
+    /// True to record the functions of the compiler, too.
+    has_all: bool,
 }
 
 /// Options for `rftrace record` and its traces.
@@ -54,7 +57,7 @@ impl Plan {
         if !options.quiet {
             status("Toolchain", &toolchain.to_string());
             if !is_leaks {
-                status("Hooks", &hooks.described(options.hooks.is_some()));
+                status("Hooks", &hooks.described(options.hooks.is_some(), toolchain::is_named()));
             }
         }
         let config = Config::read(&toolchain, args)?;
@@ -71,7 +74,7 @@ impl Plan {
             // Tests are found by the names of functions, inlined ones too; with less than that those lack their modules.
             environment.set_for_profiles(args, "DEBUG", "limited");
         }
-        Ok(Self { toolchain, hooks, config, target, target_dir, environment, is_leaks })
+        Ok(Self { toolchain, hooks, config, target, target_dir, environment, is_leaks, has_all: options.all_functions })
     }
 
     /// Describes what the compiled functions depend on.
@@ -109,7 +112,13 @@ impl Plan {
         if self.hooks == Hooks::Entry && !self.is_leaks {
             hooks::write_list(&self.toolchain.libraries(&self.target)?, session.path())?;
         }
-        let Recording { traces, one_trace, quiet, max_size, record } = recording;
+        let Recording { traces, one_trace, quiet, max_size, mut record } = recording;
+        if !self.has_all && !self.is_leaks {
+            record.push(compilers::left_out());
+            if !quiet {
+                status("Left out", "the compiler's shims and checks; --all-functions records them");
+            }
+        }
         let traces = traces.unwrap_or_else(|| self.target_dir.join("traces"));
         session.give(&Orders {
             traces: std::path::absolute(&traces).with_context(|| traces.display().to_string())?,

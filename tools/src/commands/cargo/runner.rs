@@ -1,6 +1,5 @@
 //! Runner of cargo's programs: `rftrace record`, in an environment as the user has set it.
 
-use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +11,7 @@ use rftrace_record::CallSites;
 use rftrace_record::program::{self, Recorded, Way};
 
 use super::hooks::{self, Hooks};
+use super::places;
 use super::session::{self, Orders, ProgramRun, bytes_of};
 use super::status::{status, warning};
 
@@ -34,7 +34,7 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
             (left == 0)
                 .then(|| format!("the traces of this run have reached --max-size, {most}; use a larger --max-size"))
         });
-        let trace = problem.is_none().then(|| trace_dir(dir, &orders, &program));
+        let trace = problem.is_none().then(|| trace_dir(dir, &orders, &program)).transpose()?;
         if let Some(problem) = problem {
             warning(&format!("cannot record {}: {problem}", program.display()));
         }
@@ -125,16 +125,17 @@ fn problem(program: &Path, sites: &CallSites, hooks: Hooks) -> Option<String> {
     }
 }
 
-/// The directory for the trace of `program`. Programs of the same name have the digits that cargo gave them.
-fn trace_dir(dir: &Path, orders: &Orders, program: &Path) -> PathBuf {
+/// The directory for the trace of `program`.
+fn trace_dir(dir: &Path, orders: &Orders, program: &Path) -> Result<PathBuf> {
     if orders.one_trace {
-        return orders.traces.clone();
+        return Ok(orders.traces.clone());
     }
     let file = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let taken: HashSet<PathBuf> =
-        session::runs(dir).unwrap_or_default().into_iter().filter_map(|run| run.trace).collect();
-    let short = orders.traces.join(without_hash(&file));
-    if taken.contains(&short) { orders.traces.join(file) } else { short }
+    let taken = session::runs(dir)?.into_iter().filter_map(|run| run.trace).collect();
+    // Cargo sets them for each program.
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    let (package, folder) = (variable("CARGO_PKG_NAME"), variable("CARGO_MANIFEST_DIR"));
+    places::place(&orders.traces, without_hash(&file), (&package, &folder), &taken)
 }
 
 /// A test binary's name without cargo's 16 hexadecimal digits.

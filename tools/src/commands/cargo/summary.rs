@@ -11,9 +11,10 @@ use anyhow::{Context, Result};
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use rftrace_format::files::INFO;
 use rftrace_format::opener::{self, MOST_TEXT};
-use rftrace_read::{Gaps, NAME_COLUMNS, ShownNames, Trace};
-use rftrace_views::{Duration, Report, Row, TableBelow, TaskStats};
+use rftrace_read::{Gaps, NAME_COLUMNS, Shown, ShownNames, Trace};
+use rftrace_views::{Duration, Graph, Report, Row, TableBelow, TaskStats};
 
+use super::by_test::{self, Test};
 use super::session::{ProgramRun, bytes_of};
 use super::status::{FAINT, GOOD, HEADING, WARNING, status, styled, warning};
 use crate::commands::common::{losses, shell_word};
@@ -34,16 +35,18 @@ struct Recorded {
     gaps: Gaps,
     /// The overview of the only trace.
     overview: Option<String>,
+    /// The tests in it, the longest first.
+    tests: Vec<Test>,
 }
 
 /// Reads the traces of all programs and prints their contents.
-pub(super) fn print(runs: &[ProgramRun], limit: usize, success: bool) -> Result<()> {
+pub(super) fn print(runs: &[ProgramRun], limit: usize, has_tests: bool, success: bool) -> Result<()> {
     let mut recorded = Vec::new();
     for run in runs {
         let Some(dir) = &run.trace else { continue };
         let name = if runs.len() > 1 { dir.file_name() } else { run.program.file_name() };
         let program = name.unwrap_or_default().to_string_lossy().into_owned();
-        match read(dir, program.clone(), runs.len() == 1) {
+        match read(dir, program.clone(), runs.len() == 1, has_tests) {
             Ok(found) => recorded.push(found),
             // `rftrace record` has said why.
             Err(_) if !dir.join(INFO).exists() => warning(&format!("{program} left no trace")),
@@ -57,7 +60,7 @@ pub(super) fn print(runs: &[ProgramRun], limit: usize, success: bool) -> Result<
         return Ok(());
     }
     for one in &recorded {
-        print_counts(one, recorded.len() > 1);
+        print_counts(one, recorded.len() > 1, limit);
     }
     let rows = merged(&recorded);
     let all_self = rows.iter().map(|row| row.self_ns).fold(0, u64::saturating_add);
@@ -71,7 +74,7 @@ pub(super) fn print(runs: &[ProgramRun], limit: usize, success: bool) -> Result<
     Ok(())
 }
 
-fn read(dir: &Path, program: String, is_alone: bool) -> Result<Recorded> {
+fn read(dir: &Path, program: String, is_alone: bool, has_tests: bool) -> Result<Recorded> {
     let spinner = if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     spinner.set_message(format!("reading {}", shell_word(dir)));
     spinner.enable_steady_tick(StdDuration::from_millis(100));
@@ -85,14 +88,15 @@ fn read(dir: &Path, program: String, is_alone: bool) -> Result<Recorded> {
             overview::write(&trace, &report, &trace.ends()?, TableBelow::BySelf, &mut overview)?;
         }
         let overview = is_alone.then(|| String::from_utf8_lossy(&overview).into_owned());
-        Ok::<_, anyhow::Error>(Recorded { dir: dir.to_owned(), program, report, gaps: trace.gaps()?, overview })
+        let tests = if has_tests { by_test::tests(&Graph::read(&trace, None)?) } else { Vec::new() };
+        Ok::<_, anyhow::Error>(Recorded { dir: dir.to_owned(), program, report, gaps: trace.gaps()?, overview, tests })
     };
     let read = read();
     spinner.finish_and_clear();
     read.with_context(|| dir.display().to_string())
 }
 
-fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
+fn print_counts(recorded: &Recorded, is_one_of_many: bool, limit: usize) {
     let tasks = recorded.report.tasks();
     let sum = |value: fn(&TaskStats) -> u64| tasks.iter().map(value).fold(0, u64::saturating_add);
     let n_functions = recorded.report.rows().iter().filter(|row| row.is_function()).count();
@@ -113,6 +117,13 @@ fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
             Duration(recorded.report.wall_ns()).text(),
         ),
     );
+    for Test { name, calls, total_ns } in recorded.tests.iter().take(limit) {
+        let (n_calls, time) = (HumanCount(*calls), Duration(*total_ns).text());
+        status("Test", &format!("{of}{}: {n_calls} {} in {time}", Shown::new(name), plural(*calls, "call")));
+    }
+    if let Some(n_more) = recorded.tests.len().checked_sub(limit).filter(|&n_more| n_more > 0) {
+        status("Test", &format!("{of}… {n_more} more; --limit N shows them"));
+    }
     if recorded.overview.is_none() {
         status("Times", &format!("{of}{}", recorded.report.correction()));
     }

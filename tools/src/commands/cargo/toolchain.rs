@@ -28,7 +28,7 @@ pub(super) struct Toolchain {
 
 impl Toolchain {
     /// For `mcount`, `patchable` and `xray` the present one if it is a nightly or may be used as such, else rustup's nightly; for `entry` the present one. If
-    /// nothing is said, what there is a toolchain for, `mcount` first.
+    /// nothing is said, what there is a toolchain for, `mcount` first. A toolchain named in `cargo +TOOLCHAIN` is the only one.
     pub(super) fn choose(bootstrap: bool, hooks: Option<Hooks>) -> Result<(Self, Hooks)> {
         if bootstrap && hooks == Some(Hooks::Entry) {
             bail!(
@@ -46,9 +46,16 @@ impl Toolchain {
         if bootstrap || present.is_unstable() {
             return Ok((Self { bootstrap: bootstrap && !present.is_unstable(), ..present }, compiled));
         }
-        let Some(nightly) = installed_nightly(&present.host) else {
+        let Some(nightly) = installed_nightly(&present.host).filter(|_| !is_named()) else {
             if hooks.is_none() {
                 return Ok((present, Hooks::Entry));
+            }
+            if is_named() {
+                bail!(
+                    "rustc {} of `cargo +TOOLCHAIN` is no nightly; use `cargo +nightly rftrace`, permit unstable flags with \
+                     `cargo rftrace --bootstrap …`, or record without them with `cargo rftrace --hooks=entry …`",
+                    present.release
+                );
             }
             bail!("rustc {} is no nightly, and rustup has none; {REMEDY}", present.release);
         };
@@ -121,6 +128,11 @@ impl fmt::Display for Toolchain {
             None => write!(f, "rustc {}", self.release),
         }
     }
+}
+
+/// Returns true if the command line names the toolchain: `cargo +stable rftrace`. Rustup tells it.
+pub(super) fn is_named() -> bool {
+    env::var_os("RUSTUP_TOOLCHAIN_SOURCE").is_some_and(|source| source == "cli")
 }
 
 /// The cargo that started this program, or that of the search path.

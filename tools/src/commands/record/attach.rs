@@ -86,7 +86,7 @@ pub(super) fn record(request: &Request<'_>) -> Result<(Option<Output>, bool)> {
     pids.iter().for_each(|&pid| wanted.read_ahead(pid));
     let filter = wanted.rules().to_owned();
     let options = &Options { filter, types: wanted.types()?, ..request.options.clone() };
-    let mut progress = (!request.is_quiet).then(Progress::new);
+    let mut progress = (!request.is_quiet).then(|| Progress::new(false));
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
     let begun = |uncontrolled: Option<&std::io::Error>| {
         if let Some(error) = uncontrolled {

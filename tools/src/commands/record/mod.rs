@@ -117,7 +117,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         output.mark_anonymous()?;
     }
     let notes = Notes::create()?;
-    let mut progress = (!args.quiet && args.is_streamed()).then(Progress::new);
+    let mut progress = (!args.quiet && args.is_streamed()).then(|| Progress::new(args.keep_stream));
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
     let banks = plan.map(|plan| begin_banks(way, output.work(), plan, tell)).transpose()?;
     let sender = begin_to_send(&args, banks.is_some(), token.clone(), &output)?;

@@ -54,6 +54,11 @@ pub(super) fn tell_of_move(moved: Option<&(PathBuf, PathBuf)>) {
     }
 }
 
+/// The least bytes of a trace that takes seconds to read.
+pub(super) const LARGE: u64 = 256 << 20;
+/// The options against its size.
+pub(super) const LESS: &str = "to record less: -F, -N, -D, -t";
+
 /// The words on a trace's directory.
 #[derive(Clone, Copy)]
 pub(crate) enum Place<'a> {
@@ -196,6 +201,9 @@ pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, 
             of(joined.full as u64, "process", "processes"),
             size(buffer.saturating_mul(4)),
         );
+    }
+    if joined.bytes >= LARGE {
+        say!("rftrace: the trace has {}; {LESS}", HumanBytes(joined.bytes));
     }
     if joined.overwritten > 0 {
         say!("rftrace: the ring has kept only the last calls; for more of them, use a larger --buffer");
