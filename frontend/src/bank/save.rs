@@ -165,7 +165,7 @@ impl Collected {
             StoredChunks::new(bytes, self.chunk_bytes).ok_or_else(|| {
                 let problem = "another version of rftrace has written the file; use that version";
                 let source = io::Error::new(io::ErrorKind::InvalidData, problem);
-                Error::Read { path: self.spool.clone(), source }
+                Error::Read { path: self.shown_spool(), source }
             })
         });
         let mut chunks: Vec<StoredChunks<'_>> = chunks.collect::<Result<_, _>>()?;
@@ -240,7 +240,7 @@ impl Collected {
             io::ErrorKind::InvalidData,
             "the file is damaged, and has no whole record; rftrace has not removed it",
         );
-        Error::Read { path: self.spool.clone(), source }
+        Error::Read { path: self.shown_spool(), source }
     }
 
     /// Keeps the records unconverted, with the facts for a directory beside them, as the program's files may change.
@@ -251,10 +251,10 @@ impl Collected {
     /// [`Error::Write`].
     pub fn keep(&mut self, symbols: &mut Symbols, problem: Option<String>) -> Result<(), Error> {
         let elapsed = Duration::from_nanos(self.last.nanos.saturating_sub(self.first.nanos));
-        directory::write_facts(&self.program(symbols, None), elapsed, &facts_folder(&self.spool))?;
-        let write_error = |source| Error::Write { path: about_file(&self.spool), source };
+        directory::write_facts(&self.program(symbols, None), elapsed, &facts_folder(&self.shown_spool()))?;
+        let path = about_file(&self.shown_spool());
         self.problem = problem;
-        self.keep_beside(None).map(drop).map_err(write_error)
+        self.keep_beside(None).map(drop).map_err(|source| Error::Write { path, source })
     }
 
     /// Passes files of symbols for the process's modules to `tell`, except those in `told`: for a machine without these
