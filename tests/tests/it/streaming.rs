@@ -290,7 +290,7 @@ fn what_is_dropped_is_counted() {
     assert!(gaps.contains(&format!("\ndropped={n_dropped}\n")), "{gaps}");
     let report = Command::new(rftrace()).arg("report").arg(&trace).output().unwrap();
     let shown = String::from_utf8_lossy(&report.stdout).into_owned() + &told(&report);
-    assert!(shown.contains("Calls and returns lost at a full buffer: "), "{shown}");
+    assert!(shown.contains("Calls and returns lost, as there was no room for them: "), "{shown}");
 }
 
 /// As much as may be written is, and the program goes on.

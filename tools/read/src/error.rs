@@ -24,6 +24,13 @@ pub enum Error {
         path: PathBuf,
     },
 
+    /// The directory has no calls, only who took memory and other resources.
+    #[error("{}: only resources were recorded, no calls; `rftrace resources` shows them", path.display())]
+    OnlyResources {
+        /// The path of the resources.
+        path: PathBuf,
+    },
+
     /// A file could not be opened or read.
     #[error("cannot read {}", path.display())]
     Io {

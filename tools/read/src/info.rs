@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use rftrace_format::files::RESOURCES;
 use rftrace_format::info::Info;
 
 use crate::error::{Error, Result};
@@ -21,7 +22,8 @@ pub fn read(path: &Path) -> Result<Info> {
         Error::Io { path, source }
             if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
         {
-            Error::NotATrace { path }
+            let resources = path.with_file_name(RESOURCES);
+            if resources.is_file() { Error::OnlyResources { path: resources } } else { Error::NotATrace { path } }
         }
         error => error,
     })?;

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use nix::unistd::AccessFlags;
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -23,9 +23,9 @@ use super::sys;
 pub fn find(name: &OsStr) -> Result<PathBuf> {
     let path = Path::new(name);
     if !name.as_encoded_bytes().contains(&b'/') {
-        return which::which(name).with_context(|| {
+        return which::which(name).map_err(|_| {
             let here = if path.is_file() { format!("; did you mean ./{}?", path.display()) } else { String::new() };
-            format!("there is no program {} in PATH{here}", path.display())
+            anyhow!("there is no program {} in PATH{here}", path.display())
         });
     }
     match fs::metadata(path) {

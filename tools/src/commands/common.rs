@@ -171,7 +171,7 @@ pub(crate) fn losses(summary: &Summary, gaps: &Gaps) -> Vec<String> {
         false => (
             "enlarge the buffer (--buffer 1G), or record less (--filter, --notrace, --depth, --time-filter)",
             "--ring",
-            "make the program wait (--on-full wait), or enlarge the buffer (--buffer 1G; on the disk --max-size 16G)",
+            "raise --max-size if the trace has reached it; otherwise make the program wait (--on-full wait), or enlarge the buffer (--buffer 1G)",
         ),
     };
     let mut found = Vec::new();
@@ -198,7 +198,10 @@ pub(crate) fn losses(summary: &Summary, gaps: &Gaps) -> Vec<String> {
         ));
     }
     if gaps.dropped > 0 {
-        found.push(format!("Calls and returns lost at a full buffer: {}: {wait}", HumanCount(gaps.dropped)));
+        found.push(format!(
+            "Calls and returns lost, as there was no room for them: {}: {wait}",
+            HumanCount(gaps.dropped)
+        ));
     }
     if summary.deep_calls > 0 {
         found.push(format!("Lost calls, nested more than 1023 levels deep: {}", HumanCount(summary.deep_calls)));

@@ -64,6 +64,7 @@ pub struct Overview<'a> {
     n_processes: usize,
     /// Nothing was left out of this trace of a program.
     is_whole: bool,
+    has_values: bool,
     frequent: Option<Frequent<'a>>,
 }
 
@@ -93,9 +94,14 @@ impl<'a> Overview<'a> {
         // The options are not those for functions of the kernel.
         let is_of_program = trace.info().features() & feature::KERNEL == 0;
         let is_whole = !trace.is_chosen() && trace.demangle() == Demangle::Simple && is_of_program;
+        let has_values = trace.info().features() & (feature::ARGUMENT | feature::RETURN_VALUE) != 0;
         let frequent = if is_whole { Frequent::find(report, graph) } else { None };
-        // A program that computes for less than half of the time is slow by its waits.
-        let is_busy = report.cpu_ns().is_some_and(|cpu_ns| cpu_ns >= report.wall_ns() / 2);
+        // A program that wants a processor for less than half of the time is slow by its waits.
+        let wants_ns = report
+            .cpu_ns()
+            .zip(report.preempted_ns())
+            .map(|(cpu_ns, preempted_ns)| cpu_ns.saturating_add(preempted_ns));
+        let is_busy = wants_ns.is_some_and(|wants_ns| wants_ns >= report.wall_ns() / 2);
         let weight = if is_busy { Weight::Cpu } else { Weight::Total };
         let path = HotPath::of(graph, weight);
         let mut functions: Vec<&Row> = report.rows().iter().filter(|row| row.is_function()).collect();
@@ -103,7 +109,18 @@ impl<'a> Overview<'a> {
         let shown = functions.iter().take(MAX_FUNCTIONS).copied().chain(frequent.as_ref().map(|frequent| frequent.row));
         let mut names = report.shown_names(shown);
         names.add_all(path.lines.iter().flat_map(|line| line.names.iter().copied()));
-        Self { report, weight, path, functions, names, ends: by_end, n_processes: pids.len(), is_whole, frequent }
+        Self {
+            report,
+            weight,
+            path,
+            functions,
+            names,
+            ends: by_end,
+            n_processes: pids.len(),
+            is_whole,
+            has_values,
+            frequent,
+        }
     }
 
     /// Writes it. Returns true if it has more than times and ends of processes. `quoted` makes a text a word for a
@@ -121,10 +138,19 @@ impl<'a> Overview<'a> {
         if let Some(busy) = self.report.busy_machine() {
             writeln!(out, "  Note: {busy}")?;
         }
+        if self.has_values {
+            writeln!(
+                out,
+                "  Note: recording arguments and results takes 0.1 to 2 us a call, which callers' times contain"
+            )?;
+        }
         self.write_ends(out)?;
         let has_path = self.write_path(out)?;
         let has_functions = self.write_functions(below, out)?;
         let has_opaque = self.write_opaque(out)?;
+        if let Some(text) = self.report.short_calls().filter(|_| below == TableBelow::None) {
+            writeln!(out, "\n  {text}")?;
+        }
         Ok(self.write_frequent(quoted, out)? || has_path || has_functions || has_opaque)
     }
 
@@ -300,6 +326,12 @@ mod tests {
         let calls = ["main( 10 a( 15 ) a( 15 ) )"];
         assert_eq!(text(&calls, &[], TableBelow::None), format!("  Wall 0.040 us, {HEAD}{path}{functions}"));
         assert_eq!(text(&calls, &[], TableBelow::ByTotal), format!("  Wall 0.040 us, {HEAD}{path}"));
+    }
+
+    #[test]
+    fn a_program_that_others_interrupt_is_busy() {
+        let text = text(&["main( a( 10 p60 ) b( 20 ) )"], &[], TableBelow::None);
+        assert!(text.contains("CPU %") && text.contains("66.6 %           1    b"), "{text}");
     }
 
     #[test]

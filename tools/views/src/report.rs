@@ -81,6 +81,11 @@ impl Report {
         self.off_cpu.map(|times| span_ns.saturating_sub(times.waiting_ns).saturating_sub(times.preempted_ns))
     }
 
+    /// The tracer's measured overhead of a call.
+    pub(crate) fn cost(&self) -> Option<CallCost> {
+        self.cost
+    }
+
     /// Returns the waiting time of tasks, without a processor because they gave it up, in nanoseconds: the sum over all
     /// tasks. `None` if context switches were not recorded.
     pub fn waiting_ns(&self) -> Option<u64> {

@@ -2,13 +2,14 @@
 
 use std::fs;
 
-use rftrace_read::{Kind, Record, SCHED_IN, SCHED_OUT, Trace};
+use rftrace_format::events::{SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
+use rftrace_read::{Kind, Record, Trace};
 use tempfile::TempDir;
 
 const BASE: u64 = 0x40_0000;
 
 /// Makes a trace of the threads of process 7. `main( 10 a( 5 ) )` enters `main`, calls `a` after 10 ns, and returns
-/// from both after 5 more; `w20` waits for 20 ns.
+/// from both after 5 more; `w20` waits for 20 ns, `p20` is pre-empted for as long.
 pub(crate) fn trace(threads: &[&str]) -> (TempDir, Trace) {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();
@@ -38,9 +39,10 @@ pub(crate) fn trace(threads: &[&str]) -> (TempDir, Trace) {
             } else if token == ")" {
                 let addr = open.pop().unwrap();
                 record(time_ns, Kind::Exit, open.len(), addr);
-            } else if let Some(waited_ns) = token.strip_prefix('w') {
-                record(time_ns, Kind::Event, open.len(), SCHED_OUT);
-                time_ns += waited_ns.parse::<u64>().unwrap();
+            } else if let Some(ns) = token.strip_prefix(['w', 'p']) {
+                let event = if token.starts_with('w') { SCHED_OUT } else { SCHED_OUT_PREEMPTED };
+                record(time_ns, Kind::Event, open.len(), event);
+                time_ns += ns.parse::<u64>().unwrap();
                 record(time_ns, Kind::Event, open.len(), SCHED_IN);
             } else {
                 time_ns += token.parse::<u64>().unwrap();

@@ -6,12 +6,12 @@ use std::fmt;
 use std::io::{self, Write};
 use std::str::FromStr;
 
-use rftrace_read::{Error, Result, ShownNames};
+use rftrace_read::{CallCost, Error, Result, ShownNames};
 
 use crate::duration::Duration;
 use crate::report::Report;
 use crate::rows::{CallTimes, Row};
-use crate::words::{percent, tenths};
+use crate::words::{count, tenths};
 
 /// A column of a report, by uftrace's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -234,32 +234,35 @@ impl Report {
             }
         }
         self.write_open(&names, out)?;
-        self.write_short(out)
+        self.short_calls().map_or(Ok(()), |text| writeln!(out, "\n  {text}"))
     }
 
-    /// Writes the part of the self time that is in short calls, if it is large: the overhead of recording exceeds such times.
-    fn write_short(&self, out: &mut dyn Write) -> io::Result<()> {
+    /// Returns a text about short calls, if recording them cost a large part of the self time: nobody knows how it divides between
+    /// them and their callers.
+    pub(crate) fn short_calls(&self) -> Option<String> {
         /// The mean duration of a short call.
         const SHORT_NS: u64 = 50;
         /// Fewer short calls are a small part of any time.
         const MANY: u64 = 1000;
         /// A large part, in tenths of a percent.
         const LARGE_PART: u64 = 100;
+        /// The cost of recording a call where it was not measured.
+        const USUAL: CallCost = CallCost { inside_ps: 10_000, outside_ps: 10_000 };
 
-        let own_ns = |rows: &[&Row]| rows.iter().map(|row| row.self_ns).fold(0, u64::saturating_add);
-        let functions: Vec<_> = self.rows().iter().filter(|row| row.is_function()).collect();
-        let short: Vec<_> = functions.iter().copied().filter(|row| row.total_ns < SHORT_NS * row.calls).collect();
-        let (short_ns, all_ns) = (own_ns(&short), own_ns(&functions));
-        let n_calls = short.iter().map(|row| row.calls).fold(0, u64::saturating_add);
-        if n_calls < MANY || tenths(short_ns, all_ns) < LARGE_PART {
-            return Ok(());
+        let functions = || self.rows().iter().filter(|row| row.is_function());
+        let short = functions().filter(|row| row.total_ns < SHORT_NS * row.calls);
+        let n_calls = short.map(|row| row.calls).fold(0, u64::saturating_add);
+        let all_ns = functions().map(|row| row.self_ns).fold(0, u64::saturating_add);
+        let unsure_ns = n_calls.saturating_mul(self.cost().unwrap_or(USUAL).all_ps()) / 1000;
+        if n_calls < MANY || tenths(unsure_ns, all_ns) < LARGE_PART {
+            return None;
         }
-        writeln!(
-            out,
-            "\n  Calls of less than {SHORT_NS} ns on average have {} of the self time: their numbers are exact, the split of time with their \
-             callers is not",
-            percent(short_ns, all_ns)
-        )
+        Some(format!(
+            "{} calls take less than {SHORT_NS} ns on average: their number is exact, their times and those of their callers may be wrong \
+             by {}",
+            count(n_calls),
+            Duration(unsure_ns).text()
+        ))
     }
 
     /// Returns the rows with calls open at the end.
@@ -291,17 +294,18 @@ mod tests {
 
     #[test]
     fn many_short_calls_are_told_of() {
-        let told = |n_calls: usize, each: &str| {
-            let (_dir, trace) = trace(&[&format!("main( 9000 {} )", format!("leaf( {each} ) ").repeat(n_calls))]);
+        let told = |n_calls: usize, each: &str, own: &str| {
+            let (_dir, trace) = trace(&[&format!("main( {own} {} )", format!("leaf( {each} ) ").repeat(n_calls))]);
             let mut out = Vec::new();
             Report::read(&trace).unwrap().write(&Field::USUAL, 9, &mut out).unwrap();
             let text = String::from_utf8(out).unwrap();
             text.split_once("\n\n").map(|(_, below)| below.to_owned())
         };
-        let expected = "  Calls of less than 50 ns on average have 10.0 % of the self time: their numbers are exact, the split of time with their \
-                        callers is not\n";
-        assert_eq!(told(1000, "1").as_deref(), Some(expected));
-        assert_eq!(told(999, "1"), None, "few calls");
-        assert_eq!(told(1000, "50"), None, "long calls");
+        let expected = "  1,000 calls take less than 50 ns on average: their number is exact, their times and those of their callers may be wrong \
+                        by 20.000 us\n";
+        assert_eq!(told(1000, "1", "9000").as_deref(), Some(expected));
+        assert_eq!(told(999, "1", "9000"), None, "few calls");
+        assert_eq!(told(1000, "50", "9000"), None, "long calls");
+        assert_eq!(told(1000, "1", "500000"), None, "a small part");
     }
 }
