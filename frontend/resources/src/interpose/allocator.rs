@@ -43,14 +43,14 @@ with_registers!(aligned_alloc, aligned_alloc_from, 2);
 with_registers!(posix_memalign, posix_memalign_from, 3);
 
 #[inline(always)]
-fn is_recorded(registers: Registers) -> bool {
-    process::is_recorded(Resource::Memory) && !stacks::is_tracers(registers)
+fn is_recorded() -> bool {
+    process::is_recorded(Resource::Memory)
 }
 
 /// Records memory that was given out.
 #[inline(always)]
 fn allocated(kind: Kind, memory: Memory, bytes: usize, registers: Registers) {
-    if memory.is_null() || !is_recorded(registers) {
+    if memory.is_null() || !is_recorded() {
         return;
     }
     let thread = thread::current();
@@ -106,10 +106,9 @@ extern "C" fn posix_memalign_from(place: *mut Memory, alignment: usize, bytes: u
 }
 
 extern "C" fn free_from(memory: Memory, sp: usize, bp: usize) {
-    let registers = Registers { sp, bp };
-    if !memory.is_null() && is_recorded(registers) {
+    if !memory.is_null() && is_recorded() {
         if process::is_detailed() {
-            free_in_detail(memory, registers);
+            free_in_detail(memory, Registers { sp, bp });
         } else if let Some(place) = chunks::reserve(thread::current(), 1) {
             place.finish(Kind::Free, pool::ticks_before(), memory as u64);
         }
@@ -137,7 +136,7 @@ extern "C" fn realloc_from(old: Memory, bytes: usize, sp: usize, bp: usize) -> M
         return memory;
     }
     // Only when it has succeeded it is known that the old memory was given back, but that was before.
-    let before = is_recorded(Registers { sp, bp }).then(pool::ticks_before);
+    let before = is_recorded().then(pool::ticks_before);
     let memory = original!(realloc, Function, ptr::null_mut(), old, bytes);
     if let Some(before) = before.filter(|_| !memory.is_null() || bytes == 0)
         && let Some(place) = chunks::reserve(thread::current(), 1)

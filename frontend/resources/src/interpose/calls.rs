@@ -32,7 +32,6 @@ impl Call {
     pub(super) fn begin(resource: Resource, registers: Registers) -> Option<Self> {
         let is_stopped = thread::current().is_stopped.get();
         let is_recorded = !is_stopped && process::is_recorded(resource) && identity::is_own_memory();
-        let is_recorded = is_recorded && !stacks::is_tracers(registers);
         is_recorded.then(|| Self::again(pool::ticks_before(), registers, process::generation(), logged()))
     }
 

@@ -28,17 +28,10 @@ pub(super) fn prepare() {
 }
 
 /// Where the tracer's own stack ends, if `sp` is in it.
-#[inline(always)]
 fn work_stack_end(sp: usize) -> Option<usize> {
     // SAFETY: null, or a variable of the tracer's library, which stays.
     let [low, end] = unsafe { WORK_STACK.load(Relaxed).as_ref() }?.each_ref().map(|place| place.load(Relaxed) as usize);
     (low..end).contains(&sp).then_some(end)
-}
-
-/// True for a call by the tracer: what it takes is not the program's.
-#[inline(always)]
-pub(crate) fn is_tracers(registers: Registers) -> bool {
-    work_stack_end(registers.sp).is_some()
 }
 
 /// The registers of a function at its first instruction.

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rftrace_format::resources::{Kind, MAX_FRAMES};
 
-pub(crate) use self::extent::{Registers, is_tracers, readable_end};
+pub(crate) use self::extent::{Registers, readable_end};
 pub(crate) use self::returns::Tracer;
 
 use self::extent::Stack;
