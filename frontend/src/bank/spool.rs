@@ -53,8 +53,9 @@ pub(super) struct Spool {
     pub(super) n_chunks: u64,
     /// Calls and returns in them.
     pub(super) n_records: u64,
-    /// Packed chunks for one write.
+    /// Packed chunks for one write, and the end of each.
     packed: Vec<u8>,
+    ends: Vec<usize>,
     /// The highest number of a thread.
     pub(super) last_thread: u32,
     /// The error that stopped it.
@@ -108,6 +109,7 @@ impl Spool {
         self.n_chunks += 1;
         self.n_records += n_records as u64;
         self.n_bytes += (self.packed.len() - n_before) as u64;
+        self.ends.push(self.packed.len());
         if self.packed.len() >= BLOCK_BYTES {
             self.flush();
         }
@@ -140,12 +142,23 @@ impl Spool {
         let start = self.file_bytes();
         if let Err(error) = self.append(start) {
             self.failed = Some(error);
-            // A chunk that is there in part would count as damaged, and the facts about the process need room.
-            let _ = self.file.as_ref().map(|file| file.set_len(start));
-            let length = self.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |meta| meta.len());
-            self.n_bytes = start.max(length);
+            self.keep_whole(start);
         }
         self.packed.clear();
+        self.ends.clear();
+    }
+
+    /// Keeps the chunks of a failed write that are there as a whole: one in part would count as damaged.
+    fn keep_whole(&mut self, start: u64) {
+        /// Room on the disk for the facts about the process.
+        const ROOM_BYTES: u64 = 64 << 10;
+
+        let Some(file) = &self.file else { return self.n_bytes = start };
+        let length = || file.metadata().map_or(0, |meta| meta.len());
+        let fits = length().saturating_sub(start + ROOM_BYTES);
+        let whole = self.ends.iter().rev().map(|&end| end as u64).find(|&end| end <= fits).unwrap_or(0);
+        let _ = file.set_len(start + whole);
+        self.n_bytes = length().max(start);
     }
 
     fn append(&mut self, start: u64) -> io::Result<()> {
