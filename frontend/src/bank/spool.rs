@@ -151,7 +151,7 @@ impl Spool {
     /// Keeps the chunks of a failed write that are there as a whole: one in part would count as damaged.
     fn keep_whole(&mut self, start: u64) {
         /// Room on the disk for the facts about the process.
-        const ROOM_BYTES: u64 = 64 << 10;
+        const ROOM_BYTES: u64 = 16 << 10;
 
         let Some(file) = &self.file else { return self.n_bytes = start };
         let length = || file.metadata().map_or(0, |meta| meta.len());

@@ -154,7 +154,7 @@ impl Tracer {
         self.save_with(&SaveOptions::new())
     }
 
-    /// Writes the trace with these options. A line on stderr tells of lost calls, with a remedy.
+    /// Writes the trace with these options.
     ///
     /// # Errors
     ///
@@ -165,15 +165,6 @@ impl Tracer {
     /// - [`Error::NoStream`] for [records only](SaveOptions::records_only) of a stream, or if the stream has ended.
     #[inline(always)]
     pub fn save_with(&self, options: &SaveOptions<'_>) -> Result<Saved, Error> {
-        let saved = self.save_as(options)?;
-        if let Some(loss) = saved.loss().filter(|_| !self.is_recorded) {
-            backend::unrecorded(|| tell(&format!("{} is incomplete: {loss}", saved.path.display())));
-        }
-        Ok(saved)
-    }
-
-    #[inline(always)]
-    fn save_as(&self, options: &SaveOptions<'_>) -> Result<Saved, Error> {
         if options.keep {
             // First, for another snapshot may be at work, which has recording pause.
             let alone = backend::unrecorded(alone);
@@ -302,6 +293,7 @@ impl Tracer {
     }
 }
 
+#[cfg(target_os = "linux")]
 impl Saved {
     /// Returns the reason for lost calls, and the remedy.
     pub(super) fn loss(&self) -> Option<&str> {
@@ -318,11 +310,6 @@ pub(super) fn tell(line: &str) {
     let line = format!("rftrace: {line}\n");
     // SAFETY: the text's own bytes.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
-}
-
-#[cfg(not(target_os = "linux"))]
-fn tell(line: &str) {
-    eprintln!("rftrace: {line}");
 }
 
 /// The unsaved events.

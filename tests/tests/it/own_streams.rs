@@ -115,9 +115,7 @@ fn a_full_buffer_is_told_with_the_programs_remedies() {
         return;
     }
     let (folder, output) = run(N, "full-buffer", None);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!((output.status.code(), told.lines().count()), (Some(7), 1), "{output:?}");
-    assert!(told.starts_with("rftrace: trace is incomplete: the buffer was full"), "{told}");
+    assert_eq!((output.status.code(), &*output.stderr), (Some(7), &b""[..]), "{output:?}");
     let report = Command::new(rftrace()).args(["report", "trace"]).current_dir(&folder).output().unwrap();
     let told = String::from_utf8_lossy(&report.stderr);
     assert!(told.contains("Config::capacity_events") && !told.contains("--buffer"), "{told}");
