@@ -48,8 +48,9 @@ fn the_answer_comes_first_and_makes_the_next_trace_smaller() {
     for text in [
         "rftrace: the trace lies in trace (",
         "Hot path\n     100.0 %           1  main",
-        "      60,000    outer",
         "Most self time\n",
+        // The path may end before it: where others take the processor that is somebody's time, as switches are not recorded.
+        "      60,000  outer\n",
         "  Size: 59.9 % of 300,002 calls are of leaf\n    -N leaf   leaves them out when recording",
         "\n  Next: rftrace tui trace\n",
     ] {
