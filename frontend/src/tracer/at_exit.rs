@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
-use super::save::{SaveOptions, absolute, has_saved_to, tell};
+use super::save::{SaveOptions, absolute, has_saved_to};
 use super::{AtExit, Tracer, alone, switch};
 use crate::Error;
 use crate::backend;
@@ -85,6 +85,9 @@ fn amid() -> String {
 
 /// Saves the unsaved events. Returns the line for stderr.
 fn save(tracer: &Tracer, at_exit: &AtExit) -> Option<String> {
+    const FULL: &str = "the buffer was full, so later calls are lost; enlarge it (Config::capacity_events), keep the last calls \
+                        (Mode::Ring), or write to the disk (Config::stream)";
+
     // A save on another thread goes first.
     let alone = alone();
     if tracer.n_unsaved(&alone) == 0 {
@@ -104,7 +107,8 @@ fn save(tracer: &Tracer, at_exit: &AtExit) -> Option<String> {
     }
     match tracer.write(&alone, &SaveOptions::new().directory(directory).what_fits(true)) {
         Ok(saved) => {
-            let loss = saved.loss().map_or(String::new(), |why| format!("; incomplete: {why}"));
+            let loss = saved.left_out.as_deref().or(saved.full.then_some(FULL));
+            let loss = loss.map_or(String::new(), |why| format!("; incomplete: {why}"));
             Some(format!("the program ended without a save; {} events are in {shown}{loss}", saved.events))
         }
         Err(Error::NoEvents { .. } | Error::Replaced) => None,
@@ -113,4 +117,11 @@ fn save(tracer: &Tracer, at_exit: &AtExit) -> Option<String> {
             Some(format!("the program ended without a save, and {events} events are lost: {why}"))
         }
     }
+}
+
+/// Writes a line to stderr. Not by `std`, whose lock another thread may hold.
+fn tell(line: &str) {
+    let line = format!("rftrace: {line}\n");
+    // SAFETY: the text's own bytes.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }

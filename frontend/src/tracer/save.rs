@@ -293,25 +293,6 @@ impl Tracer {
     }
 }
 
-#[cfg(target_os = "linux")]
-impl Saved {
-    /// Returns the reason for lost calls, and the remedy.
-    pub(super) fn loss(&self) -> Option<&str> {
-        const FULL: &str = "the buffer was full, so later calls are lost; enlarge it (Config::capacity_events), keep the last calls \
-                            (Mode::Ring), or write to the disk (Config::stream)";
-
-        self.left_out.as_deref().or(self.full.then_some(FULL))
-    }
-}
-
-/// Writes a line to stderr. Not by `std`, whose lock another thread may hold.
-#[cfg(target_os = "linux")]
-pub(super) fn tell(line: &str) {
-    let line = format!("rftrace: {line}\n");
-    // SAFETY: the text's own bytes.
-    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
-}
-
 /// The unsaved events.
 #[cfg(target_os = "linux")]
 impl Tracer {
