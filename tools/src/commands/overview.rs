@@ -12,17 +12,17 @@ use rftrace_views::{Graph, Overview, Report, TableBelow};
 
 use super::common::shell_word;
 
-/// Writes the overview of a trace with this report. Returns true if that is more than times and ends of processes. `ends`: the status of
+/// Writes the overview of a trace with this report and its whole graph. Returns true if that is more than times and ends of processes. `ends`: the status of
 /// `wait` of processes.
 pub(crate) fn write(
     trace: &Trace,
     report: &Report,
+    graph: &Graph,
     ends: &BTreeMap<u32, i32>,
     below: TableBelow,
     out: &mut dyn Write,
 ) -> Result<bool> {
-    let graph = Graph::read(trace, None)?;
-    Overview::new(trace, report, &graph, ends).write(below, quoted, out)
+    Overview::new(trace, report, graph, ends).write(below, quoted, out)
 }
 
 /// The command to go on with.

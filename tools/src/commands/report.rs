@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use rftrace_read::{Error, Shown, Trace};
 #[cfg(feature = "full")]
 use rftrace_views::Row;
-use rftrace_views::{ByValue, Field, Report, ReportOptions, Side, TableBelow};
+use rftrace_views::{ByValue, Field, Graph, Report, ReportOptions, Side, TableBelow};
 
 use super::choice::{CorrectionArg, NamesArg, ShownArgs, SourcesArg};
 use super::common::{DirArg, PlainColorArg, print, print_warnings};
@@ -165,9 +165,9 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
     let mut report = read(&trace)?;
     report.sort(&sort);
     if has_overview {
-        let ends = trace.ends()?;
+        let (ends, graph) = (trace.ends()?, Graph::read(&trace, None)?);
         pager::print(!args.no_pager, |out| {
-            if overview::write(&trace, &report, &ends, TableBelow::ByTotal, out)? {
+            if overview::write(&trace, &report, &graph, &ends, TableBelow::ByTotal, out)? {
                 writeln!(out, "\n  Next: {}\n", overview::next_command(&dir)).map_err(Error::Write)?;
             }
             report.write_rows(&fields, limit, out)

@@ -83,12 +83,14 @@ fn read(dir: &Path, program: String, is_alone: bool, has_tests: bool) -> Result<
         trace.use_index()?;
         trace.correct_times(true);
         let report = Report::read(&trace)?;
-        let mut overview = Vec::new();
-        if is_alone {
-            overview::write(&trace, &report, &trace.ends()?, TableBelow::BySelf, &mut overview)?;
+        let graph = (is_alone || has_tests).then(|| Graph::read(&trace, None)).transpose()?;
+        let mut overview = None;
+        if let Some(graph) = graph.as_ref().filter(|_| is_alone) {
+            let mut text = Vec::new();
+            overview::write(&trace, &report, graph, &trace.ends()?, TableBelow::BySelf, &mut text)?;
+            overview = Some(String::from_utf8_lossy(&text).into_owned());
         }
-        let overview = is_alone.then(|| String::from_utf8_lossy(&overview).into_owned());
-        let tests = if has_tests { by_test::tests(&Graph::read(&trace, None)?) } else { Vec::new() };
+        let tests = graph.as_ref().filter(|_| has_tests).map(by_test::tests).unwrap_or_default();
         Ok::<_, anyhow::Error>(Recorded { dir: dir.to_owned(), program, report, gaps: trace.gaps()?, overview, tests })
     };
     let read = read();

@@ -28,7 +28,7 @@ use rftrace_record::kernel::InKernel;
 use rftrace_record::output::Output;
 use rftrace_record::parts::Joined;
 use rftrace_record::run::Ended;
-use rftrace_views::{Report, TableBelow};
+use rftrace_views::{Graph, Report, TableBelow};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -391,8 +391,9 @@ fn read_overview(joined: &Joined, dir: &Path) -> Option<String> {
     let watch = move || signals.forever().for_each(|_| reading.stop());
     let watcher = thread::Builder::new().spawn(watch).ok()?;
     let mut text = Vec::new();
-    let written =
-        Report::read(&trace).and_then(|report| overview::write(&trace, &report, &ends, TableBelow::None, &mut text));
+    let written = Report::read(&trace).and_then(|report| {
+        overview::write(&trace, &report, &Graph::read(&trace, None)?, &ends, TableBelow::None, &mut text)
+    });
     handle.close();
     let _ = watcher.join();
     written.ok().and_then(|_| String::from_utf8(text).ok())
