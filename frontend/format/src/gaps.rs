@@ -43,8 +43,10 @@ pub struct Gaps {
     pub overwritten: u64,
     /// The number of threads beyond the maximum at one time.
     pub untraced_threads: u64,
-    /// The number of saves that were not written because the trace had its maximum size.
+    /// The number of processes whose rest is missing, as the trace had its maximum size.
     pub too_much: u64,
+    /// The number of processes whose rest is missing, as a file could not be written.
+    pub unwritten: u64,
     /// The number of calls and returns that were dropped while the program ran, as no chunk was free.
     pub dropped: u64,
     /// The number of processes that outlived their recorder, or the connection to it, so the rest is missing.
@@ -63,6 +65,11 @@ impl Gaps {
         Self { schedule: false, library: false, ..*self } == Self::default()
     }
 
+    /// Returns true if a process has gone on after its last record.
+    pub fn lacks_end(&self) -> bool {
+        self.full + self.too_much + self.unwritten + self.cut > 0
+    }
+
     /// Parses the bytes of the file. Missing numbers are 0.
     pub fn parse(bytes: &[u8]) -> Self {
         let mut gaps = Self::default();
@@ -73,6 +80,7 @@ impl Gaps {
                 "overwritten" => gaps.overwritten = number,
                 "untraced_threads" => gaps.untraced_threads = number,
                 "too_much" => gaps.too_much = number,
+                "unwritten" => gaps.unwritten = number,
                 "dropped" => gaps.dropped = number,
                 "cut" => gaps.cut = number,
                 "damaged" => gaps.damaged = number,
@@ -87,9 +95,10 @@ impl Gaps {
 
 impl fmt::Display for Gaps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, schedule, library } = self;
+        let Self { full, overwritten, untraced_threads, too_much, unwritten, .. } = self;
+        let Self { dropped, cut, damaged, schedule, library, .. } = self;
         write!(f, "full={full}\noverwritten={overwritten}\nuntraced_threads={untraced_threads}\n")?;
-        write!(f, "too_much={too_much}\ndropped={dropped}\ncut={cut}\ndamaged={damaged}\n")?;
+        write!(f, "too_much={too_much}\nunwritten={unwritten}\ndropped={dropped}\ncut={cut}\ndamaged={damaged}\n")?;
         writeln!(f, "schedule={}\nlibrary={}", u8::from(*schedule), u8::from(*library))
     }
 }
@@ -102,12 +111,14 @@ mod tests {
 
     #[test]
     fn a_line_each() {
-        let (full, overwritten, untraced_threads, too_much, dropped, cut, damaged) = (1, 2, 3, 4, 5, 6, 7);
+        let (full, overwritten, untraced_threads, too_much, unwritten, dropped, cut, damaged) =
+            (1, 2, 3, 4, 5, 6, 7, 8);
         let gaps = Gaps {
             full,
             overwritten,
             untraced_threads,
             too_much,
+            unwritten,
             dropped,
             cut,
             damaged,
@@ -116,7 +127,7 @@ mod tests {
         };
         assert_eq!(
             gaps.to_string(),
-            "full=1\noverwritten=2\nuntraced_threads=3\ntoo_much=4\ndropped=5\ncut=6\ndamaged=7\nschedule=1\nlibrary=1\n"
+            "full=1\noverwritten=2\nuntraced_threads=3\ntoo_much=4\nunwritten=5\ndropped=6\ncut=7\ndamaged=8\nschedule=1\nlibrary=1\n"
         );
         assert_eq!(Gaps::parse(gaps.to_string().as_bytes()), gaps);
         let dump = gaps.to_string() + &dump_line("slow:a\nb>1ms");

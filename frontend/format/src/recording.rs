@@ -216,6 +216,8 @@ pub struct Counts {
     pub untraced_threads: u64,
     /// The number of calls and returns that found no room.
     pub dropped: u64,
+    /// True if the limit of written data was reached, so the rest is missing.
+    pub too_large: bool,
     /// True if the recorder, or the connection to it, ended before the process.
     pub cut: bool,
     /// The number of unreadable chunks.
@@ -256,6 +258,7 @@ impl Part {
                 "dropped" => counts.dropped = count,
                 "damaged" => counts.damaged = count,
                 "unwritten" => counts.unwritten = count != 0,
+                "too_large" => counts.too_large = count != 0,
                 "cut" => counts.cut = count != 0,
                 "untraced_threads" => counts.untraced_threads = count,
                 _ => {}
@@ -286,6 +289,7 @@ impl fmt::Display for Part {
                 chunks_overwritten,
                 untraced_threads,
                 dropped,
+                too_large,
                 cut,
                 damaged,
                 unwritten,
@@ -293,7 +297,7 @@ impl fmt::Display for Part {
                 writeln!(f, "events={events}\nthreads={threads}\nlost={lost}\nfull={}", u8::from(full))?;
                 writeln!(f, "chunks_overwritten={chunks_overwritten}\nuntraced_threads={untraced_threads}")?;
                 writeln!(f, "dropped={dropped}\ndamaged={damaged}\ncut={}", u8::from(cut))?;
-                writeln!(f, "unwritten={}", u8::from(unwritten))?;
+                writeln!(f, "too_large={}\nunwritten={}", u8::from(too_large), u8::from(unwritten))?;
             }
             Saved::TooMuch => writeln!(f, "too_much=1")?,
             Saved::Failed => writeln!(f, "error=1")?,
@@ -538,6 +542,7 @@ mod tests {
             chunks_overwritten: 4,
             untraced_threads: 5,
             dropped: 6,
+            too_large: true,
             cut: true,
             damaged: 5,
             unwritten: true,
@@ -545,7 +550,7 @@ mod tests {
         let mut part =
             Part { pid: 7, program: 8, fork: None, saved: Saved::Trace(counts), problem: None, status: None };
         let text = "pid=7\nprogram=8\nevents=1\nthreads=2\nlost=3\nfull=1\nchunks_overwritten=4\nuntraced_threads=5\ndropped=6\ndamaged=5\ncut=1\n\
-                    unwritten=1\ncomplete=1\n";
+                    too_large=1\nunwritten=1\ncomplete=1\n";
         assert_eq!((part.to_string().as_str(), Part::parse(text.as_bytes())), (text, Some(part.clone())));
         part.fork = Some(Fork { parent: 6, nanos: 9 });
         part.problem = Some("a = b".into());

@@ -172,6 +172,7 @@ fn counts(saved: &Saved) -> Counts {
         untraced_threads: saved.untraced_threads.into(),
         // A record without room ends the recording: `full`.
         dropped: 0,
+        too_large: false,
         cut: false,
         damaged: 0,
         unwritten: saved.left_out.is_some(),

@@ -187,10 +187,12 @@ impl Collected {
         }
         let mut minima = Minima::default();
         self.minima.iter().for_each(|&(since, ticks)| minima.set(since, ticks));
+        // Nobody knows how long the open calls went on after the last record.
+        let last_tsc = self.lacks_end().then(|| tasks.iter().filter_map(decode::Task::last_tsc).max()).flatten();
         let recording = Recording {
             tasks: &tasks,
             start_tsc,
-            stop_tsc: self.end_tsc,
+            stop_tsc: last_tsc.unwrap_or(self.end_tsc),
             is_cut: self.is_cut,
             marks: dump
                 .map(|dump| Mark::of_dump(dump.tsc.unwrap_or(self.end_tsc), dump.thread, &dump.reason))
@@ -208,6 +210,7 @@ impl Collected {
                 overwritten: self.n_overwritten,
                 untraced_threads: self.n_untraced_threads.into(),
                 dropped: self.n_dropped,
+                too_much: self.is_too_large.into(),
                 // A recorder passes none.
                 library: writing.minima.is_some(),
                 ..Gaps::default()
@@ -229,6 +232,11 @@ impl Collected {
             left_out: totals.left_out.map(|error| error.with_remedy()),
             damaged_chunks,
         })
+    }
+
+    /// Returns true if records from some moment on are missing.
+    fn lacks_end(&self) -> bool {
+        !self.is_cut && (self.is_too_large || self.failed.is_some() || self.end_tsc == 0)
     }
 
     /// Returns the reason for a missing directory: an empty or unreadable recording.

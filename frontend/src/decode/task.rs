@@ -90,6 +90,16 @@ impl Task<'_> {
         self.segments.iter().map(|segment| segment.records.len()).sum()
     }
 
+    /// Returns the time of its last record, in ticks.
+    #[cfg(feature = "std")]
+    pub(crate) fn last_tsc(&self) -> Option<u64> {
+        let mut unpacked = Unpacked::default();
+        self.segments
+            .iter()
+            .rev()
+            .find_map(|segment| segment.unpacked(&mut unpacked).written().map(|(tsc, _)| tsc).max())
+    }
+
     /// Returns true if anything was recorded since `start`, in ticks.
     pub(crate) fn has_record_since(&self, start: u64) -> bool {
         let mut unpacked = Unpacked::default();

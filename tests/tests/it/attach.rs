@@ -79,6 +79,29 @@ fn a_busy_program_again_and_again() {
     assert!(said.contains("slot same"), "{said}");
 }
 
+/// Threads without a processor: they wait for a lock, or for each other's turn.
+#[test]
+fn context_switches_are_recorded() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let running = Running::begin(&program().path, "malloc");
+    let has_switches = |options: &[&str]| {
+        let recorded = running.record(&[&["--for", "200ms"], options].concat());
+        assert_eq!(recorded.status.code(), Some(0), "{}", told(&recorded));
+        if told(&recorded).contains("cannot record context switches") {
+            return None;
+        }
+        let report = tools::text(Command::new(rftrace()).arg("report").arg(running.trace()));
+        assert_eq!(report.contains("CPU "), report.contains("linux:schedule"), "{report}");
+        Some(report.contains("linux:schedule"))
+    };
+    assert_eq!(has_switches(&["--no-schedule"]), Some(false));
+    assert!(has_switches(&[]) != Some(false));
+    let (status, said) = running.end();
+    assert_eq!(status.code(), Some(7), "{said}");
+}
+
 /// Threads that are told to stop may take long to, while others get the processors: nothing is done to their stacks before.
 #[test]
 fn threads_that_hardly_ever_run() {

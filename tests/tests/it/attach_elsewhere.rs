@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rftrace_tests::{CProgram, Program, fixtures, require, tools, traces};
 use tempfile::TempDir;
 
-use crate::attach::{Running, count, refused};
+use crate::attach::{Running, count, refused, told};
 use crate::record::{record, rftrace};
 
 const BRANCHES: [&str; 6] = ["-P", "*", "--max-size", "4M", "--on-full", "drop"];
@@ -162,6 +162,11 @@ fn process_numbers_of_its_own() {
     }
     let running = begin_with_own_numbers("busy");
     assert_ne!(running.pid(), 1);
+    let said = told(&running.record(&[&BRANCHES[..], &["--for", "100ms"]].concat()));
+    assert!(
+        said.contains("cannot record context switches: the program's container numbers processes separately"),
+        "{said}"
+    );
     check_recorded(&running);
     let trace = traces::open(&running.trace());
     let with_calls = trace.tasks().iter().filter(|task| task.pid() == 1);

@@ -109,7 +109,7 @@ fn what_is_written_has_a_limit() {
     // Each child has 64 KB.
     let some = record(&["--stop", "--buffer", "128K", "--max-size", "128K"], &program().path, &["children"]);
     assert_eq!(some.status.code(), Some(0), "{}", some.stderr);
-    assert!(some.stderr.contains("reached --max-size, 128K"), "{}", some.stderr);
+    assert!(some.stderr.contains("reached its --max-size, 128K"), "{}", some.stderr);
     let n_saved = some.trace("trace").tasks().len();
     assert!((2..5).contains(&n_saved), "{n_saved}: {}", some.stderr);
     let gaps = some.trace("trace").gaps().unwrap();

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rftrace_read::Kind;
 use rftrace_tests::traces::{self, calls_per_task};
 use rftrace_tests::{CProgram, Program, require};
 use tempfile::TempDir;
@@ -215,9 +216,7 @@ fn all_is_there_after_the_oom_killer() {
 
 /// How many calls and returns it is told were not recorded.
 fn dropped(lines: &str) -> Option<u64> {
-    lines
-        .lines()
-        .find_map(|line| line.split_once(" calls and returns were not recorded")?.0.rsplit(' ').next()?.parse().ok())
+    lines.lines().find_map(|line| line.split_once(" calls and returns ")?.0.rsplit(' ').next()?.parse().ok())
 }
 
 /// The program goes on beside a recorder that is stopped. Each call is in the trace or counted.
@@ -307,7 +306,9 @@ fn a_limit_is_kept() {
         let lines = told(&output);
         assert_eq!(lines.matches("--max-size").count(), 1, "{lines}");
         assert!(
-            lines.contains(" calls and returns were not recorded: the trace has reached its --max-size"),
+            lines.contains(
+                " calls and returns of 1 process were not recorded: the trace has reached its --max-size, 4M; use a larger one"
+            ),
             "{lines}"
         );
         let trace = folder.path().join("trace");
@@ -321,6 +322,16 @@ fn a_limit_is_kept() {
         let info = Command::new(rftrace()).arg("info").arg(&trace).output().unwrap();
         let shown = String::from_utf8_lossy(&info.stdout).into_owned() + &told(&info);
         assert!(!shown.contains("The beginning is lost"), "{shown}");
+        assert!(shown.contains("The end of 1 process is lost, as the trace reached --max-size"), "{shown}");
+        // Open calls end with the records, not with the program.
+        let read = traces::open(&trace);
+        let task = &read.tasks()[0];
+        let open = read.did_not_return(task).unwrap();
+        let last = read.records(task).map(Result::unwrap).filter(|record| record.kind == Kind::Entry).last().unwrap();
+        assert!(
+            !open.is_empty() && open.iter().all(|exit| exit.time_ns < last.time_ns + 1_000_000),
+            "{open:?} {last:?}"
+        );
     }
 }
 

@@ -98,10 +98,18 @@ impl Joined {
 
     /// Writes the losses into the trace, for later readers.
     pub(crate) fn keep(&self, has_schedule: bool, dir: &Path) -> Result<()> {
-        let &Self { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, .. } = self;
-        let (full, too_much, cut) = (full as u64, too_much as u64, cut as u64);
-        let (schedule, library) = (has_schedule, false);
-        let gaps = Gaps { full, overwritten, untraced_threads, too_much, dropped, cut, damaged, schedule, library };
+        let gaps = Gaps {
+            full: self.full as u64,
+            overwritten: self.overwritten,
+            untraced_threads: self.untraced_threads,
+            too_much: self.too_much as u64,
+            unwritten: self.unwritten as u64,
+            dropped: self.dropped,
+            cut: self.cut as u64,
+            damaged: self.damaged,
+            schedule: has_schedule,
+            library: false,
+        };
         let ends = self.ends.iter().map(|(&pid, &status)| gaps::end_line(pid, status));
         write(&dir.join(files::GAPS), (gaps.to_string() + &ends.collect::<String>()).as_bytes())
     }
@@ -227,6 +235,7 @@ fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
                 joined.full += usize::from(counts.full);
                 joined.overwritten += counts.chunks_overwritten;
                 joined.dropped += counts.dropped;
+                joined.too_much += usize::from(counts.too_large);
                 joined.cut += usize::from(counts.cut);
                 joined.damaged += counts.damaged;
                 joined.unwritten += usize::from(counts.unwritten);

@@ -82,6 +82,7 @@ pub(crate) fn save_to(
                 chunks_overwritten: collected.n_overwritten,
                 untraced_threads: saved.untraced_threads.into(),
                 dropped: collected.n_dropped,
+                too_large: collected.is_too_large,
                 cut: !collected.is_over(),
                 damaged: saved.damaged_chunks as u64,
                 unwritten: collected.failed.is_some(),
@@ -101,7 +102,9 @@ pub(crate) fn save_to(
             Saved::Failed
         }
     };
-    problems.extend(missing(collected, on_full));
+    // The summary of all processes tells of the limit.
+    let is_limited = collected.is_too_large && collected.failed.is_none();
+    problems.extend(missing(collected, on_full).filter(|_| !is_limited));
     problems.extend(untold(collected));
     let told = Part {
         pid: collected.own_pid,

@@ -1,16 +1,19 @@
 //! Recording of a program's context switches, and of its children's, with the kernel's perf events.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufReader, ErrorKind, Read as _};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use nix::libc;
 use perf_event::events::Software;
-use perf_event::{Builder, Clock, SampleFlag, Sampler};
+use perf_event::{Builder, Clock, Counter, SampleFlag, Sampler};
 use rftrace_format::files::{INFO, perf as perf_file};
 use rftrace_format::info::feature;
 use rftrace_format::opener;
@@ -20,6 +23,9 @@ use rftrace_format::system;
 use rftrace_read::{Error, Result, files};
 
 use crate::kept::{self, Kept, Limited, announce};
+#[cfg(attaching)]
+use crate::processes::{other_number, threads};
+use crate::sys;
 
 /// Bytes of the kernel's buffer for each processor: half of every user's limit for locked memory.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -32,24 +38,79 @@ const MIN_KEPT_BYTES: u64 = 64 * 1024;
 
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
 
-/// The kernel's events of context switches, one for each processor. They apply to programs that this thread starts.
-pub struct ScheduleEvents(Vec<(u32, Sampler)>);
+/// The kernel's events of context switches, with a buffer for each processor.
+pub struct ScheduleEvents {
+    samplers: Vec<(u32, Sampler)>,
+    /// Those of other threads, with the same buffers.
+    others: Vec<Counter>,
+}
 
 impl fmt::Debug for ScheduleEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(processor, _)| processor)).finish()
+        f.debug_list().entries(self.samplers.iter().map(|(processor, _)| processor)).finish()
     }
 }
 
 impl ScheduleEvents {
-    /// Opens the events.
+    /// Opens the events of programs that this thread starts.
     ///
     /// # Errors
     ///
     /// [`Error::Schedule`] if the kernel does not permit it.
     pub fn open() -> Result<Self> {
-        let open = |processor| Ok((processor, open(processor).map_err(not_allowed)?));
-        processors()?.into_iter().map(open).collect::<Result<_>>().map(Self)
+        let open = |processor| {
+            let sampler = builder(processor).observe_self().enable_on_exec(true).build()?.sampled(BUFFER_BYTES);
+            Ok((processor, sampler?))
+        };
+        let samplers = processors()?.into_iter().map(open).collect::<io::Result<_>>().map_err(not_allowed)?;
+        Ok(Self { samplers, others: Vec::new() })
+    }
+
+    /// Opens the events of all threads of running processes, and of the threads and processes that these start.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Schedule`] if the kernel does not permit it, or so many files cannot be open.
+    #[cfg(attaching)]
+    pub fn open_of(pids: &[u32]) -> Result<Self> {
+        if pids.iter().any(|&pid| other_number(pid).is_some()) {
+            let remedy = "the program's container numbers processes separately; run rftrace in that container";
+            return Err(Error::Schedule { remedy, source: ErrorKind::Unsupported.into() });
+        }
+        let processors = processors()?;
+        let mut opened = Self { samplers: Vec::new(), others: Vec::new() };
+        let mut known = HashSet::new();
+        loop {
+            // A thread that starts another one before it has its events has not handed them down.
+            let threads = pids.iter().flat_map(|&pid| threads(pid)).filter(|&thread| known.insert(thread));
+            let threads: Vec<u32> = threads.collect();
+            if threads.is_empty() {
+                return Ok(opened);
+            }
+            for thread in threads {
+                match opened.add(thread, &processors) {
+                    // It has ended.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    result => result.map_err(not_allowed)?,
+                }
+            }
+        }
+    }
+
+    /// Adds the events of a running thread.
+    #[cfg(attaching)]
+    fn add(&mut self, thread: u32, processors: &[u32]) -> io::Result<()> {
+        for (place, &processor) in processors.iter().enumerate() {
+            let counter = builder(processor).observe_pid(thread.cast_signed()).enabled(true).build()?;
+            match self.samplers.get(place) {
+                Some((_, sampler)) => {
+                    sys::share_buffer(counter.as_raw_fd(), sampler.as_raw_fd())?;
+                    self.others.push(counter);
+                }
+                None => self.samplers.push((processor, counter.sampled(BUFFER_BYTES)?)),
+            }
+        }
+        Ok(())
     }
 
     /// Starts to record into files in the folder `work` with `max_bytes` in total.
@@ -60,8 +121,9 @@ impl ScheduleEvents {
     pub fn record(self, work: &Path, kept: Kept, max_bytes: u64) -> Result<ScheduleRecorder> {
         let mut writers = Vec::new();
         let mut files = Vec::new();
-        let max_bytes = (max_bytes / self.0.len().max(1) as u64).max(MIN_KEPT_BYTES);
-        for (processor, sampler) in self.0 {
+        let Self { samplers, others } = self;
+        let max_bytes = (max_bytes / samplers.len().max(1) as u64).max(MIN_KEPT_BYTES);
+        for (processor, sampler) in samplers {
             let path = work.join(perf_file(processor));
             files.push((processor, path.clone()));
             writers.push((sampler, Limited::create(path, kept, max_bytes)?));
@@ -69,6 +131,7 @@ impl ScheduleEvents {
         let stop = Arc::new(AtomicBool::new(false));
         let should_stop = Arc::clone(&stop);
         let thread = thread::spawn(move || {
+            let _others = others;
             loop {
                 let is_last = should_stop.load(Relaxed);
                 writers.iter_mut().try_for_each(|(sampler, out)| empty(sampler, out))?;
@@ -189,16 +252,16 @@ fn empty(sampler: &mut Sampler, out: &mut Limited) -> Result<()> {
     Ok(())
 }
 
-/// Opens the event of a processor. It counts in no program until one is executed, and then in all its children.
-fn open(processor: u32) -> io::Result<Sampler> {
+/// An event of a processor. All children have it too.
+fn builder(processor: u32) -> Builder<'static> {
     let mut builder = Builder::new(Software::DUMMY);
-    builder.observe_self().one_cpu(processor as usize).inherit(true).enable_on_exec(true);
+    builder.one_cpu(processor as usize).inherit(true);
     builder.context_switch(true).sample_id_all(true).sample(SampleFlag::TID | SampleFlag::TIME);
     // The clock of the trace.
     builder.clockid(Clock::MONOTONIC);
     // Other values read together with the buffer cannot be inherited.
     builder.attrs_mut().read_format = 0;
-    builder.build()?.sampled(BUFFER_BYTES)
+    builder
 }
 
 /// The numbers of the processors in use.
@@ -224,6 +287,9 @@ fn not_allowed(source: io::Error) -> Error {
     const FORBIDDEN: i32 = 3;
     let level = system::read_text(PARANOID).ok().and_then(|text| text.trim().parse::<i32>().ok());
     let remedy = match (source.kind(), level) {
+        _ if source.raw_os_error() == Some(libc::EMFILE) => {
+            "the program has too many threads for the limit of open files; raise it with: ulimit -n 65536"
+        }
         (ErrorKind::PermissionDenied, Some(FORBIDDEN..)) => {
             "the kernel forbids it; allow it with: sudo sysctl kernel.perf_event_paranoid=2"
         }

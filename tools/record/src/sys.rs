@@ -21,6 +21,14 @@ pub(crate) fn send(pid: u32, signal: c_int) {
     unsafe { libc::kill(pid.cast_signed(), signal) };
 }
 
+/// Lets an event of the kernel write into another one's buffer.
+#[cfg(attaching)]
+pub(crate) fn share_buffer(event: RawFd, other: RawFd) -> io::Result<()> {
+    const SET_OUTPUT: libc::c_ulong = 0x2405;
+    // SAFETY: the call takes no pointer.
+    if unsafe { libc::ioctl(event, SET_OUTPUT as _, other) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// A process, which stays this one whatever becomes of its number.
 #[derive(Debug)]
 pub(crate) struct Process(OwnedFd);

@@ -158,20 +158,27 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     which::which(name).ok()
 }
 
+/// A number of things.
+pub(crate) fn of(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", HumanCount(number), if number == 1 { one } else { many })
+}
+
 /// Returns the losses of the recording, with advice: a sentence each.
 pub(crate) fn losses(summary: &Summary, gaps: &Gaps) -> Vec<String> {
     // The user of the library has no options of `rftrace record`.
-    let (less, ring, wait) = match gaps.library {
+    let (less, ring, wait, limit) = match gaps.library {
         true => (
             "give the program a larger buffer (Config::capacity_events; in C max_event_count), write to the disk (Config::stream, \
              RFTRACE_STREAM=DIR), or record less (Config::filter, RFTRACE_FILTER)",
             "Mode::Ring",
             "make the program wait (StreamOptions::waits), or enlarge the buffer (Config::capacity_bytes, RFTRACE_STREAM=DIR,256M)",
+            "its size limit: raise it (StreamOptions::max_bytes), or record less (Config::filter, RFTRACE_FILTER)",
         ),
         false => (
             "enlarge the buffer (--buffer 1G), or record less (--filter, --notrace, --depth, --time-filter)",
             "--ring",
-            "raise --max-size if the trace has reached it; otherwise make the program wait (--on-full wait), or enlarge the buffer (--buffer 1G)",
+            "make the program wait (--on-full wait), or enlarge the buffer (--buffer 1G)",
+            "--max-size: raise it (--max-size 16G), or record less (--filter, --notrace, --depth, --time-filter)",
         ),
     };
     let mut found = Vec::new();
@@ -181,27 +188,27 @@ pub(crate) fn losses(summary: &Summary, gaps: &Gaps) -> Vec<String> {
     if gaps.overwritten > 0 || summary.overwritten {
         found.push(format!("The beginning is lost, overwritten by later records: {less}"));
     }
+    let processes = |n_processes| of(n_processes, "process", "processes");
     if gaps.too_much > 0 {
+        found.push(format!("The end of {} is lost, as the trace reached {limit}", processes(gaps.too_much)));
+    }
+    if gaps.unwritten > 0 {
         found.push(format!(
-            "Processes with lost calls, as the trace reached --max-size: {}: raise it (--max-size 16G), or record less \
-             (--filter, --notrace, --depth, --time-filter)",
-            HumanCount(gaps.too_much)
+            "The end of {} is lost, as a file could not be written: make room on the disk",
+            processes(gaps.unwritten)
         ));
     }
     if gaps.damaged > 0 {
         found.push(format!("Damaged chunks, with lost calls: {}", HumanCount(gaps.damaged)));
     }
     if gaps.cut > 0 {
-        found.push(format!(
-            "Processes cut off from their recorder, with later calls lost: {}; open calls are those of the last record, not of the end",
-            HumanCount(gaps.cut)
-        ));
+        found.push(format!("The end of {} is lost, as the recorder ended before", processes(gaps.cut)));
     }
     if gaps.dropped > 0 {
-        found.push(format!(
-            "Calls and returns lost, as there was no room for them: {}: {wait}",
-            HumanCount(gaps.dropped)
-        ));
+        // Otherwise the reason has a remedy of its own.
+        let wait = if gaps.lacks_end() { String::new() } else { format!(": {wait}") };
+        found
+            .push(format!("Calls and returns lost, as there was no room for them: {}{wait}", HumanCount(gaps.dropped)));
     }
     if summary.deep_calls > 0 {
         found.push(format!("Lost calls, nested more than 1023 levels deep: {}", HumanCount(summary.deep_calls)));

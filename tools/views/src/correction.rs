@@ -133,7 +133,9 @@ pub(crate) fn correction(cost: Option<CallCost>, share: Share) -> String {
     let ns = |cost: CallCost| format!("{}.{} ns", cost.all_ps() / 1000, cost.all_ps() % 1000 / 100);
     match cost.map(|cost| (ns(cost), ns(share.of_call(cost)))) {
         Some((measured, less)) if measured == less => format!("less {less} a call for tracing"),
-        Some((measured, less)) => format!("less {less} a call for tracing ({measured} measured)"),
+        Some((measured, less)) => {
+            format!("less {less} a call for tracing ({measured} measured, but a call takes at least 1 ns)")
+        }
         None => "tracing's own time included".to_owned(),
     }
 }
@@ -188,7 +190,10 @@ mod tests {
     fn in_words() {
         assert_eq!(correction(Some(COST), Share::default()), "less 18.5 ns a call for tracing");
         let half = Share { parts: WHOLE / 2 };
-        assert_eq!(correction(Some(COST), half), "less 9.2 ns a call for tracing (18.5 ns measured)");
+        assert_eq!(
+            correction(Some(COST), half),
+            "less 9.2 ns a call for tracing (18.5 ns measured, but a call takes at least 1 ns)"
+        );
         assert_eq!(correction(None, Share::default()), "tracing's own time included");
     }
 

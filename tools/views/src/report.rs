@@ -28,6 +28,8 @@ pub struct Report {
     has_sources: bool,
     cost: Option<CallCost>,
     share: Share,
+    /// True if open calls went on after the last record.
+    pub(crate) lacks_end: bool,
     /// The names of a new table.
     names: ShownNames,
 }
@@ -62,7 +64,8 @@ impl Report {
         summary.nameless_calls = nameless_calls;
         let off_cpu = off_cpu.or(trace.has_schedule()?.then(OffCpuTimes::default));
         let (has_sources, cost, names) = (trace.has_sources(), trace.cost(), trace.shown_names());
-        Ok(Self { rows, tasks, summary, off_cpu, has_sources, cost, share, names })
+        let lacks_end = trace.gaps()?.lacks_end();
+        Ok(Self { rows, tasks, summary, off_cpu, has_sources, cost, share, lacks_end, names })
     }
 
     /// Returns the time from the first record to the last one, in nanoseconds.
@@ -192,6 +195,7 @@ mod tests {
             warnings: Warnings::default(),
         };
         Report {
+            lacks_end: false,
             names: ShownNames::default(),
             rows: Vec::new(),
             tasks: vec![task],

@@ -283,7 +283,12 @@ impl Report {
         let names: Vec<_> = self.open_rows().take(MOST).map(|row| row.label_of(names.get(&row.name))).collect();
         let more = if n_rows > MOST { format!(", and {} other functions", n_rows - MOST) } else { String::new() };
         let calls = if n_calls == 1 { "call" } else { "calls" };
-        writeln!(out, "\n  {n_calls} {calls} did not return, and count until the end: {}{more}", names.join(", "))
+        let ends = if self.lacks_end {
+            "had not returned at the last record, and count until there"
+        } else {
+            "did not return, and count until the end"
+        };
+        writeln!(out, "\n  {n_calls} {calls} {ends}: {}{more}", names.join(", "))
     }
 }
 

@@ -3,7 +3,7 @@
 //! Not here: the attaching itself (`rftrace-attach`, `rftrace-record`).
 
 use std::iter;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use rftrace_format::system;
@@ -12,6 +12,7 @@ use rftrace_record::entries::Told;
 use rftrace_record::join::{self, Beside};
 use rftrace_record::output::Output;
 use rftrace_record::preload::{self, Preload};
+use rftrace_record::{Kept, ScheduleEvents, ScheduleRecorder};
 
 use super::progress::Progress;
 use super::summary::Place;
@@ -36,6 +37,8 @@ pub(super) struct Request<'a> {
     /// Leave personal facts out.
     pub(super) is_anonymous: bool,
     pub(super) is_quiet: bool,
+    /// Record context switches.
+    pub(super) has_schedule: bool,
 }
 
 /// Takes the tracer out of a process in which a recorder that was killed has left it.
@@ -74,6 +77,13 @@ fn processor_ticks(pid: u32) -> Option<u64> {
     Some(times.filter_map(|ticks| ticks.parse::<u64>().ok()).sum())
 }
 
+/// Begins to record context switches of the processes, as far as the kernel permits it.
+fn begin_schedule(options: &Options, work: &Path, is_quiet: bool) -> rftrace_read::Result<Option<ScheduleRecorder>> {
+    let kept = if options.is_ring { Kept::End } else { Kept::Beginning };
+    let events = ScheduleEvents::open_of(&options.pids);
+    summary::told_of_schedule(events, is_quiet).map(|events| events.record(work, kept, options.most_bytes)).transpose()
+}
+
 /// Records processes. Returns the trace, `None` if some records could not be joined; and false if not all could be written.
 pub(super) fn record(request: &Request<'_>) -> Result<(Option<Output>, bool)> {
     let mut output = Output::prepare(request.output.as_deref(), request.is_live)?;
@@ -88,7 +98,11 @@ pub(super) fn record(request: &Request<'_>) -> Result<(Option<Output>, bool)> {
     let options = &Options { filter, types: wanted.types()?, ..request.options.clone() };
     let mut progress = (!request.is_quiet).then(|| Progress::new(false));
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
+    let (work, mut schedule) = (output.work().to_owned(), Ok(None));
     let begun = |uncontrolled: Option<&std::io::Error>| {
+        if request.has_schedule {
+            schedule = begin_schedule(options, &work, request.is_quiet);
+        }
         if let Some(error) = uncontrolled {
             say!("rftrace: rftrace ctl cannot control this recording: {error}");
         }
@@ -126,8 +140,12 @@ pub(super) fn record(request: &Request<'_>) -> Result<(Option<Output>, bool)> {
         resources::tell_of_losses(recorded, most_bytes, " for --resources", None);
     }
     let cost = cost::measured(false, options.has_library_calls);
-    summary::tell_of_move(followed?.as_ref());
-    let mut joined = join::join_attached(&output, Beside { banks: Some(banks), cost, ..Beside::default() });
+    let (followed, mut schedule) = (followed?, schedule?);
+    summary::tell_of_move(followed.as_ref());
+    if let (Some((from, to)), Some(schedule)) = (&followed, &mut schedule) {
+        schedule.moved(from, to);
+    }
+    let mut joined = join::join_attached(&output, Beside { banks: Some(banks), cost, schedule, ..Beside::default() });
     joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
     if let Some(cause) = &joined.failed {
         return Err(summary::not_made(cause, output));

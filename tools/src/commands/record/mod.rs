@@ -101,14 +101,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let schedule = match (args.schedule, args.no_schedule) {
         (_, true) => None,
         (true, _) => Some(ScheduleEvents::open()?),
-        _ => {
-            let told = ScheduleEvents::open().inspect_err(|error| {
-                if !args.quiet {
-                    say!("rftrace: {error}; waiting counts as self time (--no-schedule hides this note)");
-                }
-            });
-            told.ok()
-        }
+        _ => summary::told_of_schedule(ScheduleEvents::open(), args.quiet),
     };
     let kernel = open_kernel(&args)?;
     recover_older(&args)?;
@@ -363,6 +356,7 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         has_lines: args.srcline,
         is_anonymous: args.anonymous,
         is_quiet: args.quiet,
+        has_schedule: !args.no_schedule,
     };
     let (output, is_whole) = attach::record(&request)?;
     if let Some(output) = output {

@@ -21,6 +21,7 @@ use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::store::{self, Owned};
 use rftrace_read::maps::Mapping;
 use rftrace_read::{Reading, Trace};
+use rftrace_record::ScheduleEvents;
 use rftrace_record::dumps::NotThere;
 use rftrace_record::entries::Told;
 use rftrace_record::join::KeptStream;
@@ -33,7 +34,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::commands::choice::source_lines;
-use crate::commands::common::shell_word;
+use crate::commands::common::{of, shell_word};
 use crate::commands::overview;
 
 /// The error of a recording that is not a trace yet.
@@ -52,6 +53,16 @@ pub(super) fn tell_of_move(moved: Option<&(PathBuf, PathBuf)>) {
     if let Some((from, to)) = moved {
         say!("rftrace: {} was moved to {}; the records are there", shell_word(from), shell_word(to));
     }
+}
+
+/// Returns the events of context switches, or says why there are none.
+pub(super) fn told_of_schedule(events: rftrace_read::Result<ScheduleEvents>, is_quiet: bool) -> Option<ScheduleEvents> {
+    let told = events.inspect_err(|error| {
+        if !is_quiet {
+            say!("rftrace: {error}; waiting counts as self time (--no-schedule hides this note)");
+        }
+    });
+    told.ok()
 }
 
 /// The least bytes of a trace that takes seconds to read.
@@ -146,6 +157,9 @@ impl fmt::Display for OpenCalls {
 
 fn open_calls(trace: &mut Trace, pid: u32) -> rftrace_read::Result<OpenCalls> {
     let mut found = OpenCalls::default();
+    if trace.gaps()?.lacks_end() {
+        return Ok(found);
+    }
     let mut innermost = Vec::new();
     for task in trace.tasks().iter().filter(|task| task.pid() == pid) {
         let open = trace.did_not_return(task)?;
@@ -188,9 +202,11 @@ pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, 
         print_kernel(kernel);
     }
     if joined.too_much > 0 {
+        let n_calls = if joined.dropped > 0 { format!("{} ", joined.dropped) } else { String::new() };
         say!(
-            "rftrace: the trace lacks {}: it has reached --max-size, {}; use a larger --max-size, or record less (-F, -N, -D, -t)",
-            of(joined.too_much as u64, "buffer of a process", "buffers of processes"),
+            "rftrace: {n_calls}calls and returns of {} were not recorded: the trace has reached its --max-size, {}; use a larger one, or \
+             record less (-F, -N, -D, -t)",
+            of(joined.too_much as u64, "process", "processes"),
             size(most_bytes),
         );
     }
@@ -407,11 +423,6 @@ fn print_overview(joined: &Joined, dir: &Path, text: &str) {
 fn print_place(joined: &Joined, dir: &Path) {
     let (dir, size) = (shell_word(dir), HumanBytes(joined.bytes));
     say!("rftrace: the trace lies in {dir} ({size}); look at it with\n  rftrace report {dir}\n  rftrace replay {dir}");
-}
-
-/// A number of things.
-fn of(number: u64, one: &str, many: &str) -> String {
-    format!("{} {}", HumanCount(number), if number == 1 { one } else { many })
 }
 
 /// A size as `--buffer` takes it.
