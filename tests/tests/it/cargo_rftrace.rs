@@ -170,6 +170,27 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
+/// What `rftrace record` tells of the end and of snapshots, at the end of each program.
+#[test]
+fn an_end_and_its_snapshots_are_told() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let workspace = Workspace::new();
+    let run = workspace.run(&["run", "--", "0", "abort"]);
+    assert_eq!(run.code, Some(134), "{}", run.stderr);
+    let told: Vec<_> = run.stderr.lines().filter(|line| line.contains("SIGABRT")).collect();
+    let is_told = |line: &&str| {
+        let place = line.strip_prefix("rftrace: killed by SIGABRT in app::main (");
+        place.is_some_and(|place| place.contains("main.rs:") && place.ends_with("; 5 calls did not return"))
+    };
+    assert!(told.len() == 1 && told.iter().all(is_told), "{told:?} {}", run.stderr);
+
+    let run = workspace.run(&["--ring", "--dump-on", "panic", "test", "--test", "panics", "caught"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(run.stderr.contains("panics/snapshot-1-panic (panic)\n"), "{}", run.stderr);
+}
+
 #[test]
 fn a_stripped_profile_has_names_and_options_are_passed_on() {
     if !require(&["nightly"]) {

@@ -19,7 +19,7 @@ use super::session::{ProgramRun, bytes_of};
 use super::status::{FAINT, GOOD, HEADING, WARNING, status, styled, warning};
 use crate::commands::common::{losses, shell_word};
 use crate::commands::overview;
-use crate::commands::record::summary::BRANCHES_FILE;
+use crate::commands::record::summary::{BRANCHES_FILE, ends_to_show};
 use crate::commands::unfinished;
 
 /// Columns where the output is no terminal.
@@ -87,7 +87,7 @@ fn read(dir: &Path, program: String, is_alone: bool, has_tests: bool) -> Result<
         let mut overview = None;
         if let Some(graph) = graph.as_ref().filter(|_| is_alone) {
             let mut text = Vec::new();
-            overview::write(&trace, &report, graph, &trace.ends()?, TableBelow::BySelf, &mut text)?;
+            overview::write(&trace, &report, graph, &ends_to_show(&trace)?, TableBelow::BySelf, &mut text)?;
             overview = Some(String::from_utf8_lossy(&text).into_owned());
         }
         let tests = graph.as_ref().filter(|_| has_tests).map(by_test::tests).unwrap_or_default();

@@ -275,6 +275,9 @@ pub(crate) struct RecordArgs {
     #[arg(long, requires = "to", conflicts_with_all = NOT_SENT, help_heading = NETWORK)]
     pub(super) no_local: bool,
 
+    /// With --quiet: tell of the end and of snapshots. `cargo rftrace` tells the rest.
+    #[arg(long = "for-cargo", hide = true)]
+    pub(super) is_for_cargo: bool,
     /// Show calls as they come, and keep nothing.
     #[arg(skip)]
     pub(super) is_piped: bool,
@@ -372,6 +375,11 @@ impl RecordArgs {
     /// True if records are taken out of the program while it runs.
     pub(super) fn is_streamed(&self) -> bool {
         self.stream || !(self.ring || self.stop)
+    }
+
+    /// True if the end of the program is told.
+    pub(super) fn tells_of_end(&self) -> bool {
+        !self.quiet || self.is_for_cargo
     }
 
     /// True if functions that do not call the tracer are recorded.
