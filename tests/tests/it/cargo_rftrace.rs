@@ -186,7 +186,7 @@ fn an_end_and_its_snapshots_are_told() {
     };
     assert!(told.len() == 1 && told.iter().all(is_told), "{told:?} {}", run.stderr);
 
-    let run = workspace.run(&["--ring", "--dump-on", "panic", "test", "--test", "panics", "caught"]);
+    let run = workspace.run(&["--dump-on", "panic", "test", "--test", "panics", "caught"]);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     assert!(run.stderr.contains("panics/snapshot-1-panic (panic)\n"), "{}", run.stderr);
 }

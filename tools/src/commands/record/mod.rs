@@ -277,6 +277,7 @@ fn begin_banks(way: Way, work: &Path, plan: Plan, tell: impl FnMut(Written) + Se
 pub(crate) fn run_live(mut args: RecordArgs) -> Result<()> {
     let kept = [
         ("--output", args.output.is_some()),
+        ("--dump-on", !args.dump_on.is_empty()),
         ("--ring", args.ring),
         ("--stop", args.stop),
         ("--pid", !args.pid.is_empty()),
