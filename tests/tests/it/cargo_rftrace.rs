@@ -448,6 +448,12 @@ fn building_only() {
     assert!(sites.count > 10 && sites.is_dynamic && !sites.has_own_hooks, "{sites:?}");
     let count = format!("({} instrumented functions)", sites.count);
     assert!(run.stderr.contains(&count), "{count} in {}", run.stderr);
+
+    // Cargo makes one file of programs of one name in two packages.
+    fs::create_dir(workspace.path("shapes/src/bin")).unwrap();
+    fs::write(workspace.path("shapes/src/bin/app.rs"), "fn main() {}\n").unwrap();
+    let run = workspace.run(&["build", "--bins"]);
+    assert_eq!((run.code, run.stderr.matches("Next rftrace").count()), (Some(0), 1), "{}", run.stderr);
 }
 
 #[test]
