@@ -119,7 +119,7 @@ impl Plan {
                 status("Left out", "the compiler's shims and checks; --all-functions records them");
             }
         }
-        let traces = traces.unwrap_or_else(|| self.target_dir.join("traces"));
+        let traces = traces.unwrap_or_else(|| self.target_dir.join("traces").join(args.subcommand()));
         session.give(&Orders {
             traces: std::path::absolute(&traces).with_context(|| traces.display().to_string())?,
             one_trace,
