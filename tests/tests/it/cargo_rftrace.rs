@@ -4,15 +4,18 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rftrace_read::Trace;
 use rftrace_record::CallSites;
 use rftrace_tests::fixtures::{self, TARGET, aarch64, command_line, without_settings};
 use rftrace_tests::{require, traces};
 use tempfile::TempDir;
+
+use super::interrupted::send;
 
 /// A copy of the workspace.
 struct Workspace {
@@ -189,6 +192,42 @@ fn an_end_and_its_snapshots_are_told() {
     let run = workspace.run(&["--dump-on", "panic", "test", "--test", "panics", "caught"]);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     assert!(run.stderr.contains("panics/snapshot-1-panic (panic)\n"), "{}", run.stderr);
+}
+
+/// A signal to it alone ends what it would end without it, and the trace is there.
+#[test]
+fn signals_are_passed_on() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let workspace = Workspace::new();
+    let run = ["run", "--", "0", "wait"];
+    let test = ["test", "--test", "panics", "waits", "--", "--ignored", "--nocapture"];
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        for (args, ready, trace, function) in
+            [(&run[..], "RAN_BY", "run/app", "app::main"), (&test, "asks for input", "test/panics", "shapes::area")]
+        {
+            let mut command = workspace.cargo_rftrace(args);
+            let (mut output, for_child) = io::pipe().unwrap();
+            command.stdin(Stdio::piped()).stdout(for_child.try_clone().unwrap()).stderr(for_child);
+            let mut running = command.spawn().unwrap();
+            drop(command);
+            let mut told = String::new();
+            let mut lines = BufReader::new(&mut output);
+            while !told.contains(ready) {
+                assert_ne!(lines.read_line(&mut told).unwrap(), 0, "{told}");
+            }
+            let input = running.stdin.take();
+            send(signal, running.id());
+            assert_eq!(running.wait().unwrap().code(), Some(code), "{args:?}");
+            // Cargo's tests outlive it, and end by themselves.
+            drop(input);
+            lines.read_to_string(&mut told).unwrap();
+            assert_eq!(told.contains("rftrace: killed by SIG"), args == run, "{told}");
+            assert_eq!(told.contains(" still runs; at its end its trace lies in "), args != run, "{told}");
+            assert_eq!(calls(&workspace.trace(trace), function), 1, "{told}");
+        }
+    }
 }
 
 #[test]
