@@ -4,15 +4,18 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rftrace_read::Trace;
 use rftrace_record::CallSites;
 use rftrace_tests::fixtures::{self, TARGET, aarch64, command_line, without_settings};
 use rftrace_tests::{require, traces};
 use tempfile::TempDir;
+
+use super::interrupted::send;
 
 /// A copy of the workspace.
 struct Workspace {
@@ -73,7 +76,7 @@ impl Workspace {
         ended(&mut self.cargo_rftrace(args))
     }
 
-    /// The trace of a program, checked.
+    /// The trace of a command's program, checked.
     fn trace(&self, name: &str) -> Trace {
         traces::open(&self.target_folder().join("rftrace/traces").join(name))
     }
@@ -117,7 +120,7 @@ fn a_program_runs_as_without_and_is_recorded() {
     assert_eq!(plain.code, Some(3));
     assert!(run.stdout.contains("words: [\"--a\", \"b c\"]; flags: round\n"), "{}", run.stdout);
 
-    let trace = workspace.trace("app");
+    let trace = workspace.trace("run/app");
     for (function, count) in [("app::main", 1), ("app::sum", 2), ("shapes::area", 10), ("shapes::flags", 1)] {
         assert_eq!(calls(&trace, function), count, "{function}");
     }
@@ -140,12 +143,12 @@ fn a_program_runs_as_without_and_is_recorded() {
     }
     assert!(run.stderr.contains(" 1  app::main\n"), "{}", run.stderr);
     for next in ["rftrace replay ", "rftrace view ", "rftrace tui "] {
-        assert!(run.stderr.contains(&format!("{next}target/rftrace/traces/app")), "{}", run.stderr);
+        assert!(run.stderr.contains(&format!("{next}target/rftrace/traces/run/app")), "{}", run.stderr);
     }
 
     let all = workspace.run(&["--all-functions", "run", "--features", "shapes/round", "--", "3"]);
     assert!(all.code == Some(3) && !all.stderr.contains("Left out"), "{}", all.stderr);
-    let found = all_calls(&workspace.trace("app"));
+    let found = all_calls(&workspace.trace("run/app"));
     assert!(found.keys().filter(is_of_compiler).count() >= 2, "{found:?}");
     // Cargo has an option `--all`.
     let run = workspace.run(&["test", "--all", "--no-run"]);
@@ -170,6 +173,63 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
+/// What `rftrace record` tells of the end and of snapshots, at the end of each program.
+#[test]
+fn an_end_and_its_snapshots_are_told() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let workspace = Workspace::new();
+    let run = workspace.run(&["run", "--", "0", "abort"]);
+    assert_eq!(run.code, Some(134), "{}", run.stderr);
+    let told: Vec<_> = run.stderr.lines().filter(|line| line.contains("SIGABRT")).collect();
+    let is_told = |line: &&str| {
+        let place = line.strip_prefix("rftrace: killed by SIGABRT in app::main (");
+        place.is_some_and(|place| place.contains("main.rs:") && place.ends_with("; 5 calls did not return"))
+    };
+    assert!(told.len() == 1 && told.iter().all(is_told), "{told:?} {}", run.stderr);
+
+    let run = workspace.run(&["--dump-on", "panic", "test", "--test", "panics", "caught"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(run.stderr.contains("panics/snapshot-1-panic (panic)\n"), "{}", run.stderr);
+}
+
+/// A signal to it alone ends what it would end without it, and the trace is there.
+#[test]
+fn signals_are_passed_on() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let workspace = Workspace::new();
+    let run = ["run", "--", "0", "wait"];
+    let test = ["test", "--test", "panics", "waits", "--", "--ignored", "--nocapture"];
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        for (args, ready, trace, function) in
+            [(&run[..], "RAN_BY", "run/app", "app::main"), (&test, "asks for input", "test/panics", "shapes::area")]
+        {
+            let mut command = workspace.cargo_rftrace(args);
+            let (mut output, for_child) = io::pipe().unwrap();
+            command.stdin(Stdio::piped()).stdout(for_child.try_clone().unwrap()).stderr(for_child);
+            let mut running = command.spawn().unwrap();
+            drop(command);
+            let mut told = String::new();
+            let mut lines = BufReader::new(&mut output);
+            while !told.contains(ready) {
+                assert_ne!(lines.read_line(&mut told).unwrap(), 0, "{told}");
+            }
+            let input = running.stdin.take();
+            send(signal, running.id());
+            assert_eq!(running.wait().unwrap().code(), Some(code), "{args:?}");
+            // Cargo's tests outlive it, and end by themselves.
+            drop(input);
+            lines.read_to_string(&mut told).unwrap();
+            assert_eq!(told.contains("rftrace: killed by SIG"), args == run, "{told}");
+            assert_eq!(told.contains(" still runs; at its end its trace lies in "), args != run, "{told}");
+            assert_eq!(calls(&workspace.trace(trace), function), 1, "{told}");
+        }
+    }
+}
+
 #[test]
 fn a_stripped_profile_has_names_and_options_are_passed_on() {
     if !require(&["nightly"]) {
@@ -185,7 +245,7 @@ fn a_stripped_profile_has_names_and_options_are_passed_on() {
 
     let run = workspace.run(&["--quiet", "run", "--release", "--quiet", "--example", "demo"]);
     assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (Some(0), "demo: 4\n", ""));
-    assert_eq!(calls(&workspace.trace("demo"), "shapes::area"), 1);
+    assert_eq!(calls(&workspace.trace("run/demo"), "shapes::area"), 1);
 }
 
 #[test]
@@ -203,10 +263,10 @@ fn tests_have_the_same_results_and_a_trace_for_each_binary() {
     assert!(results(&run.stdout).iter().any(|line| line.contains("src/lib.rs - area")), "documentation tests run");
 
     // 21 levels in three tests.
-    let trace = workspace.trace("panics");
+    let trace = workspace.trace("test/panics");
     assert_eq!((calls(&trace, "panics::deep"), calls(&trace, "shapes::area")), (63, 4));
-    assert_eq!(calls(&workspace.trace("shapes"), "shapes::area"), 2);
-    assert_eq!(calls(&workspace.trace("app"), "app::sum"), 1);
+    assert_eq!(calls(&workspace.trace("test/shapes"), "shapes::area"), 2);
+    assert_eq!(calls(&workspace.trace("test/app"), "app::sum"), 1);
     assert!(!run.stderr.contains("warning"), "{}", run.stderr);
     // Each test has its calls, and its name as libtest writes it.
     for test in ["panics: caught: ", "panics: in_a_thread: ", "shapes: tests::small: ", "shapes: tests::large: "] {
@@ -222,7 +282,7 @@ fn tests_have_the_same_results_and_a_trace_for_each_binary() {
         let trace = Trace::open(dir).unwrap();
         trace.tasks().iter().map(|task| trace.records(task).count() as u64).sum()
     };
-    let traces = fs::read_dir(workspace.target_folder().join("rftrace/traces")).unwrap();
+    let traces = fs::read_dir(workspace.target_folder().join("rftrace/traces/test")).unwrap();
     let most = traces.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).map(|path| records(&path)).max();
     assert_eq!(Some(records(&workspace.path(next))), most, "{next}");
 
@@ -233,7 +293,12 @@ fn tests_have_the_same_results_and_a_trace_for_each_binary() {
     let run = workspace.run(&["bench", "--bench", "areas"]);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     assert!(run.stdout.contains("areas: 999000 in "), "{}", run.stdout);
-    assert_eq!(calls(&workspace.trace("areas"), "shapes::area"), 1000);
+    assert_eq!(calls(&workspace.trace("bench/areas"), "shapes::area"), 1000);
+
+    // A program and its tests have one name, and a trace each.
+    let run = workspace.run(&["run"]);
+    assert_eq!((run.code, calls(&workspace.trace("run/app"), "app::sum")), (Some(0), 2), "{}", run.stderr);
+    assert_eq!(calls(&workspace.trace("test/app"), "app::sum"), 1);
 }
 
 /// The lines about tests, in some order of their own.
@@ -265,14 +330,14 @@ fn the_users_flags_and_runner_are_kept() {
         let run = workspace.run(&["run"]);
         assert_eq!(run.code, Some(0), "{}", run.stderr);
         assert!(run.stdout.contains(&format!("flags:{flags}\nRUSTFLAGS=None\n")), "{config}: {}", run.stdout);
-        assert!(workspace.path("target/rftrace/traces/app/info").exists(), "{config}: {}", run.stderr);
-        assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2, "{config}");
+        assert!(workspace.path("target/rftrace/traces/run/app/info").exists(), "{config}: {}", run.stderr);
+        assert_eq!(calls(&workspace.trace("run/app"), "app::sum"), 2, "{config}");
     }
     let run = ended(workspace.cargo_rftrace(&["run"]).env("RUSTFLAGS", "--cfg one"));
     assert!(run.stdout.contains("flags: one\nRUSTFLAGS=Some(\"--cfg one\")\n"), "{}", run.stdout);
     assert!(run.stdout.contains("CARGO_BUILD_RUSTFLAGS=None\nCARGO_PROFILE_RELEASE_STRIP=None\n"), "{}", run.stdout);
     assert!(run.stdout.contains("RAN_BY=Some(\"a runner\")"), "{}", run.stdout);
-    assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2);
+    assert_eq!(calls(&workspace.trace("run/app"), "app::sum"), 2);
 }
 
 /// How often each function was called, in all threads.
@@ -295,7 +360,7 @@ fn each_way_counts_what_mcount_counts() {
         let run = ended(run.env("RUSTUP_TOOLCHAIN", "nightly"));
         assert_eq!(run.code, Some(3), "{}", run.stderr);
         assert_eq!(run.stderr.contains(" instrumented functions\n"), hooks != "entry", "{}", run.stderr);
-        all_calls(&workspace.trace("app"))
+        all_calls(&workspace.trace("run/app"))
     });
     assert!(entry.len() > 100 && entry["app::sum"] == 2, "{entry:?}");
     // All functions, also what is generic in the standard library; and none of what is compiled there already.
@@ -320,21 +385,21 @@ fn stable_programs_are_recorded_by_branches() {
     }
     assert!(!run.stderr.contains("nightly"), "{}", run.stderr);
     // The profile is a stripped one.
-    assert_eq!(calls(&workspace.trace("app"), "app::main"), 1);
+    assert_eq!(calls(&workspace.trace("run/app"), "app::main"), 1);
 
     let run = stable(&["--hooks=entry", "test", "--workspace"]);
     let plain = ended(workspace.command("cargo").args(["test", "--workspace"]).env("RUSTUP_TOOLCHAIN", "stable"));
     assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
     assert_eq!(results(&run.stdout), results(&plain.stdout));
-    let trace = workspace.trace("panics");
+    let trace = workspace.trace("test/panics");
     assert_eq!((calls(&trace, "panics::deep"), calls(&trace, "shapes::area")), (63, 4));
     let run = stable(&["--hooks=entry", "bench", "--bench", "areas"]);
-    assert_eq!((run.code, calls(&workspace.trace("areas"), "shapes::area")), (Some(0), 1000), "{}", run.stderr);
+    assert_eq!((run.code, calls(&workspace.trace("bench/areas"), "shapes::area")), (Some(0), 1000), "{}", run.stderr);
 
     // The user's own choice is the only one.
     let run = stable(&["--hooks=entry", "-P", "app::sum", "run"]);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
-    assert_eq!(all_calls(&workspace.trace("app")), BTreeMap::from([("app::sum".to_owned(), 2)]));
+    assert_eq!(all_calls(&workspace.trace("run/app")), BTreeMap::from([("app::sum".to_owned(), 2)]));
 
     // Where there is no nightly it is what happens. Cargo needs no rustup, only its own.
     let bin = workspace.path("bin");
@@ -348,7 +413,7 @@ fn stable_programs_are_recorded_by_branches() {
     let run = ended(run.arg("run"));
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     assert!(run.stderr.contains("as there is no nightly toolchain (--hooks=entry)"), "{}", run.stderr);
-    assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2);
+    assert_eq!(calls(&workspace.trace("run/app"), "app::sum"), 2);
 
     // A named toolchain is the only one, whatever else there is.
     if require(&["nightly"]) {
@@ -356,7 +421,7 @@ fn stable_programs_are_recorded_by_branches() {
         assert_eq!(run.code, Some(0), "{}", run.stderr);
         assert!(run.stderr.contains("as the named toolchain is no nightly (--hooks=entry)"), "{}", run.stderr);
         assert!(!run.stderr.contains("Toolchain nightly"), "{}", run.stderr);
-        assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2);
+        assert_eq!(calls(&workspace.trace("run/app"), "app::sum"), 2);
         let run = ended(&mut workspace.cargo(&["+stable", "rftrace", "--hooks=mcount", "run"]));
         assert_eq!(run.code, Some(1), "{}", run.stderr);
         assert!(run.stderr.contains("use `cargo +nightly rftrace`"), "{}", run.stderr);
@@ -377,7 +442,7 @@ fn stable_takes_the_flag_if_it_is_asked_to() {
     let workspace = Workspace::new();
     let run = workspace.run(&["--bootstrap", "run"]);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
-    assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2);
+    assert_eq!(calls(&workspace.trace("run/app"), "app::sum"), 2);
 }
 
 #[test]
@@ -395,7 +460,7 @@ fn programs_that_cannot_be_recorded_run_and_say_why() {
         let is_refused = run.stderr.contains("it is linked statically, and");
         assert_eq!(is_refused, !is_recorded, "{}", run.stderr);
         if is_recorded {
-            assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2, "{}", run.stderr);
+            assert_eq!(calls(&workspace.trace("run/app"), "app::sum"), 2, "{}", run.stderr);
         }
     }
 
@@ -427,6 +492,12 @@ fn building_only() {
     assert!(sites.count > 10 && sites.is_dynamic && !sites.has_own_hooks, "{sites:?}");
     let count = format!("({} instrumented functions)", sites.count);
     assert!(run.stderr.contains(&count), "{count} in {}", run.stderr);
+
+    // Cargo makes one file of programs of one name in two packages.
+    fs::create_dir(workspace.path("shapes/src/bin")).unwrap();
+    fs::write(workspace.path("shapes/src/bin/app.rs"), "fn main() {}\n").unwrap();
+    let run = workspace.run(&["build", "--bins"]);
+    assert_eq!((run.code, run.stderr.matches("Next rftrace").count()), (Some(0), 1), "{}", run.stderr);
 }
 
 #[test]
@@ -489,7 +560,7 @@ fn the_traces_of_a_run_have_a_limit() {
     let run = workspace.run(&["--max-size", "64K", "--buffer", "64K", "test", "--workspace", "--no-fail-fast"]);
     assert_eq!(run.code, plain.code, "{}", run.stderr);
     assert!(run.stderr.contains("have reached --max-size"), "{}", run.stderr);
-    let traces = fs::read_dir(workspace.target_folder().join("rftrace/traces")).unwrap();
+    let traces = fs::read_dir(workspace.target_folder().join("rftrace/traces/test")).unwrap();
     let n_traces = traces.filter(|entry| entry.as_ref().unwrap().path().is_dir()).count();
     assert_eq!(n_traces, 1, "{}", run.stderr);
     assert!(run.stderr.contains("iB)"), "{}", run.stderr);
@@ -510,7 +581,7 @@ fn programs_for_aarch64() {
         let run = ended(aarch64::set_linker(&mut rftrace));
         assert_eq!(run.code, Some(3), "{hooks}: {}", run.stderr);
         assert!(run.stdout.contains("words: [\"a\"]"), "{hooks}: {}", run.stdout);
-        let trace = workspace.trace("app");
+        let trace = workspace.trace("run/app");
         assert_eq!((calls(&trace, "app::sum"), calls(&trace, "shapes::area")), (2, 10), "{hooks}: {}", run.stderr);
         let has_branches = run.stderr.contains("Hooks branches at function entries");
         assert_eq!(has_branches, hooks == "--hooks=entry", "{hooks}: {}", run.stderr);
@@ -538,7 +609,7 @@ fn numbers_are_those_of_a_committed_file() {
     assert_eq!(run.stderr.matches("areas: 999000 in ").count(), 2, "{}", run.stderr);
     let first = fs::read_to_string(&file).unwrap();
     assert!(first.contains("\n          \"shapes::area\": {\"calls\":1000,\"depth\":"), "{first}");
-    assert_eq!(calls(&workspace.trace("areas"), "shapes::area"), 1000);
+    assert_eq!(calls(&workspace.trace("bench/areas"), "shapes::area"), 1000);
 
     let run = workspace.run(&["check"]);
     assert_eq!(run.code, Some(0), "{}", run.stderr);

@@ -370,7 +370,7 @@ fn a_dump_is_there_while_the_program_runs() {
     }
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(rftrace());
-    command.args(["record", "--ring", "--no-schedule", "-o", "trace", "--dump-on", "call:mark", "--dump-on", "fatal"]);
+    command.args(["record", "--no-schedule", "-o", "trace", "--dump-on", "call:mark", "--dump-on", "fatal"]);
     command.arg("--").arg(&program().path).args(["10", "waits"]).current_dir(folder.path());
     let mut recorder = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -635,6 +635,6 @@ fn what_cannot_be_is_told() {
         assert!(!folder.path().join("trace").exists(), "{options:?}");
     }
     // There are no dumps of a stream: its snapshots have all.
-    let output = Command::new(rftrace()).args(["record", "--dump-on", "fatal", "true"]).output().unwrap();
-    assert!(told(&output).contains("--ring"), "{}", told(&output));
+    let output = Command::new(rftrace()).args(["record", "--dump-on", "fatal", "--stream", "true"]).output().unwrap();
+    assert!(!output.status.success() && told(&output).contains("--stream"), "{}", told(&output));
 }

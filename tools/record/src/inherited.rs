@@ -160,11 +160,6 @@ impl Inherited {
     }
 }
 
-/// A signal ends this process again: the program that decided its meaning has ended.
-pub(crate) fn obey(signal: c_int) {
-    set_action(signal, libc::SIG_DFL);
-}
-
 extern "C" fn nothing(_: c_int) {}
 
 fn limit(which: libc::__rlimit_resource_t) -> libc::rlimit {

@@ -8,6 +8,9 @@ use std::io::{self, Write as _, stderr};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
+use std::sync::Once;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +22,7 @@ use rftrace_format::recording::Entry;
 use rftrace_format::store;
 use rftrace_format::system;
 use signal_hook::consts::{FORBIDDEN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::flag;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Signals, SignalsInfo};
 
@@ -157,9 +161,7 @@ pub fn run<W: Way>(
     let ending = ENDING;
     let others = [SIGUSR1, SIGUSR2].into_iter().chain(for_library);
     let handled = ending.into_iter().chain(others).filter(|&signal| signal != 0 && !FORBIDDEN.contains(&signal));
-    let handled = handled.filter(|&signal| !is_in_mask("self", "SigIgn:", signal));
-    let is_to_end = !is_in_mask("self", "SigIgn:", SIGTERM);
-    let signals = SignalsInfo::<WithOrigin>::new(handled).context("cannot handle signals")?;
+    let signals = handle(handled)?;
     let handle = signals.handle();
     if let Some(kernel) = kernel {
         kernel.follow(&mut child)?;
@@ -204,10 +206,47 @@ pub fn run<W: Way>(
     let _ = forwarder.map(thread::JoinHandle::join);
     let (status, usage) = sys::reap(pid).with_context(lost)?;
     let end = way.finish(living);
-    if is_to_end {
-        inherited::obey(SIGTERM);
-    }
+    IS_ALONE.store(true, SeqCst);
     Ok((Ended { pid, status, elapsed: started.elapsed(), usage: usage.into() }, end))
+}
+
+/// Runs a command to its end. Signals that would end this process go on to it; it gets the terminal's too.
+///
+/// # Errors
+///
+/// The command cannot be run.
+pub fn pass_on(command: &mut Command) -> Result<ExitStatus> {
+    let mut signals = handle(ENDING.into_iter())?;
+    let handle = signals.handle();
+    let cannot = format!("cannot run {}", command.get_program().display());
+    let mut child = command.spawn().with_context(|| cannot.clone())?;
+    let pid = child.id();
+    let forwarder = thread::spawn(move || {
+        let sent = signals.forever().filter(|origin| origin.process.is_some());
+        sent.for_each(|origin| sys::send(pid, origin.signal));
+    });
+    // As long as it is not reaped no other process gets its id.
+    sys::wait_for_end(pid).with_context(|| cannot.clone())?;
+    handle.close();
+    let _ = forwarder.join();
+    let status = child.wait().context(cannot)?;
+    IS_ALONE.store(true, SeqCst);
+    Ok(status)
+}
+
+/// False while a child decides what signals mean. After its end SIGTERM ends this process.
+static IS_ALONE: AtomicBool = AtomicBool::new(false);
+
+/// Handles signals for a child, except those that this process ignores (`nohup`).
+fn handle(signals: impl Iterator<Item = c_int>) -> Result<SignalsInfo<WithOrigin>> {
+    static FIRST: Once = Once::new();
+
+    let is_heard = |signal: &c_int| !is_in_mask("self", "SigIgn:", *signal);
+    IS_ALONE.store(false, SeqCst);
+    FIRST.call_once(|| {
+        let _ = is_heard(&SIGTERM).then(|| flag::register_conditional_default(SIGTERM, &IS_ALONE));
+    });
+    SignalsInfo::new(signals.filter(is_heard)).context("cannot handle signals")
 }
 
 /// True if the program, or the library in it, handles a signal. If it has just been started, waits a little until it does.

@@ -1,19 +1,9 @@
 //! `rftrace view`.
 
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::Command;
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use rftrace_page::Server;
 use rftrace_read::Error;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use super::browser;
 use super::choice::{NamesArg, ShownArgs};
@@ -107,27 +97,16 @@ pub(crate) fn run(args: ViewArgs) -> Result<()> {
     Ok(server.run()?)
 }
 
-/// Runs it for a trace that was just recorded, as a process of its own: this one has handlers for signals, which end that one. Returns when it has
-/// ended.
-pub(crate) fn show(dir: &Path) -> Result<()> {
-    const INTERVAL: Duration = Duration::from_millis(20);
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
+/// Runs it for a trace that was just recorded, as a process of its own, which gets this one's signals. Returns when it has ended.
+#[cfg(target_os = "linux")]
+pub(crate) fn show(dir: &std::path::Path) -> Result<()> {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+
+    use anyhow::Context as _;
+    use rftrace_record::run::pass_on;
+
     let program = std::env::current_exe().context("cannot find the program rftrace itself")?;
     // It is `cargo rftrace` by its first argument alone.
-    let mut server = Command::new(program)
-        .arg0("rftrace")
-        .args(["view", "--"])
-        .arg(dir)
-        .spawn()
-        .context("cannot run rftrace view")?;
-    loop {
-        if server.try_wait()?.is_some() {
-            return Ok(());
-        }
-        if signals.pending().next().is_some() {
-            // It has a file to remove.
-            let _ = kill(Pid::from_raw(server.id().cast_signed()), Signal::SIGTERM);
-        }
-        thread::sleep(INTERVAL);
-    }
+    pass_on(Command::new(program).arg0("rftrace").args(["view", "--"]).arg(dir)).map(drop)
 }

@@ -33,8 +33,11 @@ pub(super) fn run(
         let message = message.with_context(|| format!("cannot read the output of {name}"))?;
         if let Message::CompilerArtifact(artifact) = message
             && !artifact.target.is_custom_build()
+            && let Some(path) = artifact.executable.map(PathBuf::from)
+            // Programs of one name in two packages are one file.
+            && !programs.contains(&path)
         {
-            programs.extend(artifact.executable.map(PathBuf::from));
+            programs.push(path);
         }
     }
     let exit = child.wait().with_context(|| format!("cannot wait for {name}"))?;

@@ -12,7 +12,7 @@ const BUILD: &str = "Build: --bootstrap";
 /// Options of all subcommands.
 #[derive(clap::Args)]
 pub(super) struct Options {
-    /// Directory for the trace; tests and benchmarks get one directory for each binary in it [default: target/rftrace/traces/NAME].
+    /// Directory for the trace; tests and benchmarks get one directory for each binary in it [default: target/rftrace/traces/COMMAND/NAME].
     #[arg(short, long, value_name = "DIR")]
     pub(super) output: Option<PathBuf>,
     /// Kind of hooks [default: mcount with a nightly toolchain, else entry].

@@ -3,10 +3,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use rftrace_record::Processor;
+use rftrace_record::{Processor, run};
 
 use super::arguments::CargoArguments;
 use super::build;
@@ -119,7 +118,7 @@ impl Plan {
                 status("Left out", "the compiler's shims and checks; --all-functions records them");
             }
         }
-        let traces = traces.unwrap_or_else(|| self.target_dir.join("traces"));
+        let traces = traces.unwrap_or_else(|| self.target_dir.join("traces").join(args.subcommand()));
         session.give(&Orders {
             traces: std::path::absolute(&traces).with_context(|| traces.display().to_string())?,
             one_trace,
@@ -134,14 +133,8 @@ impl Plan {
         })?;
         let mut cargo = self.cargo(args);
         environment.apply(&mut cargo);
-        let exit = wait(cargo.stdout(stdout))?;
+        // What the program did until an interrupt is worth a report.
+        let exit = run::pass_on(cargo.stdout(stdout))?;
         Ok((session, exit))
     }
-}
-
-/// Runs cargo to its end. An interrupt by the terminal goes to the program; what it did until then is worth a report.
-fn wait(cargo: &mut Command) -> Result<ExitStatus> {
-    // A handler, unlike an ignored signal, is not for the child.
-    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default()).context("cannot handle SIGINT")?;
-    cargo.status().with_context(|| format!("cannot run {}", cargo.get_program().display()))
 }

@@ -9,8 +9,9 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use crate::commands::record::RecordArgs;
 
 /// Those that `cargo rftrace` has itself, decides, or has no use for: it begins programs. No other option may name one of them.
-const OWN: [&str; 12] = [
+const OWN: [&str; 13] = [
     "output",
+    "is_for_cargo",
     "live",
     "view",
     "quiet",

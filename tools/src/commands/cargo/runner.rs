@@ -49,6 +49,7 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
                 status("Tracing", &what);
             }
             words.extend([std::env::current_exe()?.into(), "record".into(), "--quiet".into()]);
+            words.extend((!orders.quiet).then(|| "--for-cargo".into()));
             words.extend(orders.record.iter().cloned());
             if orders.hooks == Hooks::Entry && !orders.is_leaks {
                 let within = folder_of_target(&program, &orders.target)

@@ -12,6 +12,7 @@ use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use rftrace_format::files::INFO;
 use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_read::{Gaps, NAME_COLUMNS, Shown, ShownNames, Trace};
+use rftrace_record::unfinished::Stage;
 use rftrace_views::{Duration, Graph, Report, Row, TableBelow, TaskStats};
 
 use super::by_test::{self, Test};
@@ -19,7 +20,7 @@ use super::session::{ProgramRun, bytes_of};
 use super::status::{FAINT, GOOD, HEADING, WARNING, status, styled, warning};
 use crate::commands::common::{losses, shell_word};
 use crate::commands::overview;
-use crate::commands::record::summary::BRANCHES_FILE;
+use crate::commands::record::summary::{BRANCHES_FILE, ends_to_show};
 use crate::commands::unfinished;
 
 /// Columns where the output is no terminal.
@@ -48,9 +49,15 @@ pub(super) fn print(runs: &[ProgramRun], limit: usize, has_tests: bool, success:
         let program = name.unwrap_or_default().to_string_lossy().into_owned();
         match read(dir, program.clone(), runs.len() == 1, has_tests) {
             Ok(found) => recorded.push(found),
-            // `rftrace record` has said why.
-            Err(_) if !dir.join(INFO).exists() => warning(&format!("{program} left no trace")),
-            Err(error) => warning(&format!("cannot read the trace of {program}: {error:#}")),
+            Err(error) => warning(&match Stage::of(dir) {
+                // A signal has ended cargo, and not its program.
+                Some((Stage::Recorded(_), _)) => {
+                    format!("{program} still runs; at its end its trace lies in {}", shell_word(dir))
+                }
+                // `rftrace record` has said why.
+                _ if !dir.join(INFO).exists() => format!("{program} left no trace"),
+                _ => format!("cannot read the trace of {program}: {error:#}"),
+            }),
         }
     }
     if recorded.is_empty() {
@@ -87,7 +94,7 @@ fn read(dir: &Path, program: String, is_alone: bool, has_tests: bool) -> Result<
         let mut overview = None;
         if let Some(graph) = graph.as_ref().filter(|_| is_alone) {
             let mut text = Vec::new();
-            overview::write(&trace, &report, graph, &trace.ends()?, TableBelow::BySelf, &mut text)?;
+            overview::write(&trace, &report, graph, &ends_to_show(&trace)?, TableBelow::BySelf, &mut text)?;
             overview = Some(String::from_utf8_lossy(&text).into_owned());
         }
         let tests = graph.as_ref().filter(|_| has_tests).map(by_test::tests).unwrap_or_default();

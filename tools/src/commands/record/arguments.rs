@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
 use rftrace_format::opener::{self, MOST_TEXT};
 use rftrace_format::quantity::duration_ns;
@@ -27,7 +28,7 @@ Examples:
   rftrace record --libcalls /usr/bin/git log    its calls of library functions
   rftrace record -a ./app                       with arguments and results of all functions
   rftrace record --ring --buffer 16M ./server   the last 16 MiB, even if the server is killed
-  rftrace record --ring --dump-on 'slow:serve>5ms' ./server
+  rftrace record --dump-on 'slow:serve>5ms' ./server
                                                 one snapshot for each slow call of `serve`
   rftrace record -p $(pgrep -d, -x app)         all processes of one name, in one trace
   rftrace record --resources file,thread ./app  open files and threads without a join
@@ -51,7 +52,7 @@ const BRANCHES: &str = "Functions of any program: -P '*' -P 'mem*@libc'";
 const RESOURCES: &str = "Resources: --resources memory --backtraces shadow";
 const ATTACH: &str = "Running programs: -p 4711 --take-over";
 const AMOUNT: &str = "Size: --buffer 16M --max-size 1G --on-full drop";
-const RINGS: &str = "Rings and snapshots: --ring --dump-on 'slow:serve>5ms,last=50ms'";
+const RINGS: &str = "Rings and snapshots: --dump-on 'slow:serve>5ms,last=50ms'";
 const SWITCHES: &str = "Switches: --disabled -T 'serve@trace_on'";
 const SYSTEM: &str = "Operating system: --kernel='vfs_*' --events sched";
 const RESULT: &str = "Result: --srcline --live";
@@ -113,7 +114,7 @@ pub(crate) struct RecordArgs {
     /// Keep only the last calls, in memory: for long runs and for crashes.
     ///
     /// The size of this memory is --buffer. The trace is written at the end, even if the program is killed.
-    #[arg(long, conflicts_with_all = NOT_WITH_RING)]
+    #[arg(long, default_value_if("dump_on", ArgPredicate::IsPresent, "true"), conflicts_with_all = NOT_WITH_RING)]
     pub(super) ring: bool,
     /// Open the finished trace in the browser, until Ctrl-C.
     #[arg(long, conflicts_with_all = ["live", "keep_stream", "no_local", "leave"])]
@@ -193,13 +194,13 @@ pub(crate) struct RecordArgs {
     #[arg(long, help_heading = AMOUNT)]
     pub(super) stop: bool,
 
-    /// With --ring: write a snapshot of the ring to `snapshot-…` at an event. The program goes on.
+    /// Write a snapshot of the last calls to `snapshot-…` at an event. The program goes on. It implies --ring.
     ///
     /// Events are `signal:NAME`, `fatal` (a process is killed, or the exit status is not 0), `panic`, `throw`, `stall:2s` (no record for this
     /// time), `every:10s`, `call:FUNCTION`, `call:FUNCTION#100` (the hundredth call), `slow:FUNCTION>5ms` and `slow:FUNCTION>max` (longer than
     /// every call before). Suffixes are `,last=50ms` (only this time), `,thread` (only this thread), `,after=10ms` (also the time after)
     /// and `,burst` (several a second). With -p there is no `signal`, `fatal`, `panic` or `throw`.
-    #[arg(long, value_name = "SPEC", value_parser = dump_on::parse, requires = "ring", conflicts_with_all = NOT_WITH_RING, help_heading = RINGS)]
+    #[arg(long, value_name = "SPEC", value_parser = dump_on::parse, conflicts_with_all = NOT_WITH_RING, help_heading = RINGS)]
     pub(super) dump_on: Vec<DumpOn>,
     /// With --dump-on: the highest number of snapshots, not counting those by signals; with -p, of each process.
     #[arg(long, value_name = "N", default_value = "10", requires = "dump_on", conflicts_with_all = NOT_WITH_RING, help_heading = RINGS)]
@@ -275,6 +276,9 @@ pub(crate) struct RecordArgs {
     #[arg(long, requires = "to", conflicts_with_all = NOT_SENT, help_heading = NETWORK)]
     pub(super) no_local: bool,
 
+    /// With --quiet: tell of the end and of snapshots. `cargo rftrace` tells the rest.
+    #[arg(long = "for-cargo", hide = true)]
+    pub(super) is_for_cargo: bool,
     /// Show calls as they come, and keep nothing.
     #[arg(skip)]
     pub(super) is_piped: bool,
@@ -372,6 +376,11 @@ impl RecordArgs {
     /// True if records are taken out of the program while it runs.
     pub(super) fn is_streamed(&self) -> bool {
         self.stream || !(self.ring || self.stop)
+    }
+
+    /// True if the end of the program is told.
+    pub(super) fn tells_of_end(&self) -> bool {
+        !self.quiet || self.is_for_cargo
     }
 
     /// True if functions that do not call the tracer are recorded.
@@ -517,6 +526,7 @@ mod tests {
         for (options, mebibytes) in [
             (&[][..], 64),
             (&["--ring"], 256),
+            (&["--dump-on", "fatal"], 256),
             (&["--stop"], 256),
             (&["--ring", "--buffer", "3M"], 3),
             (&["-b", "4M"], 4),

@@ -270,6 +270,7 @@ fn begin_banks(way: Way, work: &Path, plan: Plan, tell: impl FnMut(Written) + Se
 pub(crate) fn run_live(mut args: RecordArgs) -> Result<()> {
     let kept = [
         ("--output", args.output.is_some()),
+        ("--dump-on", !args.dump_on.is_empty()),
         ("--ring", args.ring),
         ("--stop", args.stop),
         ("--pid", !args.pid.is_empty()),
@@ -488,10 +489,17 @@ fn finish(
     if args.live {
         super::replay::show(output.dir())?;
     }
+    if args.tells_of_end() {
+        summary::print_end(output.dir(), ended);
+        summary::print_killed(output.dir(), ended.pid, &joined.ends);
+    }
+    if args.is_for_cargo {
+        summary::print_snapshots(&joined);
+    }
     if !args.quiet {
         let is_kept = (!args.live || args.output.is_some()) && !args.no_local;
         let place = Place::of(output.dir(), is_kept, args.to.is_some());
-        summary::print(&joined, (args.buffer, args.most_bytes()), (output.dir(), place), ended);
+        summary::print_recorded(&joined, args.buffer, args.most_bytes(), place);
         if is_kept && joined.has_resources {
             resources::tell_of_place(output.dir());
         }
@@ -559,8 +567,11 @@ fn keep_stream(
     if args.hooks_others() {
         summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), true, args.quiet)?;
     }
+    if args.tells_of_end() {
+        summary::print_end(output.dir(), ended);
+    }
     if !args.quiet {
-        summary::print_kept(&kept, &dir, ended);
+        summary::print_kept(&kept, &dir);
     }
     Ok(!kept.is_cut)
 }

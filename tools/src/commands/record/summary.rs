@@ -92,21 +92,9 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Prints it on stderr. `buffer` is the size for each process, `most_bytes` the limit for all together; the trace lies in `trace`.
-pub(crate) fn print(
-    joined: &Joined,
-    (buffer, most_bytes): (usize, usize),
-    (trace, place): (&Path, Place<'_>),
-    ended: &Ended,
-) {
-    print_end(trace, ended);
-    print_killed(trace, ended.pid, &joined.ends);
-    print_recorded(joined, buffer, most_bytes, place);
-}
-
 /// Reports the end of the program, unless it is a usual one: by itself, with a status of 0, or with another one and no function open but
 /// the outermost ones, of which one has called `exit`.
-fn print_end(trace: &Path, ended: &Ended) {
+pub(super) fn print_end(trace: &Path, ended: &Ended) {
     if ended.status.success() {
         return;
     }
@@ -117,7 +105,7 @@ fn print_end(trace: &Path, ended: &Ended) {
 }
 
 /// Names the other processes that a signal has killed.
-fn print_killed(trace: &Path, main: u32, ends: &BTreeMap<u32, i32>) {
+pub(super) fn print_killed(trace: &Path, main: u32, ends: &BTreeMap<u32, i32>) {
     /// More lines tell nothing new.
     const MOST: usize = 5;
 
@@ -182,11 +170,8 @@ fn open_calls(trace: &mut Trace, pid: u32) -> rftrace_read::Result<OpenCalls> {
     Ok(found)
 }
 
-/// As [`print`], for a stream.
-pub(crate) fn print_kept(kept: &KeptStream, dir: &str, ended: &Ended) {
-    if ended.status.signal().is_some() {
-        say!("rftrace: {}", ending::in_words(ended.status.into_raw()));
-    }
+/// As [`print_recorded`], for a stream.
+pub(crate) fn print_kept(kept: &KeptStream, dir: &str) {
     say!(
         "rftrace: {} calls and returns, {} in {dir}, as a stream; try\n  rftrace report {dir}\n  rftrace recover {dir}  # a trace for \
          uftrace",
@@ -195,7 +180,7 @@ pub(crate) fn print_kept(kept: &KeptStream, dir: &str, ended: &Ended) {
     );
 }
 
-/// As [`print`], for running programs.
+/// Reports what was recorded, on stderr. `buffer` is the size for each process, `most_bytes` the limit for all together.
 pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, place: Place<'_>) {
     print_counts(joined);
     if let Some(kernel) = &joined.kernel {
@@ -387,7 +372,14 @@ fn print_kernel(kernel: &InKernel) {
     }
 }
 
-/// The overview of a trace; none if reading takes long, fails, or a signal stops it. Killed processes have their lines already.
+/// The ends of processes for the overview of a recording. Killed processes have their lines already.
+pub(crate) fn ends_to_show(trace: &Trace) -> rftrace_read::Result<BTreeMap<u32, i32>> {
+    let mut ends = trace.ends()?;
+    ends.retain(|_, &mut end| ExitStatus::from_raw(end).signal().is_none());
+    Ok(ends)
+}
+
+/// The overview of a trace; none if reading takes long, fails, or a signal stops it.
 fn read_overview(joined: &Joined, dir: &Path) -> Option<String> {
     /// More records take some seconds.
     const MOST_RECORDS: u64 = 20_000_000;
@@ -398,8 +390,7 @@ fn read_overview(joined: &Joined, dir: &Path) -> Option<String> {
     let mut trace = Trace::open(dir).ok()?;
     trace.use_index().ok()?;
     trace.correct_times(true);
-    let mut ends = trace.ends().ok()?;
-    ends.retain(|_, &mut end| ExitStatus::from_raw(end).signal().is_none());
+    let ends = ends_to_show(&trace).ok()?;
     let reading = Arc::new(Reading::default());
     trace.watch(Arc::clone(&reading));
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).ok()?;
