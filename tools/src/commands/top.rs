@@ -29,7 +29,7 @@ use signal_hook::iterator::Signals;
 
 use super::quantity::{parse_size, parse_timeout};
 use super::record::attach::tell_of_end;
-use super::record::{DEFAULT_BUFFER, OnFullArg, check_rules, function_rules};
+use super::record::{DEFAULT_BUFFER, OnFullArg, Rule, check_rules, function_rules};
 
 /// The group in `--help` of these options.
 const SELECTION: &str = "Selection and buffer: -N 'log::*' --buffer 16M";
@@ -138,15 +138,16 @@ const MOST_WAITING: usize = 4;
 
 /// Runs it.
 pub(crate) fn run(args: TopArgs) -> Result<()> {
-    let rules = function_rules(&args.filter, &args.notrace, args.depth).join("; ");
-    check_rules(&rules)?;
+    let rules = function_rules(&args.filter, &args.notrace, args.depth);
+    let filter = Rule::joined(&rules);
+    check_rules(&filter)?;
     if args.take_over {
         attach::take_over(&[args.pid])?;
     }
     let options = Options {
         pid: args.pid,
         library: Preload::find(preload::TRACER)?.path().to_owned(),
-        filter: rules,
+        filter,
         has_library_calls: args.libcalls,
         branches: args.branches.clone(),
         buffer_bytes: args.buffer,
@@ -174,7 +175,8 @@ pub(crate) fn run(args: TopArgs) -> Result<()> {
         }
         is_over
     };
-    let (reader, reason) = live::run(&options, Reader::new(args.pid, to), begun, &mut is_over)?;
+    let (reader, reason) = live::run(&options, Reader::new(args.pid, to), begun, &mut is_over)
+        .map_err(|error| Rule::as_options(&rules, error))?;
     let Reader { to, n_calls, n_dropped, began, .. } = reader;
     // Nothing is to come.
     drop(to);

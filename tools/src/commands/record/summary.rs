@@ -36,6 +36,8 @@ use crate::commands::choice::source_lines;
 use crate::commands::common::shell_word;
 use crate::commands::overview;
 
+use super::values::similar_name;
+
 /// The error of a recording that is not a trace yet.
 pub(super) fn not_made(cause: &anyhow::Error, output: Output) -> anyhow::Error {
     let dir = shell_word(output.dir());
@@ -236,20 +238,27 @@ pub(crate) use rftrace_format::store::BRANCHES as BRANCHES_FILE;
 /// Fewer functions than this are hardly all that a program is about.
 const FEW: u64 = 4;
 
-/// The reason for a trace without functions.
-pub(crate) const NO_MATCH: &str = "-P matches no function; write names as `rftrace report` shows them";
+/// Returns the reason for a trace without functions: `patterns` of -P match none of this program.
+pub(super) fn no_match(patterns: &[String], program: &Path) -> String {
+    let similar = patterns.iter().find_map(|pattern| Some((pattern, similar_name(program, pattern)?)));
+    match similar {
+        Some((pattern, name)) => format!("-P {pattern} matches no function; did you mean `{name}`?"),
+        None => "-P matches no function; write names as `rftrace report` shows them".to_owned(),
+    }
+}
 
-/// Reports the number of functions with a branch (`has_branches`: -P is given) and of recorded library functions. Writes a list of the others
+/// Reports the number of functions of the program with a branch (`patterns`: -P) and of recorded library functions. Writes a list of the others
 /// into the trace's directory, which is made for it if nothing was recorded.
-pub(crate) fn tell_of_branches(
+pub(super) fn tell_of_branches(
     told: &Told,
-    has_branches: bool,
+    (patterns, program): (&[String], &Path),
     dir: &Path,
     is_kept: bool,
     is_quiet: bool,
 ) -> Result<()> {
+    let has_branches = !patterns.is_empty();
     if has_branches && told.functions.of == 0 {
-        say!("rftrace: {NO_MATCH}");
+        say!("rftrace: {}", no_match(patterns, program));
     }
     let path = dir.join(BRANCHES_FILE);
     if is_kept && !told.left_out.is_empty() {
