@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 #[cfg(feature = "full")]
 use anyhow::Context;
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
 use rftrace_format::files::{INFO, records};
 #[cfg(feature = "full")]
 use rftrace_format::store;
-use rftrace_read::{Demangle, Error, Gaps, Summary, Trace};
+use rftrace_read::{Demangle, Error, Gaps, Pattern, Summary, Trace};
 
 use super::stand_ins;
 
@@ -104,8 +104,14 @@ pub(crate) fn print<T>(write: impl FnOnce(&mut dyn Write) -> rftrace_read::Resul
     out.flush().map_err(Error::Write).and(result)
 }
 
-/// Says what is missing in a trace, and what was odd about it.
+/// Says what is missing in a trace, and what was odd about it. It is an error if no function to show is there.
 pub(crate) fn print_warnings(trace: &Trace, summary: &Summary) -> Result<()> {
+    print_losses(trace, summary)?;
+    check_shown(trace, summary)
+}
+
+/// The same without an error.
+pub(crate) fn print_losses(trace: &Trace, summary: &Summary) -> Result<()> {
     for line in losses(summary, &trace.gaps()?) {
         say!("rftrace: {line}");
     }
@@ -113,15 +119,42 @@ pub(crate) fn print_warnings(trace: &Trace, summary: &Summary) -> Result<()> {
     Ok(())
 }
 
+/// An error if there are functions to show, and none of them is in the trace.
+pub(crate) fn check_shown(trace: &Trace, summary: &Summary) -> Result<()> {
+    let [wanted, _] = trace.unknown();
+    match wanted.first().filter(|_| summary.records == 0 && trace.has_none_to_show()) {
+        Some(pattern) => Err(no_function(trace, pattern)),
+        None => Ok(()),
+    }
+}
+
+/// The error for a function that is not in a trace.
+pub(crate) fn no_function(trace: &Trace, pattern: &Pattern) -> anyhow::Error {
+    let text = pattern.text();
+    match trace.nearest_name(pattern) {
+        Some(name) => anyhow!("no function is named `{text}`; did you mean `{name}`?"),
+        None => anyhow!("the trace has no call of `{text}`; `rftrace report` lists the called functions"),
+    }
+}
+
 /// Says what was odd about a trace, but for what was not recorded.
 pub(crate) fn print_flaws(trace: &Trace, summary: &Summary) {
-    if summary.records == 0 && trace.is_chosen() {
-        say!("rftrace: no recorded call matches the options -F, -N, -D, -t and the time range");
-        for (pattern, name) in trace.misspelled() {
-            say!("rftrace: no function is named `{}`; did you mean `{name}`?", pattern.text());
+    let [wanted, left_out] = trace.unknown();
+    // The error names the first one.
+    let wanted = wanted.into_iter().skip(trace.has_none_to_show().into());
+    // Those may be among the nameless ones.
+    for pattern in wanted.chain(left_out).filter(|_| summary.nameless_calls == 0) {
+        say!("rftrace: {}", no_function(trace, pattern));
+    }
+    match summary.records {
+        0 if trace.has_none_to_show() => {}
+        0 if trace.is_chosen() => {
+            say!("rftrace: no recorded call matches the options -F, -N, -D, -t and the time range");
         }
-    } else if summary.records == 0 {
-        say!("rftrace: the trace holds no records: was tracing enabled, and the program built with `mcount` calls?");
+        0 => {
+            say!("rftrace: the trace holds no records: was tracing enabled, and the program built with `mcount` calls?")
+        }
+        _ => {}
     }
     print_missing(trace, summary.nameless_calls > 0);
     for warnings in [trace.warnings(), &summary.warnings] {

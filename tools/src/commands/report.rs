@@ -13,7 +13,7 @@ use rftrace_views::Row;
 use rftrace_views::{ByValue, Field, Graph, Report, ReportOptions, Side, TableBelow};
 
 use super::choice::{CorrectionArg, NamesArg, ShownArgs, SourcesArg};
-use super::common::{DirArg, PlainColorArg, print, print_warnings};
+use super::common::{DirArg, PlainColorArg, check_shown, print, print_warnings};
 use super::diff::{Comparison, opened};
 use super::overview;
 use super::pager;
@@ -163,6 +163,7 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
     }
     let trace = open(&dir)?;
     let mut report = read(&trace)?;
+    check_shown(&trace, report.summary())?;
     report.sort(&sort);
     if has_overview {
         let (ends, graph) = (trace.ends()?, Graph::read(&trace, None)?);
