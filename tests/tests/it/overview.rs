@@ -60,6 +60,7 @@ fn the_answer_comes_first_and_makes_the_next_trace_smaller() {
     let options = suggested(&said);
     let said = in_a_terminal(folder.path(), options, "loops 12000");
     assert!(said.contains("rftrace: 120,002 calls of 1 thread") && !said.contains("are of leaf"), "{options}: {said}");
+    assert!(said.contains("\n  Next: rftrace diff trace.old trace\n"), "{said}");
 
     let run = record(&["--no-schedule"], &program().build().path, &["loops", "12000"]);
     assert!(run.stderr.contains("  rftrace report trace\n") && !run.stderr.contains("Hot path"), "{}", run.stderr);

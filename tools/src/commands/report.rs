@@ -168,8 +168,10 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
     if has_overview {
         let (ends, graph) = (trace.ends()?, Graph::read(&trace, None)?);
         pager::print(!args.no_pager, |out| {
-            if overview::write(&trace, &report, &graph, &ends, TableBelow::ByTotal, out)? {
-                writeln!(out, "\n  Next: {}\n", overview::next_command(&dir)).map_err(Error::Write)?;
+            let shown = (&trace, &*dir);
+            let (has_more, next) = overview::write(shown, &report, &graph, &ends, TableBelow::ByTotal, out)?;
+            if has_more {
+                writeln!(out, "\n  Next: {next}\n").map_err(Error::Write)?;
             }
             report.write_rows(&fields, limit, out)
         })?;

@@ -154,6 +154,18 @@ impl<'a> Overview<'a> {
         Ok(self.write_frequent(quoted, out)? || has_path || has_functions || has_opaque)
     }
 
+    /// Returns the function with most self time, as a pattern, if the hot path does not show how it is called.
+    pub fn off_path(&self) -> Option<String> {
+        let row = self.functions.first()?;
+        let is_on_path = self.path.lines.iter().any(|line| line.names.contains(&&*row.name));
+        if is_on_path { None } else { pattern_of(&row.name) }
+    }
+
+    /// The time of all functions. Waits are no function's own time.
+    fn all_ns(&self) -> u64 {
+        self.functions.iter().map(|row| row.self_ns).fold(0, u64::saturating_add)
+    }
+
     fn write_ends(&self, out: &mut dyn Write) -> io::Result<()> {
         for (&end, pids) in self.ends.iter().take(MAX_ENDS) {
             let words = ending::in_words(end);
@@ -200,8 +212,7 @@ impl<'a> Overview<'a> {
         if !is_needed {
             return Ok(false);
         }
-        // Waits are no function's own time.
-        let all_ns = self.functions.iter().map(|row| row.self_ns).fold(0, u64::saturating_add);
+        let all_ns = self.all_ns();
         writeln!(out, "\n  {:>10}  {:>10}  {:>10}  Most self time", "Self time", "Self %", "Calls")?;
         for row in self.functions.iter().take(MAX_FUNCTIONS) {
             let (time, share) = (Duration(row.self_ns), percent(row.self_ns, all_ns));
@@ -212,7 +223,7 @@ impl<'a> Overview<'a> {
 
     /// Names the options for a trace that is nearly all one function, if its time is known to be no wait.
     fn write_opaque(&self, out: &mut dyn Write) -> io::Result<bool> {
-        let all_ns = self.functions.iter().map(|row| row.self_ns).fold(0, u64::saturating_add);
+        let all_ns = self.all_ns();
         let is_opaque = |row: &&&Row| {
             tenths(row.self_ns, all_ns) >= MOST_TIME && row.self_ns >= LONG_CALL_NS.saturating_mul(row.calls.max(1))
         };
@@ -263,12 +274,15 @@ impl<'a> Frequent<'a> {
     }
 }
 
+/// The pattern of a function; `None` if none names it.
+fn pattern_of(name: &str) -> Option<String> {
+    let is_named = |text: &String| Pattern::new(text).is_ok_and(|pattern| pattern.matches(name));
+    Some(literal(name)).filter(|text| name != OTHERS && !is_nameless(name) && is_named(text))
+}
+
 /// The option to record without a function, and its value: `-N` leaves out its callees, too. `None` if no pattern names it.
 fn without(name: &str, has_callees: bool) -> Option<(&'static str, String)> {
-    let pattern = literal(name);
-    if name == OTHERS || is_nameless(name) || !Pattern::new(&pattern).is_ok_and(|pattern| pattern.matches(name)) {
-        return None;
-    }
+    let pattern = pattern_of(name)?;
     Some(if has_callees { ("--rules", format!("exclude={}", pattern.replace(';', "\\;"))) } else { ("-N", pattern) })
 }
 
@@ -345,6 +359,19 @@ mod tests {
         assert_eq!(listed(TableBelow::None), ["f", "e", "d", "c", "b"], "no waiting, and no more");
         assert_eq!(listed(TableBelow::ByTotal), ["f", "e", "d", "c", "b"]);
         assert_eq!(listed(TableBelow::BySelf), [""; 0]);
+    }
+
+    #[test]
+    fn the_way_to_the_hottest_function_is_on_the_path_or_asked_for() {
+        let off_path = |calls: &str| {
+            let (_dir, trace) = trace(&[calls]);
+            let (report, graph) = (Report::read(&trace).unwrap(), Graph::read(&trace, None).unwrap());
+            Overview::new(&trace, &report, &graph, &BTreeMap::new()).off_path()
+        };
+        assert_eq!(off_path("main( a( 10 ) b( 5 ) )"), None);
+        // Each part is small, all together are not.
+        assert_eq!(off_path("main( a( 8 f( 4 ) ) b( 7 f( 6 ) ) )").as_deref(), Some("f"));
+        assert_eq!(off_path(""), None);
     }
 
     #[test]

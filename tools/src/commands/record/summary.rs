@@ -227,7 +227,7 @@ pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, 
         Place::Nowhere => {}
         Place::Named(dir) => print_place(joined, dir),
         Place::Shown(dir) => match read_overview(joined, dir) {
-            Some(text) => print_overview(joined, dir, &text),
+            Some((text, next)) => print_overview(joined, dir, &text, &next),
             None => print_place(joined, dir),
         },
     }
@@ -380,8 +380,9 @@ fn print_kernel(kernel: &InKernel) {
     }
 }
 
-/// The overview of a trace; none if reading takes long, fails, or a signal stops it. Killed processes have their lines already.
-fn read_overview(joined: &Joined, dir: &Path) -> Option<String> {
+/// The overview of a trace, and the command to go on with; none if reading takes long, fails, or a signal stops it. Killed processes have
+/// their lines already.
+fn read_overview(joined: &Joined, dir: &Path) -> Option<(String, String)> {
     /// More records take some seconds.
     const MOST_RECORDS: u64 = 20_000_000;
 
@@ -401,16 +402,17 @@ fn read_overview(joined: &Joined, dir: &Path) -> Option<String> {
     let watcher = thread::Builder::new().spawn(watch).ok()?;
     let mut text = Vec::new();
     let written = Report::read(&trace).and_then(|report| {
-        overview::write(&trace, &report, &Graph::read(&trace, None)?, &ends, TableBelow::None, &mut text)
+        overview::write((&trace, dir), &report, &Graph::read(&trace, None)?, &ends, TableBelow::None, &mut text)
     });
     handle.close();
     let _ = watcher.join();
-    written.ok().and_then(|_| String::from_utf8(text).ok())
+    let (_, next) = written.ok()?;
+    Some((String::from_utf8(text).ok()?, next))
 }
 
-fn print_overview(joined: &Joined, dir: &Path, text: &str) {
+fn print_overview(joined: &Joined, dir: &Path, text: &str, next: &str) {
     let (place, size) = (shell_word(dir), HumanBytes(joined.bytes));
-    say!("rftrace: the trace lies in {place} ({size})\n\n{text}\n  Next: {}", overview::next_command(dir));
+    say!("rftrace: the trace lies in {place} ({size})\n\n{text}\n  Next: {next}");
 }
 
 fn print_place(joined: &Joined, dir: &Path) {
