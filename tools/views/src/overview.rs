@@ -35,6 +35,9 @@ const MANY_CALLS: u64 = 100_000;
 /// A function with a smaller part of all calls makes no large difference, in tenths of a percent.
 const LARGE_PART: u64 = 100;
 
+/// A function with a larger part of the self time is worth seeing, in tenths of a percent.
+const MUCH_TIME: u64 = 100;
+
 /// The maximum number of shown kinds of ends, and of named processes for each.
 const MAX_ENDS: usize = 5;
 const MAX_PROCESSES: usize = 5;
@@ -256,7 +259,13 @@ impl<'a> Overview<'a> {
             self.names.get(&row.name)
         )?;
         let each = Duration(row.self_ns / row.calls.max(1)).text();
-        writeln!(out, "    {option} {}   leaves them out when recording, {each} each", quoted(value))?;
+        let all_ns = self.all_ns();
+        // That is what the user may be looking for.
+        let counted = match tenths(row.self_ns, all_ns) {
+            0..MUCH_TIME => String::new(),
+            _ => format!("; callers then count their {} of the self time", percent(row.self_ns, all_ns)),
+        };
+        writeln!(out, "    {option} {}   leaves them out when recording, {each} each{counted}", quoted(value))?;
         Ok(true)
     }
 }
@@ -386,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_function_with_most_calls_can_be_left_out() {
-        let many = |name: &str, n| format!("main( {} 50 )", format!("{name}( 1 ) ").repeat(n));
+        let many = |name: &str, n| format!("main( {} 5000000 )", format!("{name}( 1 ) ").repeat(n));
         let size = |calls: String| {
             let text = text(&[&calls], &[], TableBelow::None);
             text.split_once("Size: ").map(|(_, size)| size.to_owned())
@@ -394,6 +403,9 @@ mod tests {
         let expected =
             "100.0 % of 100,000 calls are of shim\n    -N 'shim'   leaves them out when recording, 0.001 us each\n";
         assert_eq!(size(many("shim", 99_999)).as_deref(), Some(&*expected.replace("100.0", "99.9")));
+        let hot = size(many("shim", 99_999).replace("5000000 )", ")")).unwrap();
+        let counted = "when recording, 0.001 us each; callers then count their 100.0 % of the self time\n";
+        assert!(hot.ends_with(counted), "{hot}");
         assert_eq!(size(many("shim", 99_998)), None, "few calls");
         assert_eq!(size(many("sub_401000@p", 99_999)), None, "no name");
     }
