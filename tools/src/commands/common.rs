@@ -38,7 +38,7 @@ pub(crate) const MORE: &str = "More";
 
 #[derive(Args, Clone)]
 pub(crate) struct DirArg {
-    /// Trace directory [default: the current directory if it is a trace, else `uftrace.data`].
+    /// Trace directory [default: the current directory if it is a trace, else `uftrace.data`, else the newest of `cargo rftrace`].
     dir: Option<PathBuf>,
     /// Trace directory, in uftrace's syntax.
     #[arg(short, long, value_name = "DIR", conflicts_with = "dir", help_heading = MORE)]
@@ -52,9 +52,34 @@ impl DirArg {
     }
 }
 
+/// The directory of traces that nobody has named.
+const USUAL: &str = "uftrace.data";
+/// The directory of the traces of `cargo rftrace`.
+const OF_CARGO: &str = "target/rftrace/traces";
+
 /// The trace directory where none is named.
 pub(crate) fn default_dir() -> PathBuf {
-    if Path::new(INFO).is_file() { ".".into() } else { "uftrace.data".into() }
+    if Path::new(INFO).is_file() {
+        return ".".into();
+    }
+    let newest = || {
+        let dirs = Path::new(OF_CARGO).read_dir().ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+        let written = |dir: &PathBuf| dir.join(INFO).metadata().and_then(|info| info.modified()).ok();
+        let dir = dirs.filter_map(|dir| Some((written(&dir)?, dir))).max()?.1;
+        say!("rftrace: the newest trace is {}", shell_word(&dir));
+        Some(dir)
+    };
+    Some(USUAL.into()).filter(|dir: &PathBuf| dir.exists()).or_else(newest).unwrap_or_else(|| USUAL.into())
+}
+
+/// The words on a trace that cannot be opened.
+pub(crate) fn cannot_open(dir: &Path) -> String {
+    let usual = if dir == Path::new(USUAL) && !dir.exists() {
+        format!(", and there is none in {OF_CARGO}")
+    } else {
+        String::new()
+    };
+    format!("cannot open the trace {}{usual}", dir.display())
 }
 
 /// Options of uftrace's commands that ask for the default behaviour here.

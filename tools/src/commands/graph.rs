@@ -25,8 +25,8 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GraphArgs {
-    /// Trace directory [default: the current directory if it is a trace, else `uftrace.data`], and a function: its callers and callees
-    /// are shown.
+    /// Trace directory [default: the current directory if it is a trace, else `uftrace.data`, else the newest of `cargo rftrace`], and a
+    /// function: its callers and callees are shown.
     ///
     /// The function is a name, a glob or `/regex/`. A single argument is the directory if there is such a directory, else the function.
     #[arg(value_names = ["DIR", "FUNC"], num_args = 0..=2)]
