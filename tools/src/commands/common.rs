@@ -4,16 +4,14 @@ use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-#[cfg(feature = "full")]
-use anyhow::Context;
 use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
 use rftrace_format::files::{INFO, records};
-#[cfg(feature = "full")]
-use rftrace_format::store;
 use rftrace_read::{Demangle, Error, Gaps, Pattern, Summary, Trace};
 
+#[cfg(feature = "full")]
+use super::new_file::NewFile;
 use super::stand_ins;
 
 /// Writes to a file, or to stdout.
@@ -23,10 +21,7 @@ pub(crate) fn write_to(
     write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<()>,
 ) -> Result<()> {
     let Some(path) = file else { return Ok(print(write)?) };
-    let file = store::create_output(path, &[]).with_context(|| format!("cannot write {}", path.display()))?;
-    let mut out = BufWriter::new(file);
-    write(&mut out)?;
-    out.flush().with_context(|| format!("cannot write {}", path.display()))
+    NewFile::create(path, &[])?.write(write)
 }
 
 /// The version of the values that commands print as JSON. It rises when a key changes its meaning or goes.
