@@ -15,9 +15,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
-use rftrace_format::map::MapLine;
-use rftrace_format::system;
-use rftrace_format::text::base_name;
 use rftrace_read::{Error, ShownNames, made_name};
 use rftrace_record::attach::{self, Reason};
 use rftrace_record::live::{self, Live, Moment, Names, Options, Take, Watch};
@@ -324,7 +321,6 @@ impl Show {
 
 /// Names that were looked up before.
 struct NamesByAddress {
-    pid: u32,
     names: Names,
     known: HashMap<u64, Arc<str>>,
     looked: Instant,
@@ -332,37 +328,27 @@ struct NamesByAddress {
 
 impl NamesByAddress {
     fn new(pid: u32) -> Self {
-        Self { pid, names: Names::of_process(pid), known: HashMap::new(), looked: Instant::now() }
+        Self { names: Names::of_process(pid), known: HashMap::new(), looked: Instant::now() }
     }
 
     fn name(&mut self, address: u64) -> Arc<str> {
         /// Libraries come and go.
         const LOOK: Duration = Duration::from_secs(1);
+        /// One that has just come has names at once; code that no file has is asked for often.
+        const LOOK_FOR_NEW: Duration = Duration::from_millis(50);
 
-        if self.looked.elapsed() >= LOOK {
+        let is_new = !self.known.contains_key(&address) && self.names.module(address).is_none();
+        if self.looked.elapsed() >= if is_new { LOOK_FOR_NEW } else { LOOK } {
             self.looked = Instant::now();
             if self.names.look() {
                 self.known.clear();
             }
         }
-        if let Some(name) = self.known.get(&address) {
-            return Arc::clone(name);
-        }
-        let mut name = self.names.name(address);
-        if name.is_none() && self.names.look() {
-            name = self.names.name(address);
-        }
-        let name: Arc<str> = name.unwrap_or_else(|| unnamed(self.pid, address)).into();
-        self.known.insert(address, Arc::clone(&name));
-        name
+        let name = || {
+            let name = self.names.name(address);
+            let made = || self.names.module(address).map(|(file, start)| made_name(&file, start, address));
+            name.or_else(made).unwrap_or_else(|| format!("<{address:x}>")).into()
+        };
+        Arc::clone(self.known.entry(address).or_insert_with(name))
     }
-}
-
-/// The name of a function that has none.
-fn unnamed(pid: u32, address: u64) -> String {
-    let maps = system::read_text(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let files = || maps.lines().filter_map(|line| MapLine::parse(line).ok()).filter(MapLine::is_file);
-    let module = files().find(|line| (line.start..line.end).contains(&address));
-    let first = module.and_then(|module| files().find(|line| line.path == module.path));
-    first.map_or_else(|| format!("<{address:x}>"), |first| made_name(base_name(first.path), first.start, address))
 }
