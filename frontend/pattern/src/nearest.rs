@@ -68,7 +68,9 @@ mod tests {
 
     #[test]
     fn edits_are_counted() {
-        for (a, b, expected) in [("", "", 0), ("abc", "abc", 0), ("abc", "abd", 1), ("kitten", "sitting", 3), ("laef", "leaf", 1)] {
+        for (a, b, expected) in
+            [("", "", 0), ("abc", "abc", 0), ("abc", "abd", 1), ("kitten", "sitting", 3), ("laef", "leaf", 1)]
+        {
             let a: Vec<char> = a.chars().collect();
             assert_eq!(edits(&a, b, 10), Some(expected));
             assert!(expected == 0 || edits(&a, b, expected - 1).is_none());
