@@ -26,11 +26,12 @@ fn report(run: &Run, options: &[&str]) -> String {
 
 /// Records the program with this argument in a terminal. Returns the output of both.
 fn in_a_terminal(folder: &Path, options: &str, argument: &str) -> String {
-    let (rftrace, program) = (rftrace(), program().build());
+    // The same one for each trace.
+    let (rftrace, program) = (rftrace(), program().cached("looked_at"));
     let line = format!(
         "{} record --no-schedule -o trace {options} -- {} {argument}",
         rftrace.display(),
-        program.path.display()
+        program.display()
     );
     let mut script = Command::new("script");
     script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
