@@ -28,11 +28,8 @@ fn report(run: &Run, options: &[&str]) -> String {
 fn in_a_terminal(folder: &Path, options: &str, argument: &str) -> String {
     // The same one for each trace.
     let (rftrace, program) = (rftrace(), program().cached("looked_at"));
-    let line = format!(
-        "{} record --no-schedule -o trace {options} -- {} {argument}",
-        rftrace.display(),
-        program.display()
-    );
+    let line =
+        format!("{} record --no-schedule -o trace {options} -- {} {argument}", rftrace.display(), program.display());
     let mut script = Command::new("script");
     script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
     let output = script.current_dir(folder).stdin(Stdio::null()).output().unwrap();
