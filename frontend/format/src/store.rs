@@ -353,13 +353,21 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     create(path).and_then(|mut file| io::Write::write_all(&mut file, bytes.as_ref()))
 }
 
-/// Creates an output file that a user names. It refuses files of a trace, and links to files in the directories
-/// `sources`.
+/// Creates an output file that a user names.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidInput`] for a refused file, and those of the system.
+/// Those of [`check_output`], and those of the system.
 pub fn create_output(path: &Path, sources: &[&Path]) -> Result<File> {
+    check_output(path, sources).and_then(|()| File::create(path))
+}
+
+/// Checks an output file that a user names.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidInput`] for a file of a trace, and for a link to a file in one of the directories `sources`.
+pub fn check_output(path: &Path, sources: &[&Path]) -> Result<()> {
     // A link may lead into a trace.
     let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let dir = real.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -372,7 +380,7 @@ pub fn create_output(path: &Path, sources: &[&Path]) -> Result<File> {
         let reason = "this name is that of a file of a trace; choose another name, or another directory";
         return Err(Error::new(ErrorKind::InvalidInput, reason));
     }
-    File::create(path)
+    Ok(())
 }
 
 /// Removes a folder after renaming it. So a killed process leaves the whole folder or none of this name: half of a

@@ -84,12 +84,12 @@ impl Names {
         self.modules = modules::modules_of(&self.maps, exe, &root(&self.process)).into_iter().map(named).collect();
     }
 
-    /// Returns the file name of the module around an address.
+    /// Returns the file name of the module around an address, and where it begins.
     #[must_use]
-    pub fn module(&self, address: u64) -> Option<String> {
+    pub fn module(&self, address: u64) -> Option<(String, u64)> {
         let is_it = |named: &&Named| (named.module.start..named.module.end).contains(&address);
-        let path = &self.modules.iter().find(is_it)?.module.path;
-        Some(path.file_name()?.to_string_lossy().into_owned())
+        let module = &self.modules.iter().find(is_it)?.module;
+        Some((module.path.file_name()?.to_string_lossy().into_owned(), module.start))
     }
 
     /// Returns the name of the function around an address, in the form of `rftrace report`.
@@ -131,6 +131,8 @@ mod tests {
         let own = functions_of_this_program_have_names as *const () as u64;
         let name = names.name(own).unwrap();
         assert!(name.ends_with("functions_of_this_program_have_names"), "{name}");
-        assert_eq!(names.name(1), None);
+        assert_eq!((names.name(1), names.module(1)), (None, None));
+        let start = names.module(own).unwrap().1;
+        assert_eq!(names.module(start), names.module(own));
     }
 }

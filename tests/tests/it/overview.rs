@@ -26,12 +26,10 @@ fn report(run: &Run, options: &[&str]) -> String {
 
 /// Records the program with this argument in a terminal. Returns the output of both.
 fn in_a_terminal(folder: &Path, options: &str, argument: &str) -> String {
-    let (rftrace, program) = (rftrace(), program().build());
-    let line = format!(
-        "{} record --no-schedule -o trace {options} -- {} {argument}",
-        rftrace.display(),
-        program.path.display()
-    );
+    // The same one for each trace.
+    let (rftrace, program) = (rftrace(), program().cached("looked_at"));
+    let line =
+        format!("{} record --no-schedule -o trace {options} -- {} {argument}", rftrace.display(), program.display());
     let mut script = Command::new("script");
     script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
     let output = script.current_dir(folder).stdin(Stdio::null()).output().unwrap();
@@ -60,6 +58,7 @@ fn the_answer_comes_first_and_makes_the_next_trace_smaller() {
     let options = suggested(&said);
     let said = in_a_terminal(folder.path(), options, "loops 12000");
     assert!(said.contains("rftrace: 120,002 calls of 1 thread") && !said.contains("are of leaf"), "{options}: {said}");
+    assert!(said.contains("\n  Next: rftrace diff trace.old trace\n"), "{said}");
 
     let run = record(&["--no-schedule"], &program().build().path, &["loops", "12000"]);
     assert!(run.stderr.contains("  rftrace report trace\n") && !run.stderr.contains("Hot path"), "{}", run.stderr);

@@ -71,7 +71,7 @@ fn filters_of_libraries_that_come_later() {
     let found = calls(&run);
     assert_eq!((found["own"], found["loaded"]), (200, 200), "{}", run.stderr);
     assert!(found.get("leaf").is_none_or(|&n| n < 150), "{found:?}");
-    assert!(run.stderr.contains("matches not_below=missing\n"), "{}", run.stderr);
+    assert!(run.stderr.contains("matches -N missing\n"), "{}", run.stderr);
     // Functions that are not named are not included, whenever they come.
     let found = calls(&record(&["--rules", "include=own; exclude=missing"], &program, &[library]));
     assert_eq!(found, [("own".to_owned(), 200)].into());

@@ -105,7 +105,7 @@ pub use rftrace_format::gaps::Gaps;
 pub use rftrace_format::info::Info;
 pub use rftrace_format::record::{Kind, RECORD_BYTES, Record};
 pub use rftrace_format::text::Shown;
-pub use rftrace_pattern::{Error as PatternError, Pattern};
+pub use rftrace_pattern::{Error as PatternError, Pattern, nearest};
 pub use session::{Session, SymbolFiles};
 pub use short_names::{NAME_COLUMNS, short_name};
 pub use shown_names::ShownNames;

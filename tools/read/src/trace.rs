@@ -259,10 +259,19 @@ impl Trace {
         if names().any(|name| pattern.matches(name)) { None } else { nearest(&pattern.plain(), names()) }
     }
 
-    /// Returns the chosen functions that the trace does not have, each with the name most like it.
-    pub fn misspelled(&self) -> Vec<(&Pattern, &str)> {
-        let chosen = self.choice().into_iter().flat_map(|choice| &choice.below);
-        chosen.filter_map(|pattern| Some((pattern, self.nearest_name(pattern)?))).collect()
+    /// Returns the patterns of the choice that match no name of the trace: those of functions to show, and those of functions to leave out.
+    pub fn unknown(&self) -> [Vec<&Pattern>; 2] {
+        let of = |patterns: fn(&Choice) -> &[Pattern]| {
+            let unmatched =
+                |pattern: &&Pattern| !self.sessions.iter().flat_map(Session::names).any(|name| pattern.matches(name));
+            self.choice().into_iter().flat_map(|choice| patterns(choice)).filter(unmatched).collect()
+        };
+        [of(|choice| &choice.below), of(|choice| &choice.not_below)]
+    }
+
+    /// Returns true if functions to show are chosen, and [none of them](Self::unknown) is in the trace.
+    pub fn has_none_to_show(&self) -> bool {
+        self.choice().is_some_and(|choice| !choice.below.is_empty() && self.unknown()[0].len() == choice.below.len())
     }
 
     pub(crate) fn choice(&self) -> Option<&Arc<Choice>> {

@@ -282,7 +282,7 @@ impl Recording for Recorded {
                 above = above.max(address);
                 functions.push(Function {
                     name: names.name(address).map_or_else(|| format!("<{address:x}>"), shown),
-                    module: names.module(address).map_or_else(|| "?".to_owned(), shown),
+                    module: names.module(address).map_or_else(|| "?".to_owned(), |(file, _)| shown(file)),
                     is_recorded: word & IS_RECORDED != 0,
                 });
             }

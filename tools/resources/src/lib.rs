@@ -59,7 +59,7 @@ pub use flame::Unit;
 pub use heaptrack::write_heaptrack;
 pub use live::Until;
 pub use merge::Event;
-pub use names::{Name, Names, names_of_stacks};
+pub use names::{Name, Names, names_of_stacks, of_caller};
 pub use recording::{Frame, Module, Process, Recording, Thread};
 pub use report::{Choice, Report, Sort};
 pub use text::{FunctracerText, Order, Postprocessor, Section, functracer_header, write_sp_rtrace};

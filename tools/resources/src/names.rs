@@ -47,11 +47,38 @@ impl Name {
         self.line_of(names.get(&self.function))
     }
 
+    /// True for a function of a runtime or standard library; also for its method of a type without a path, as `<T as core::convert::Into<U>>::into`.
+    fn is_standard(&self) -> bool {
+        let has_beginning = |path: &str| STANDARD.iter().any(|beginning| path.starts_with(beginning));
+        let is_own = |path: &str| path.contains("::") && !has_beginning(path);
+        let path = self.function.trim_start_matches(['<', '&', '[']);
+        let of_library = match path.split_once(" as ").filter(|_| self.function.starts_with('<')) {
+            Some((implementor, of)) => !is_own(implementor) && has_beginning(of),
+            None => has_beginning(path),
+        };
+        of_library || RUNTIMES.contains(&&*self.module)
+    }
+
     fn line_of(&self, function: &str) -> String {
         let place = self.place.as_ref().map_or_else(String::new, |(file, line)| format!("  {file}:{line}"));
         let inlined = if self.is_inlined { "  (inlined)" } else { "" };
         format!("{function}{place}{inlined}")
     }
+}
+
+/// The modules of the C library and of compilers, which take memory for their callers.
+pub(crate) const RUNTIMES: [&str; 4] = ["libc.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"];
+
+/// The beginnings of names of functions of Rust's and C++'s standard libraries, which do so, too.
+const STANDARD: [&str; 9] =
+    ["alloc::", "core::", "std::", "hashbrown::", "__rust", "__rdl_", "__rg_", "__gnu_cxx::", "operator new"];
+
+/// Returns the first `depth` functions of a stack from that on which has called a runtime or standard library.
+#[must_use]
+pub fn of_caller(stack: &[Name], depth: usize) -> &[Name] {
+    let caller = stack.iter().position(|name| !name.is_standard()).unwrap_or(0);
+    let stack = &stack[caller..];
+    &stack[..depth.min(stack.len())]
 }
 
 /// Returns `names` with those of the first `depth` functions of each stack.
@@ -62,7 +89,7 @@ pub fn names_of_stacks<'s>(
     depth: usize,
 ) -> ShownNames {
     let mut names = names.clone();
-    let functions = stacks.into_iter().flat_map(|stack| stack.iter().take(depth));
+    let functions = stacks.into_iter().flat_map(|stack| of_caller(stack, depth));
     names.add_all(functions.map(|name| name.function.as_str()));
     names
 }
@@ -247,6 +274,37 @@ impl Write for Limited {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stacks_begin_with_the_caller_of_a_library() {
+        let name = |&(function, module): &(&str, &str)| Name {
+            function: function.to_owned(),
+            place: None,
+            is_inlined: false,
+            module: module.to_owned(),
+        };
+        let functions = |stack: &[(&str, &str)], depth| -> Vec<String> {
+            let stack: Vec<Name> = stack.iter().map(name).collect();
+            of_caller(&stack, depth).iter().map(|name| name.function.clone()).collect()
+        };
+        let libraries = [
+            ("alloc::raw_vec::RawVecInner<A>::try_allocate_in", "app"),
+            ("<alloc::vec::Vec<T> as core::clone::Clone>::clone", "app"),
+            ("<T as core::convert::Into<U>>::into", "app"),
+            ("hashbrown::raw::RawTable<T,A>::reserve_rehash", "app"),
+            ("operator new(unsigned long)", "libstdc++.so.6"),
+            ("strdup", "libc.so.6"),
+        ];
+        for caller in
+            ["app::make", "main", "<app::Made as core::clone::Clone>::clone", "<alloc::vec::Vec<T> as app::Make>::make"]
+        {
+            let stack =
+                [&libraries[..], &[(caller, "app"), ("core::ops::function::FnOnce::call_once", "app")]].concat();
+            assert_eq!(functions(&stack, 1), [caller]);
+            assert_eq!(functions(&stack, usize::MAX).len(), 2);
+        }
+        assert_eq!(functions(&libraries, usize::MAX).len(), libraries.len());
+    }
 
     #[test]
     fn names_as_in_the_source() {

@@ -7,7 +7,7 @@ use rftrace_read::{Error, Pattern, Result, Shown, ShownNames};
 use serde_json::{Value, json};
 
 use crate::account::{Account, Held, STANDARD, Sums};
-use crate::names::{Name, Names, names_of_stacks};
+use crate::names::{Name, Names, RUNTIMES, names_of_stacks, of_caller};
 use crate::recording::Recording;
 use crate::words::{Size, amount, number, one_of, several_of};
 
@@ -49,9 +49,6 @@ const KEEPING: [&str; 4] = [
     // The buffer of Rust's stdout.
     "std::io::stdio::stdout",
 ];
-
-/// Runtime libraries. A stack of these alone is their own, as the memory in which C++ makes exceptions when there is no other.
-const RUNTIMES: [&str; 4] = ["libc.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"];
 
 /// A stack with names.
 #[derive(Debug)]
@@ -224,11 +221,12 @@ impl Report {
         if names.is_empty() {
             writeln!(out, "    unknown caller")?;
         }
-        for name in names.iter().take(depth) {
+        for name in of_caller(names, depth) {
             writeln!(out, "    {}", name.line(shown))?;
         }
-        if names.len() > depth {
-            writeln!(out, "    … {} more", names.len() - depth)?;
+        let more = of_caller(names, usize::MAX).len().saturating_sub(depth);
+        if more > 0 {
+            writeln!(out, "    … {more} more")?;
         }
         Ok(())
     }
@@ -341,6 +339,7 @@ pub(crate) fn is_suppressed(stack: &[Name], patterns: &[Pattern]) -> bool {
         let matches = |pattern: &Pattern| pattern.matches(&name.function) || pattern.matches(&name.module);
         KEEPING.contains(&name.function.as_str()) || patterns.iter().any(matches)
     };
+    // A stack of these alone is their own, as the memory in which C++ makes exceptions when there is no other.
     let is_runtime = |name: &Name| RUNTIMES.contains(&name.module.as_str());
     stack.iter().any(is_wanted_away) || (!stack.is_empty() && stack.iter().all(is_runtime))
 }

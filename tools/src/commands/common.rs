@@ -4,16 +4,14 @@ use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-#[cfg(feature = "full")]
-use anyhow::Context;
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
 use rftrace_format::files::{INFO, records};
-#[cfg(feature = "full")]
-use rftrace_format::store;
-use rftrace_read::{Demangle, Error, Gaps, Summary, Trace};
+use rftrace_read::{Demangle, Error, Gaps, Pattern, Summary, Trace};
 
+#[cfg(feature = "full")]
+use super::new_file::NewFile;
 use super::stand_ins;
 
 /// Writes to a file, or to stdout.
@@ -23,10 +21,7 @@ pub(crate) fn write_to(
     write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<()>,
 ) -> Result<()> {
     let Some(path) = file else { return Ok(print(write)?) };
-    let file = store::create_output(path, &[]).with_context(|| format!("cannot write {}", path.display()))?;
-    let mut out = BufWriter::new(file);
-    write(&mut out)?;
-    out.flush().with_context(|| format!("cannot write {}", path.display()))
+    NewFile::create(path, &[])?.write(write)
 }
 
 /// The version of the values that commands print as JSON. It rises when a key changes its meaning or goes.
@@ -38,7 +33,7 @@ pub(crate) const MORE: &str = "More";
 
 #[derive(Args, Clone)]
 pub(crate) struct DirArg {
-    /// Trace directory [default: the current directory if it is a trace, else `uftrace.data`].
+    /// Trace directory [default: the current directory if it is a trace, else `uftrace.data`, else the newest of `cargo rftrace`].
     dir: Option<PathBuf>,
     /// Trace directory, in uftrace's syntax.
     #[arg(short, long, value_name = "DIR", conflicts_with = "dir", help_heading = MORE)]
@@ -52,9 +47,36 @@ impl DirArg {
     }
 }
 
+/// The directory of traces that nobody has named.
+const USUAL: &str = "uftrace.data";
+/// The directory of the traces of `cargo rftrace`.
+const OF_CARGO: &str = "target/rftrace/traces";
+
 /// The trace directory where none is named.
 pub(crate) fn default_dir() -> PathBuf {
-    if Path::new(INFO).is_file() { ".".into() } else { "uftrace.data".into() }
+    if Path::new(INFO).is_file() {
+        return ".".into();
+    }
+    let newest = || {
+        let within = |dir: PathBuf| dir.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+        // Those of `run`, `test` and `bench`.
+        let dirs = within(OF_CARGO.into()).flat_map(within);
+        let written = |dir: &PathBuf| dir.join(INFO).metadata().and_then(|info| info.modified()).ok();
+        let dir = dirs.filter_map(|dir| Some((written(&dir)?, dir))).max()?.1;
+        say!("rftrace: the newest trace is {}", shell_word(&dir));
+        Some(dir)
+    };
+    Some(USUAL.into()).filter(|dir: &PathBuf| dir.exists()).or_else(newest).unwrap_or_else(|| USUAL.into())
+}
+
+/// The words on a trace that cannot be opened.
+pub(crate) fn cannot_open(dir: &Path) -> String {
+    let usual = if dir == Path::new(USUAL) && !dir.exists() {
+        format!(", and there is none in {OF_CARGO}")
+    } else {
+        String::new()
+    };
+    format!("cannot open the trace {}{usual}", dir.display())
 }
 
 /// Options of uftrace's commands that ask for the default behaviour here.
@@ -104,8 +126,14 @@ pub(crate) fn print<T>(write: impl FnOnce(&mut dyn Write) -> rftrace_read::Resul
     out.flush().map_err(Error::Write).and(result)
 }
 
-/// Says what is missing in a trace, and what was odd about it.
+/// Says what is missing in a trace, and what was odd about it. It is an error if no function to show is there.
 pub(crate) fn print_warnings(trace: &Trace, summary: &Summary) -> Result<()> {
+    print_losses(trace, summary)?;
+    check_shown(trace, summary)
+}
+
+/// The same without an error.
+pub(crate) fn print_losses(trace: &Trace, summary: &Summary) -> Result<()> {
     for line in losses(summary, &trace.gaps()?) {
         say!("rftrace: {line}");
     }
@@ -113,15 +141,42 @@ pub(crate) fn print_warnings(trace: &Trace, summary: &Summary) -> Result<()> {
     Ok(())
 }
 
+/// An error if there are functions to show, and none of them is in the trace.
+pub(crate) fn check_shown(trace: &Trace, summary: &Summary) -> Result<()> {
+    let [wanted, _] = trace.unknown();
+    match wanted.first().filter(|_| summary.records == 0 && trace.has_none_to_show()) {
+        Some(pattern) => Err(no_function(trace, pattern)),
+        None => Ok(()),
+    }
+}
+
+/// The error for a function that is not in a trace.
+pub(crate) fn no_function(trace: &Trace, pattern: &Pattern) -> anyhow::Error {
+    let text = pattern.text();
+    match trace.nearest_name(pattern) {
+        Some(name) => anyhow!("no function is named `{text}`; did you mean `{name}`?"),
+        None => anyhow!("the trace has no call of `{text}`; `rftrace report` lists the called functions"),
+    }
+}
+
 /// Says what was odd about a trace, but for what was not recorded.
 pub(crate) fn print_flaws(trace: &Trace, summary: &Summary) {
-    if summary.records == 0 && trace.is_chosen() {
-        say!("rftrace: no recorded call matches the options -F, -N, -D, -t and the time range");
-        for (pattern, name) in trace.misspelled() {
-            say!("rftrace: no function is named `{}`; did you mean `{name}`?", pattern.text());
+    let [wanted, left_out] = trace.unknown();
+    // The error names the first one.
+    let wanted = wanted.into_iter().skip(trace.has_none_to_show().into());
+    // Those may be among the nameless ones.
+    for pattern in wanted.chain(left_out).filter(|_| summary.nameless_calls == 0) {
+        say!("rftrace: {}", no_function(trace, pattern));
+    }
+    match summary.records {
+        0 if trace.has_none_to_show() => {}
+        0 if trace.is_chosen() => {
+            say!("rftrace: no recorded call matches the options -F, -N, -D, -t and the time range");
         }
-    } else if summary.records == 0 {
-        say!("rftrace: the trace holds no records: was tracing enabled, and the program built with `mcount` calls?");
+        0 => {
+            say!("rftrace: the trace holds no records: was tracing enabled, and the program built with `mcount` calls?")
+        }
+        _ => {}
     }
     print_missing(trace, summary.nameless_calls > 0);
     for warnings in [trace.warnings(), &summary.warnings] {

@@ -13,7 +13,7 @@ use rftrace_views::Compared;
 use rftrace_views::{Difference, Field, Graph, Report, ReportOptions, Side};
 
 use super::choice::{CorrectionArg, NamesArg, ShownArgs};
-use super::common::{print, print_warnings};
+use super::common::{check_shown, print, print_losses};
 use super::markdown;
 use super::stand_ins;
 
@@ -204,9 +204,11 @@ impl Comparison {
         Ok(())
     }
 
-    /// Says what is missing in the traces.
+    /// Says what is missing in the traces. A function to show may be new, or gone.
     pub(crate) fn print_warnings(&self) -> Result<()> {
-        self.runs.iter().try_for_each(|run| print_warnings(&run.trace, &run.summary))
+        self.runs.iter().try_for_each(|run| print_losses(&run.trace, &run.summary))?;
+        let checks = self.runs.iter().map(|run| check_shown(&run.trace, &run.summary));
+        checks.reduce(Result::or).unwrap_or(Ok(()))
     }
 }
 

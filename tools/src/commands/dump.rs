@@ -1,6 +1,6 @@
 //! `rftrace dump`.
 
-use std::io::{self, BufRead as _, BufWriter, IsTerminal, Write};
+use std::io::{self, BufRead as _, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -10,14 +10,14 @@ use rftrace_export::{
     Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export, export_with, write_directory,
 };
 use rftrace_format::files::records;
-use rftrace_format::store;
 use rftrace_page::Page;
 use rftrace_read::{Error, RECORD_BYTES, SourcePlace, Summary, Trace};
 
 use super::anonymous::{self, Copy};
 use super::choice::{NamesArg, ShownArgs, SourcesArg};
-use super::common::{DirArg, PlainArgs, print_warnings};
+use super::common::{DirArg, PlainArgs, print, print_warnings};
 use super::counters::Counters;
+use super::new_file::NewFile;
 use super::page::{page_without_calls, read_page, title};
 
 const EXAMPLES: &str = "\
@@ -135,14 +135,12 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
             let extension = if args.flamegraph { "svg" } else { "pftrace" };
             let is_for_terminals = args.chrome || args.folded || args.firefox;
             let output = args.output.clone();
-            let mut out = Output::open(output, &dir, (!is_for_terminals).then(|| derived_name(&dir, extension)))?;
-            let result = {
-                let mut sink = args.sink(&trace, &options, &mut out.writer)?;
-                let counters =
-                    (args.chrome || args.perfetto).then(|| Counters::open(trace.dir())).transpose()?.flatten();
+            let derived = (!is_for_terminals).then(|| derived_name(&dir, extension));
+            let counters = (args.chrome || args.perfetto).then(|| Counters::open(trace.dir())).transpose()?.flatten();
+            write_output(output, &dir, derived, |out| {
+                let mut sink = args.sink(&trace, &options, out)?;
                 export_with_progress(&trace, &options, sink.as_mut(), args.quiet, counters.as_ref())
-            };
-            out.close(result)?
+            })?
         }
     };
     print_warnings(&trace, &summary)
@@ -229,14 +227,11 @@ fn tell_of_size(bytes: u64, how: &str) -> Result<()> {
 
 /// Writes what was recorded of a program that does not call the tracer.
 fn write_counters(counters: &Counters, dir: &Path, is_chrome: bool, output: Option<PathBuf>) -> Result<()> {
-    let mut out = Output::open(output, dir, (!is_chrome).then(|| derived_name(dir, "pftrace")))?;
-    let result = {
-        let out = &mut out.writer;
+    write_output(output, dir, (!is_chrome).then(|| derived_name(dir, "pftrace")), |out| {
         let mut sink: Box<dyn Sink + '_> =
             if is_chrome { Box::new(Chrome::new(out)) } else { Box::new(Perfetto::new(out, None)) };
         counters.write(&[], &ExportOptions::default(), sink.as_mut()).and_then(|()| sink.finish())
-    };
-    out.close(result.map(|()| Summary::default())).map(drop)
+    })
 }
 
 /// Writes the page of `rftrace view`.
@@ -245,9 +240,8 @@ fn write_page(page: &Page, dir: &Path, output: Option<PathBuf>, is_quiet: bool) 
     if !is_quiet {
         tell_of_size(html.len() as u64, "")?;
     }
-    let mut out = Output::open(output, dir, Some(derived_name(dir, "html")))?;
-    let written = out.writer.write_all(&html).map_err(Error::Write);
-    out.close(written.map(|()| page.summary().clone()))
+    write_output(output, dir, Some(derived_name(dir, "html")), |out| out.write_all(&html).map_err(Error::Write))?;
+    Ok(page.summary().clone())
 }
 
 /// The directory's name with an extension, in the current directory.
@@ -259,46 +253,20 @@ fn derived_name(dir: &Path, extension: &str) -> PathBuf {
     name
 }
 
-/// Where the output goes.
-struct Output {
-    /// Its file; `None` for stdout.
+/// Writes what is shown of the trace in `dir` to `path`; without one, to stdout, or to the file `derived` if stdout is a terminal.
+fn write_output<T>(
     path: Option<PathBuf>,
-    writer: BufWriter<Box<dyn Write>>,
-    /// True if the user has named no output.
-    is_derived: bool,
-}
-
-impl Output {
-    /// Opens `path`, for what is shown of the trace in `dir`; without one, stdout, or the file `derived` if stdout is a terminal.
-    fn open(path: Option<PathBuf>, dir: &Path, derived: Option<PathBuf>) -> Result<Self> {
-        let is_derived = path.is_none();
-        let path = path.or_else(|| derived.filter(|_| io::stdout().is_terminal()));
-        let writer: Box<dyn Write> = match &path {
-            Some(path) => Box::new(
-                store::create_output(path, &[dir]).with_context(|| format!("cannot write {}", path.display()))?,
-            ),
-            None => Box::new(io::stdout().lock()),
-        };
-        Ok(Self { path, writer: BufWriter::with_capacity(256 * 1024, writer), is_derived })
+    dir: &Path,
+    derived: Option<PathBuf>,
+    write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<T>,
+) -> Result<T> {
+    let derived = derived.filter(|_| path.is_none() && io::stdout().is_terminal());
+    let Some(path) = path.as_ref().or(derived.as_ref()) else { return Ok(print(write)?) };
+    let written = NewFile::create(path, &[dir])?.write(write)?;
+    if let Some(path) = derived {
+        say!("{} is written", path.display());
     }
-
-    /// Says in which file an error happened, or where the output is.
-    fn close(mut self, result: rftrace_read::Result<Summary>) -> Result<Summary> {
-        let result = result.and_then(|summary| self.writer.flush().map_err(Error::Write).map(|()| summary));
-        match (result, &self.path) {
-            (Err(error @ Error::Write(_)), Some(path)) => {
-                Err(error).with_context(|| format!("{} is incomplete", path.display()))
-            }
-            (Err(error), Some(path)) => {
-                Err(error).with_context(|| format!("{} holds only a part of the trace", path.display()))
-            }
-            (Ok(summary), Some(path)) if self.is_derived => {
-                say!("{} is written", path.display());
-                Ok(summary)
-            }
-            (result, _) => Ok(result?),
-        }
-    }
+    Ok(written)
 }
 
 /// Writes a trace, and shows on a terminal how far that is.

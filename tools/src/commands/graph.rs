@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::choice::{CorrectionArg, NamesArg, ShownArgs, SourcesArg};
 #[cfg(feature = "full")]
 use super::common::JSON_VERSION;
-use super::common::{MORE, PlainArgs, default_dir, print, print_warnings};
+use super::common::{MORE, PlainArgs, check_shown, default_dir, no_function, print, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,8 +25,8 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GraphArgs {
-    /// Trace directory [default: the current directory if it is a trace, else `uftrace.data`], and a function: its callers and callees
-    /// are shown.
+    /// Trace directory [default: the current directory if it is a trace, else `uftrace.data`, else the newest of `cargo rftrace`], and a
+    /// function: its callers and callees are shown.
     ///
     /// The function is a name, a glob or `/regex/`. A single argument is the directory if there is such a directory, else the function.
     #[arg(value_names = ["DIR", "FUNC"], num_args = 0..=2)]
@@ -91,12 +91,9 @@ pub(crate) fn run(args: GraphArgs) -> Result<()> {
     let graph = Graph::read(&trace, function.as_ref())?;
     if let Some(function) = function.filter(|_| graph.is_empty()) {
         print_warnings(&trace, graph.summary())?;
-        let text = function.text();
-        match trace.nearest_name(&function) {
-            Some(name) => bail!("no function is named `{text}`; did you mean `{name}`?"),
-            None => bail!("the trace has no call of `{text}`; `rftrace report` lists the called functions"),
-        }
+        return Err(no_function(&trace, &function));
     }
+    check_shown(&trace, graph.summary())?;
     #[cfg(feature = "full")]
     if args.json {
         let value = json(&graph);

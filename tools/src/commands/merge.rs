@@ -1,16 +1,16 @@
 //! `rftrace merge`.
 
-use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use rftrace_export::{Chrome, Perfetto, Sink};
-use rftrace_format::store;
 use rftrace_guest::{Merge, MergeOptions};
-use rftrace_read::{Error, Summary, read_clock};
+use rftrace_read::{Summary, read_clock};
+
+use super::new_file::NewFile;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -183,25 +183,8 @@ fn tsc_khz() -> Option<u64> {
     None
 }
 
-/// Writes a file; one that is not whole is removed.
-fn to_file(
-    args: &MergeArgs,
-    write: impl FnOnce(&mut BufWriter<File>) -> rftrace_read::Result<Summary>,
-) -> Result<Summary> {
-    let path = &args.output;
-    let cannot = || format!("cannot write {}", path.display());
+/// Writes a file; one that is not whole is not there.
+fn to_file(args: &MergeArgs, write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<Summary>) -> Result<Summary> {
     let sources: Vec<&Path> = args.hosts.iter().chain([&args.guest]).map(PathBuf::as_path).collect();
-    let mut out = BufWriter::with_capacity(1 << 20, store::create_output(path, &sources).with_context(cannot)?);
-    let result = write(&mut out).and_then(|summary| out.flush().map_err(Error::Write).map(|()| summary));
-    if result.is_err() {
-        // The buffer must not be written when it is dropped.
-        let (file, _) = out.into_parts();
-        if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-    match result {
-        Err(error @ Error::Write(_)) => Err(error).with_context(cannot),
-        result => Ok(result?),
-    }
+    NewFile::create(&args.output, &sources)?.write(write)
 }

@@ -40,6 +40,8 @@ mod live;
 mod markdown;
 #[cfg(feature = "full")]
 mod merge;
+#[cfg(feature = "full")]
+mod new_file;
 mod open;
 mod overview;
 #[cfg(feature = "full")]

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use rftrace_read::Trace;
 
-use super::common::Names;
+use super::common::{Names, cannot_open};
 use super::unfinished;
 
 /// Opens a trace.
@@ -16,9 +16,8 @@ pub(crate) fn open(dir: &Path) -> Result<Trace> {
 
 /// Opens a trace, with functions named in a chosen way.
 pub(crate) fn open_named(dir: &Path, names: Names) -> Result<Trace> {
-    let cannot_open = || format!("cannot open the trace {}", dir.display());
-    let shown = unfinished::shown(dir).with_context(cannot_open)?;
-    let mut trace = Trace::open_named(&shown, names.into()).with_context(cannot_open)?;
+    let shown = unfinished::shown(dir).with_context(|| cannot_open(dir))?;
+    let mut trace = Trace::open_named(&shown, names.into()).with_context(|| cannot_open(dir))?;
     if io::stderr().is_terminal() {
         trace.on_index(Some(tell_of_index));
     }

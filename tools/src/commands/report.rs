@@ -13,7 +13,7 @@ use rftrace_views::Row;
 use rftrace_views::{ByValue, Field, Graph, Report, ReportOptions, Side, TableBelow};
 
 use super::choice::{CorrectionArg, NamesArg, ShownArgs, SourcesArg};
-use super::common::{DirArg, PlainColorArg, print, print_warnings};
+use super::common::{DirArg, PlainColorArg, check_shown, print, print_warnings};
 use super::diff::{Comparison, opened};
 use super::overview;
 use super::pager;
@@ -163,12 +163,15 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
     }
     let trace = open(&dir)?;
     let mut report = read(&trace)?;
+    check_shown(&trace, report.summary())?;
     report.sort(&sort);
     if has_overview {
         let (ends, graph) = (trace.ends()?, Graph::read(&trace, None)?);
         pager::print(!args.no_pager, |out| {
-            if overview::write(&trace, &report, &graph, &ends, TableBelow::ByTotal, out)? {
-                writeln!(out, "\n  Next: {}\n", overview::next_command(&dir)).map_err(Error::Write)?;
+            let shown = (&trace, &*dir);
+            let (has_more, next) = overview::write(shown, &report, &graph, &ends, TableBelow::ByTotal, out)?;
+            if has_more {
+                writeln!(out, "\n  Next: {next}\n").map_err(Error::Write)?;
             }
             report.write_rows(&fields, limit, out)
         })?;

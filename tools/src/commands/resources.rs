@@ -60,7 +60,7 @@ pub(crate) struct ResourcesArgs {
     /// Highest number of stacks; 0 for all.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 10)]
     limit: usize,
-    /// Highest number of functions in a stack, from the innermost on; 0 for all.
+    /// Highest number of functions in a stack, from the caller of a standard library on; 0 for all.
     #[arg(
         short = 'D',
         long,

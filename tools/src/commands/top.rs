@@ -15,9 +15,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
-use rftrace_format::map::MapLine;
-use rftrace_format::system;
-use rftrace_format::text::base_name;
 use rftrace_read::{Error, ShownNames, made_name};
 use rftrace_record::attach::{self, Reason};
 use rftrace_record::live::{self, Live, Moment, Names, Options, Take, Watch};
@@ -29,7 +26,7 @@ use signal_hook::iterator::Signals;
 
 use super::quantity::{parse_size, parse_timeout};
 use super::record::attach::tell_of_end;
-use super::record::{DEFAULT_BUFFER, OnFullArg, check_rules, function_rules};
+use super::record::{DEFAULT_BUFFER, OnFullArg, Rule, check_rules, function_rules};
 
 /// The group in `--help` of these options.
 const SELECTION: &str = "Selection and buffer: -N 'log::*' --buffer 16M";
@@ -138,15 +135,16 @@ const MOST_WAITING: usize = 4;
 
 /// Runs it.
 pub(crate) fn run(args: TopArgs) -> Result<()> {
-    let rules = function_rules(&args.filter, &args.notrace, args.depth).join("; ");
-    check_rules(&rules)?;
+    let rules = function_rules(&args.filter, &args.notrace, args.depth);
+    let filter = Rule::joined(&rules);
+    check_rules(&filter)?;
     if args.take_over {
         attach::take_over(&[args.pid])?;
     }
     let options = Options {
         pid: args.pid,
         library: Preload::find(preload::TRACER)?.path().to_owned(),
-        filter: rules,
+        filter,
         has_library_calls: args.libcalls,
         branches: args.branches.clone(),
         buffer_bytes: args.buffer,
@@ -174,7 +172,8 @@ pub(crate) fn run(args: TopArgs) -> Result<()> {
         }
         is_over
     };
-    let (reader, reason) = live::run(&options, Reader::new(args.pid, to), begun, &mut is_over)?;
+    let (reader, reason) = live::run(&options, Reader::new(args.pid, to), begun, &mut is_over)
+        .map_err(|error| Rule::as_options(&rules, error))?;
     let Reader { to, n_calls, n_dropped, began, .. } = reader;
     // Nothing is to come.
     drop(to);
@@ -322,7 +321,6 @@ impl Show {
 
 /// Names that were looked up before.
 struct NamesByAddress {
-    pid: u32,
     names: Names,
     known: HashMap<u64, Arc<str>>,
     looked: Instant,
@@ -330,37 +328,27 @@ struct NamesByAddress {
 
 impl NamesByAddress {
     fn new(pid: u32) -> Self {
-        Self { pid, names: Names::of_process(pid), known: HashMap::new(), looked: Instant::now() }
+        Self { names: Names::of_process(pid), known: HashMap::new(), looked: Instant::now() }
     }
 
     fn name(&mut self, address: u64) -> Arc<str> {
         /// Libraries come and go.
         const LOOK: Duration = Duration::from_secs(1);
+        /// One that has just come has names at once; code that no file has is asked for often.
+        const LOOK_FOR_NEW: Duration = Duration::from_millis(50);
 
-        if self.looked.elapsed() >= LOOK {
+        let is_new = !self.known.contains_key(&address) && self.names.module(address).is_none();
+        if self.looked.elapsed() >= if is_new { LOOK_FOR_NEW } else { LOOK } {
             self.looked = Instant::now();
             if self.names.look() {
                 self.known.clear();
             }
         }
-        if let Some(name) = self.known.get(&address) {
-            return Arc::clone(name);
-        }
-        let mut name = self.names.name(address);
-        if name.is_none() && self.names.look() {
-            name = self.names.name(address);
-        }
-        let name: Arc<str> = name.unwrap_or_else(|| unnamed(self.pid, address)).into();
-        self.known.insert(address, Arc::clone(&name));
-        name
+        let name = || {
+            let name = self.names.name(address);
+            let made = || self.names.module(address).map(|(file, start)| made_name(&file, start, address));
+            name.or_else(made).unwrap_or_else(|| format!("<{address:x}>")).into()
+        };
+        Arc::clone(self.known.entry(address).or_insert_with(name))
     }
-}
-
-/// The name of a function that has none.
-fn unnamed(pid: u32, address: u64) -> String {
-    let maps = system::read_text(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let files = || maps.lines().filter_map(|line| MapLine::parse(line).ok()).filter(MapLine::is_file);
-    let module = files().find(|line| (line.start..line.end).contains(&address));
-    let first = module.and_then(|module| files().find(|line| line.path == module.path));
-    first.map_or_else(|| format!("<{address:x}>"), |first| made_name(base_name(first.path), first.start, address))
 }

@@ -35,6 +35,9 @@ const MANY_CALLS: u64 = 100_000;
 /// A function with a smaller part of all calls makes no large difference, in tenths of a percent.
 const LARGE_PART: u64 = 100;
 
+/// A function with a larger part of the self time is worth seeing, in tenths of a percent.
+const MUCH_TIME: u64 = 100;
+
 /// The maximum number of shown kinds of ends, and of named processes for each.
 const MAX_ENDS: usize = 5;
 const MAX_PROCESSES: usize = 5;
@@ -154,6 +157,18 @@ impl<'a> Overview<'a> {
         Ok(self.write_frequent(quoted, out)? || has_path || has_functions || has_opaque)
     }
 
+    /// Returns the function with most self time, as a pattern, if the hot path does not show how it is called.
+    pub fn off_path(&self) -> Option<String> {
+        let row = self.functions.first()?;
+        let is_on_path = self.path.lines.iter().any(|line| line.names.contains(&&*row.name));
+        if is_on_path { None } else { pattern_of(&row.name) }
+    }
+
+    /// The time of all functions. Waits are no function's own time.
+    fn all_ns(&self) -> u64 {
+        self.functions.iter().map(|row| row.self_ns).fold(0, u64::saturating_add)
+    }
+
     fn write_ends(&self, out: &mut dyn Write) -> io::Result<()> {
         for (&end, pids) in self.ends.iter().take(MAX_ENDS) {
             let words = ending::in_words(end);
@@ -200,8 +215,7 @@ impl<'a> Overview<'a> {
         if !is_needed {
             return Ok(false);
         }
-        // Waits are no function's own time.
-        let all_ns = self.functions.iter().map(|row| row.self_ns).fold(0, u64::saturating_add);
+        let all_ns = self.all_ns();
         writeln!(out, "\n  {:>10}  {:>10}  {:>10}  Most self time", "Self time", "Self %", "Calls")?;
         for row in self.functions.iter().take(MAX_FUNCTIONS) {
             let (time, share) = (Duration(row.self_ns), percent(row.self_ns, all_ns));
@@ -212,7 +226,7 @@ impl<'a> Overview<'a> {
 
     /// Names the options for a trace that is nearly all one function, if its time is known to be no wait.
     fn write_opaque(&self, out: &mut dyn Write) -> io::Result<bool> {
-        let all_ns = self.functions.iter().map(|row| row.self_ns).fold(0, u64::saturating_add);
+        let all_ns = self.all_ns();
         let is_opaque = |row: &&&Row| {
             tenths(row.self_ns, all_ns) >= MOST_TIME && row.self_ns >= LONG_CALL_NS.saturating_mul(row.calls.max(1))
         };
@@ -245,7 +259,13 @@ impl<'a> Overview<'a> {
             self.names.get(&row.name)
         )?;
         let each = Duration(row.self_ns / row.calls.max(1)).text();
-        writeln!(out, "    {option} {}   leaves them out when recording, {each} each", quoted(value))?;
+        let all_ns = self.all_ns();
+        // That is what the user may be looking for.
+        let counted = match tenths(row.self_ns, all_ns) {
+            0..MUCH_TIME => String::new(),
+            _ => format!("; callers then count their {} of the self time", percent(row.self_ns, all_ns)),
+        };
+        writeln!(out, "    {option} {}   leaves them out when recording, {each} each{counted}", quoted(value))?;
         Ok(true)
     }
 }
@@ -263,12 +283,15 @@ impl<'a> Frequent<'a> {
     }
 }
 
+/// The pattern of a function; `None` if none names it.
+fn pattern_of(name: &str) -> Option<String> {
+    let is_named = |text: &String| Pattern::new(text).is_ok_and(|pattern| pattern.matches(name));
+    Some(literal(name)).filter(|text| name != OTHERS && !is_nameless(name) && is_named(text))
+}
+
 /// The option to record without a function, and its value: `-N` leaves out its callees, too. `None` if no pattern names it.
 fn without(name: &str, has_callees: bool) -> Option<(&'static str, String)> {
-    let pattern = literal(name);
-    if name == OTHERS || is_nameless(name) || !Pattern::new(&pattern).is_ok_and(|pattern| pattern.matches(name)) {
-        return None;
-    }
+    let pattern = pattern_of(name)?;
     Some(if has_callees { ("--rules", format!("exclude={}", pattern.replace(';', "\\;"))) } else { ("-N", pattern) })
 }
 
@@ -348,6 +371,19 @@ mod tests {
     }
 
     #[test]
+    fn the_way_to_the_hottest_function_is_on_the_path_or_asked_for() {
+        let off_path = |calls: &str| {
+            let (_dir, trace) = trace(&[calls]);
+            let (report, graph) = (Report::read(&trace).unwrap(), Graph::read(&trace, None).unwrap());
+            Overview::new(&trace, &report, &graph, &BTreeMap::new()).off_path()
+        };
+        assert_eq!(off_path("main( a( 10 ) b( 5 ) )"), None);
+        // Each part is small, all together are not.
+        assert_eq!(off_path("main( a( 8 f( 4 ) ) b( 7 f( 6 ) ) )").as_deref(), Some("f"));
+        assert_eq!(off_path(""), None);
+    }
+
+    #[test]
     fn ends_of_processes() {
         for (end, words) in [(9, "killed by SIGKILL"), (3 << 8, "exit status 3")] {
             let found = text(&["main( 10 )"], &[(7, end)], TableBelow::None);
@@ -359,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_function_with_most_calls_can_be_left_out() {
-        let many = |name: &str, n| format!("main( {} 50 )", format!("{name}( 1 ) ").repeat(n));
+        let many = |name: &str, n| format!("main( {} 5000000 )", format!("{name}( 1 ) ").repeat(n));
         let size = |calls: String| {
             let text = text(&[&calls], &[], TableBelow::None);
             text.split_once("Size: ").map(|(_, size)| size.to_owned())
@@ -367,6 +403,9 @@ mod tests {
         let expected =
             "100.0 % of 100,000 calls are of shim\n    -N 'shim'   leaves them out when recording, 0.001 us each\n";
         assert_eq!(size(many("shim", 99_999)).as_deref(), Some(&*expected.replace("100.0", "99.9")));
+        let hot = size(many("shim", 99_999).replace("5000000 )", ")")).unwrap();
+        let counted = "when recording, 0.001 us each; callers then count their 100.0 % of the self time\n";
+        assert!(hot.ends_with(counted), "{hot}");
         assert_eq!(size(many("shim", 99_998)), None, "few calls");
         assert_eq!(size(many("sub_401000@p", 99_999)), None, "no name");
     }

@@ -181,9 +181,7 @@ pub(super) fn readable(name: &str) -> [Option<String>; 2] {
 pub(super) fn nearest(wanted: &str, modules: &[&Module]) -> Option<String> {
     let all = modules.iter().flat_map(|module| module.exported.iter().chain(&module.internal));
     let all = all.map(|name| readable(name)[0].clone().unwrap_or_else(|| name.clone()));
-    let near = all.map(|name| (strsim::damerau_levenshtein(wanted, &name), name));
-    let (distance, name) = near.min()?;
-    (distance <= wanted.len() / 3 + 1).then_some(name)
+    rftrace_read::nearest(wanted, all)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use rftrace_format::files::RESOURCES;
 use rftrace_format::resources::Resource;
 use rftrace_read::{Pattern, ShownNames};
-use rftrace_resources::{Name, Names, Recording, TestLeaks, Tests, amount, names_of_stacks};
+use rftrace_resources::{Name, Names, Recording, TestLeaks, Tests, amount, names_of_stacks, of_caller};
 
 use super::session::ProgramRun;
 use super::status::{FAINT, error, status, styled, warning};
@@ -163,7 +163,7 @@ fn print_test(program: &str, name: &str, leaks: &TestLeaks, limit: usize) {
     let names = names_of_stacks(&ShownNames::default(), stacks, DEPTH);
     for (resource, blocks, bytes, stack) in leaks.stacks.iter().take(limit) {
         say_styled!("{:>13}{}", "", words(*resource, (*blocks, *bytes)));
-        for name in of_program(stack).iter().take(DEPTH) {
+        for name in of_caller(of_program(stack), DEPTH) {
             say_styled!("{:>15}{}", "", name.line(&names));
         }
     }

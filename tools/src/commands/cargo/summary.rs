@@ -94,7 +94,7 @@ fn read(dir: &Path, program: String, is_alone: bool, has_tests: bool) -> Result<
         let mut overview = None;
         if let Some(graph) = graph.as_ref().filter(|_| is_alone) {
             let mut text = Vec::new();
-            overview::write(&trace, &report, graph, &ends_to_show(&trace)?, TableBelow::BySelf, &mut text)?;
+            overview::write((&trace, dir), &report, graph, &ends_to_show(&trace)?, TableBelow::BySelf, &mut text)?;
             overview = Some(String::from_utf8_lossy(&text).into_owned());
         }
         let tests = graph.as_ref().filter(|_| has_tests).map(by_test::tests).unwrap_or_default();

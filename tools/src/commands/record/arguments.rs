@@ -433,7 +433,9 @@ impl RecordArgs {
     /// Refuses options that exclude each other, before anything is made.
     pub(super) fn check(&self) -> Result<()> {
         // The rules' words do not depend on known types.
-        values::rules(&self.what())?.parse::<rftrace_frontend::Filter>().context("cannot read the rules")?;
+        values::Rule::joined(&values::rules(&self.what())?)
+            .parse::<rftrace_frontend::Filter>()
+            .context("cannot read the rules")?;
         let is_finish = |on: &DumpOn| on.event == Event::Signal(self.signal_finish);
         if self.dump_on.iter().any(is_finish) {
             bail!("--signal and --dump-on name the same signal; name two different ones");

@@ -116,7 +116,10 @@ pub(super) fn record(request: &Request<'_>) -> Result<(Option<Output>, bool)> {
     let ran_before = pids.iter().map(|&pid| processor_ticks(pid)).collect::<Vec<_>>();
     // The roots are kept until names have been read.
     let Recorded { banks, processes, resources, followed, roots: _roots } =
-        attach::record(&mut output, options, begun, tell).inspect_err(|_| output.discard())?;
+        attach::record(&mut output, options, begun, tell).map_err(|error| {
+            output.discard();
+            wanted.as_options(error)
+        })?;
     let has_hardly_run = |(&pid, before): (&u32, Option<u64>)| {
         processor_ticks(pid)
             .zip(before)
@@ -168,12 +171,11 @@ pub(super) fn record(request: &Request<'_>) -> Result<(Option<Output>, bool)> {
         } else {
             output.discard();
         }
-        let has_branches = !options.branches.is_empty();
-        if has_branches && told.functions.of == 0 {
-            bail!("nothing was recorded: {}", summary::NO_MATCH);
+        if !options.branches.is_empty() && told.functions.of == 0 {
+            bail!("nothing was recorded: {}", summary::no_match(&options.branches, &program));
         }
         if hooks_others {
-            summary::tell_of_branches(&told, has_branches, &dir, request.is_kept, request.is_quiet)?;
+            summary::tell_of_branches(&told, (&options.branches, &program), &dir, request.is_kept, request.is_quiet)?;
         }
         bail!(
             "nothing was recorded: during the recording the program called no {}{}",
@@ -184,7 +186,7 @@ pub(super) fn record(request: &Request<'_>) -> Result<(Option<Output>, bool)> {
     if !options.branches.is_empty() || options.has_library_calls {
         summary::tell_of_branches(
             &told,
-            !options.branches.is_empty(),
+            (&options.branches, &program),
             output.dir(),
             request.is_kept,
             request.is_quiet,

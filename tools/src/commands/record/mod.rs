@@ -60,7 +60,7 @@ use sending::{Sending, begin_to_send, send_spools, send_to_receiver};
 use summary::Place;
 use values::Wanted;
 #[cfg(attaching)]
-pub(crate) use values::function_rules;
+pub(crate) use values::{Rule, function_rules};
 
 /// Runs it; ends this process with the program's exit status, even if there is no trace: a script that runs the program needs its
 /// status. If this is 0, and the trace cannot be written as a whole, it is 1.
@@ -191,7 +191,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         Err(error) => {
             banks.map(BankRecorder::stop);
             output.discard();
-            return Err(error);
+            return Err(wanted.as_options(error));
         }
     };
     let control = control_outside.or(control);
@@ -434,10 +434,10 @@ fn finish(
     sending: Sending,
 ) -> Result<bool> {
     if args.keep_stream {
-        return keep_stream(args, output, (notes, entries, wanted), beside, ended);
+        return keep_stream(args, program, output, (notes, entries, wanted), beside, ended);
     }
     let mut joined = join::join(&output, ended, beside, notes.read()?);
-    joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
+    wanted.tell_of_errors(&joined.errors);
     if let Some(cause) = &joined.failed {
         sending.end(args, None);
         return Err(summary::not_made(cause, output));
@@ -458,7 +458,7 @@ fn finish(
             return Ok(is_whole);
         }
         let told = entries.read()?;
-        let has_match = tell_of_nothing(args, &joined.errors, &told, output.work(), ended);
+        let matched = tell_of_nothing(args, program, &joined.errors, &told, output.work(), ended);
         summary::print_snapshots(&joined);
         sending.end(args, None);
         let dir = output.dir().to_owned();
@@ -468,9 +468,9 @@ fn finish(
             output.discard();
         }
         // Why there may be nothing.
-        return summary::tell_of_branches(&told, has_match, &dir, is_kept, args.quiet).map(|()| is_whole);
+        return summary::tell_of_branches(&told, (matched, program), &dir, is_kept, args.quiet).map(|()| is_whole);
     }
-    summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), is_kept, args.quiet)?;
+    summary::tell_of_branches(&entries.read()?, (&args.branches, program), output.dir(), is_kept, args.quiet)?;
     if joined.processes > 0 {
         wanted.name_values(output.owned(), args.quiet);
     }
@@ -520,31 +520,33 @@ fn finish(
     Ok(is_whole)
 }
 
-/// Says why there are no calls, unless an error or the library for resources has said so. Returns whether `-P` was given
-/// and matches a function.
-fn tell_of_nothing(
-    args: &RecordArgs,
+/// Says why there are no calls, unless an error or the library for resources has said so. Returns the patterns of `-P` if they match a
+/// function.
+fn tell_of_nothing<'a>(
+    args: &'a RecordArgs,
+    program: &Path,
     errors: &[String],
     told: &rftrace_record::entries::Told,
     work: &Path,
     ended: &Ended,
-) -> bool {
-    let has_match = !args.branches.is_empty() && told.functions.of > 0;
+) -> &'a [String] {
+    let matched = if told.functions.of > 0 { &*args.branches } else { &[] };
     if !errors.is_empty() || !args.resources.is_empty() {
-        return has_match;
+        return matched;
     }
-    if !args.branches.is_empty() && !has_match && ended.status.code().is_some() {
-        say!("rftrace: nothing was recorded: {}", summary::NO_MATCH);
+    if !args.branches.is_empty() && matched.is_empty() && ended.status.code().is_some() {
+        say!("rftrace: nothing was recorded: {}", summary::no_match(&args.branches, program));
     } else {
         let why = args.why_nothing().unwrap_or_else(|| parts::why_nothing(work, ended, args.is_outside));
         say!("rftrace: nothing was recorded: {why}");
     }
-    has_match
+    matched
 }
 
 /// Keeps the records as a stream, and prints the summary.
 fn keep_stream(
     args: &RecordArgs,
+    program: &Path,
     mut output: Output,
     (notes, entries, wanted): (&Notes, &mut Entries, &Wanted),
     beside: Beside,
@@ -555,17 +557,17 @@ fn keep_stream(
         Ok(kept) => kept,
         Err(error) => return Err(summary::not_made(&error.context("cannot keep the stream"), output)),
     };
-    kept.errors.iter().for_each(|error| say!("rftrace: {error}"));
+    wanted.tell_of_errors(&kept.errors);
     wanted.tell_of_rules(args.quiet)?;
     if kept.n_records == 0 {
         let told = entries.read()?;
-        let has_match = tell_of_nothing(args, &kept.errors, &told, output.work(), ended);
+        let matched = tell_of_nothing(args, program, &kept.errors, &told, output.work(), ended);
         let dir = output.dir().to_owned();
         output.discard();
-        return summary::tell_of_branches(&told, has_match, &dir, true, args.quiet).map(|()| !kept.is_cut);
+        return summary::tell_of_branches(&told, (matched, program), &dir, true, args.quiet).map(|()| !kept.is_cut);
     }
     if args.hooks_others() {
-        summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), true, args.quiet)?;
+        summary::tell_of_branches(&entries.read()?, (&args.branches, program), output.dir(), true, args.quiet)?;
     }
     if args.tells_of_end() {
         summary::print_end(output.dir(), ended);

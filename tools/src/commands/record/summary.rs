@@ -37,6 +37,8 @@ use crate::commands::choice::source_lines;
 use crate::commands::common::{of, shell_word};
 use crate::commands::overview;
 
+use super::values::similar_name;
+
 /// The error of a recording that is not a trace yet.
 pub(super) fn not_made(cause: &anyhow::Error, output: Output) -> anyhow::Error {
     let dir = shell_word(output.dir());
@@ -226,7 +228,7 @@ pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, 
         Place::Nowhere => {}
         Place::Named(dir) => print_place(joined, dir),
         Place::Shown(dir) => match read_overview(joined, dir) {
-            Some(text) => print_overview(joined, dir, &text),
+            Some((text, next)) => print_overview(joined, dir, &text, &next),
             None => print_place(joined, dir),
         },
     }
@@ -237,20 +239,27 @@ pub(crate) use rftrace_format::store::BRANCHES as BRANCHES_FILE;
 /// Fewer functions than this are hardly all that a program is about.
 const FEW: u64 = 4;
 
-/// The reason for a trace without functions.
-pub(crate) const NO_MATCH: &str = "-P matches no function; write names as `rftrace report` shows them";
+/// Returns the reason for a trace without functions: `patterns` of -P match none of this program.
+pub(super) fn no_match(patterns: &[String], program: &Path) -> String {
+    let similar = patterns.iter().find_map(|pattern| Some((pattern, similar_name(program, pattern)?)));
+    match similar {
+        Some((pattern, name)) => format!("-P {pattern} matches no function; did you mean `{name}`?"),
+        None => "-P matches no function; write names as `rftrace report` shows them".to_owned(),
+    }
+}
 
-/// Reports the number of functions with a branch (`has_branches`: -P is given) and of recorded library functions. Writes a list of the others
+/// Reports the number of functions of the program with a branch (`patterns`: -P) and of recorded library functions. Writes a list of the others
 /// into the trace's directory, which is made for it if nothing was recorded.
-pub(crate) fn tell_of_branches(
+pub(super) fn tell_of_branches(
     told: &Told,
-    has_branches: bool,
+    (patterns, program): (&[String], &Path),
     dir: &Path,
     is_kept: bool,
     is_quiet: bool,
 ) -> Result<()> {
+    let has_branches = !patterns.is_empty();
     if has_branches && told.functions.of == 0 {
-        say!("rftrace: {NO_MATCH}");
+        say!("rftrace: {}", no_match(patterns, program));
     }
     let path = dir.join(BRANCHES_FILE);
     if is_kept && !told.left_out.is_empty() {
@@ -379,8 +388,8 @@ pub(crate) fn ends_to_show(trace: &Trace) -> rftrace_read::Result<BTreeMap<u32, 
     Ok(ends)
 }
 
-/// The overview of a trace; none if reading takes long, fails, or a signal stops it.
-fn read_overview(joined: &Joined, dir: &Path) -> Option<String> {
+/// The overview of a trace, and the command to go on with; none if reading takes long, fails, or a signal stops it.
+fn read_overview(joined: &Joined, dir: &Path) -> Option<(String, String)> {
     /// More records take some seconds.
     const MOST_RECORDS: u64 = 20_000_000;
 
@@ -399,16 +408,17 @@ fn read_overview(joined: &Joined, dir: &Path) -> Option<String> {
     let watcher = thread::Builder::new().spawn(watch).ok()?;
     let mut text = Vec::new();
     let written = Report::read(&trace).and_then(|report| {
-        overview::write(&trace, &report, &Graph::read(&trace, None)?, &ends, TableBelow::None, &mut text)
+        overview::write((&trace, dir), &report, &Graph::read(&trace, None)?, &ends, TableBelow::None, &mut text)
     });
     handle.close();
     let _ = watcher.join();
-    written.ok().and_then(|_| String::from_utf8(text).ok())
+    let (_, next) = written.ok()?;
+    Some((String::from_utf8(text).ok()?, next))
 }
 
-fn print_overview(joined: &Joined, dir: &Path, text: &str) {
+fn print_overview(joined: &Joined, dir: &Path, text: &str, next: &str) {
     let (place, size) = (shell_word(dir), HumanBytes(joined.bytes));
-    say!("rftrace: the trace lies in {place} ({size})\n\n{text}\n  Next: {}", overview::next_command(dir));
+    say!("rftrace: the trace lies in {place} ({size})\n\n{text}\n  Next: {next}");
 }
 
 fn print_place(joined: &Joined, dir: &Path) {

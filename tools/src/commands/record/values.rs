@@ -5,13 +5,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use rftrace_format::passed::Passed;
 use rftrace_format::setting::Settings;
 use rftrace_format::store::Owned;
 use rftrace_format::system;
 use rftrace_frontend::Binary;
 use rftrace_frontend::Filter;
+use rftrace_read::{Pattern, nearest};
 use rftrace_record::dumps::DumpOn;
 use rftrace_record::told::{RuleEffects, Types};
 use rftrace_symbols::ModuleValues;
@@ -35,10 +36,49 @@ pub(super) struct Options<'a> {
     pub(super) dump_on: &'a [DumpOn],
 }
 
+/// A rule in the frontend's language, and the option that stands for it alone.
+pub(crate) struct Rule {
+    text: String,
+    option: Option<String>,
+}
+
+impl Rule {
+    fn of_option(text: String, option: &str, value: &str) -> Self {
+        Self { text, option: Some(format!("{option} {value}")) }
+    }
+
+    /// Returns the filter of these rules.
+    pub(crate) fn joined(rules: &[Self]) -> String {
+        rules.iter().map(|rule| &*rule.text).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Returns an error with the options in place of these rules.
+    pub(crate) fn as_options(rules: &[Self], error: Error) -> Error {
+        let text = Self::in_options(rules, &format!("{error:#}"));
+        text.map_or(error, |text| anyhow!(text))
+    }
+
+    /// Returns a text with the options in place of these rules, if one is in it.
+    fn in_options(rules: &[Self], text: &str) -> Option<String> {
+        // `not_below` comes before `below`.
+        let mut options = rules.iter().rev().filter_map(|rule| Some((&*rule.text, rule.option.as_ref()?)));
+        let (rule, option) = options.find(|(rule, _)| text.contains(rule))?;
+        Some(text.replace(&format!("RFTRACE_FILTER: {rule}"), option).replace(rule, option))
+    }
+}
+
+impl From<String> for Rule {
+    fn from(text: String) -> Self {
+        Self { text, option: None }
+    }
+}
+
 /// Recorded functions and values, for the preloaded library, and its reports on them.
 pub(super) struct Wanted {
-    /// The rules; empty for none.
-    rules: String,
+    rules: Vec<Rule>,
+    /// All of them; empty for none.
+    filter: String,
+    program: PathBuf,
     effects: RuleEffects,
     /// Answers what debug information tells, if that is wanted.
     types: Option<Types>,
@@ -102,12 +142,13 @@ fn read_module(path: &Path, build_id: Option<&str>, has_library_calls: bool) -> 
 pub(super) fn wanted(args: &Options<'_>, program: &Path, work: &Path) -> Result<Wanted> {
     let known = Arc::new(Mutex::new(KnownModules { has_library_calls: args.libcalls, ..KnownModules::default() }));
     let rules = rules(args)?;
+    let text = Rule::joined(&rules);
     if (args.auto_args || !args.arguments.is_empty())
         && let Some(how) = rftrace_record::program::without_arguments(program)?
     {
         say!("rftrace: {how}");
     }
-    let filter: Filter = rules.parse().context("cannot read the rules")?;
+    let filter: Filter = text.parse().context("cannot read the rules")?;
     let types = if needs_types(args)? {
         // That of one that runs may be deleted.
         let found = program.canonicalize();
@@ -139,7 +180,7 @@ pub(super) fn wanted(args: &Options<'_>, program: &Path, work: &Path) -> Result<
         None
     };
     let effects = RuleEffects::create(filter.optional_rules())?;
-    Ok(Wanted { rules, effects, types, known })
+    Ok(Wanted { rules, filter: text, program: program.to_owned(), effects, types, known })
 }
 
 fn lock(known: &Mutex<KnownModules>) -> MutexGuard<'_, KnownModules> {
@@ -150,29 +191,49 @@ fn lock(known: &Mutex<KnownModules>) -> MutexGuard<'_, KnownModules> {
 impl Wanted {
     /// The rules; empty for none.
     pub(super) fn rules(&self) -> &str {
-        &self.rules
+        &self.filter
+    }
+
+    /// Returns an error with the user's options in place of rules.
+    pub(super) fn as_options(&self, error: Error) -> Error {
+        Rule::as_options(&self.rules, error)
+    }
+
+    /// Reports errors of a recording.
+    pub(super) fn tell_of_errors(&self, errors: &[String]) {
+        for error in errors {
+            say!("rftrace: {}", Rule::in_options(&self.rules, error).as_ref().unwrap_or(error));
+        }
     }
 
     /// The rules for a program that nothing is preloaded into, and where it is said which of them match anything.
     pub(super) fn rules_outside(&self) -> (&str, &RuleEffects) {
-        (&self.rules, &self.effects)
+        (&self.filter, &self.effects)
     }
 
     /// The variable for the preloaded library, and what else that is told. None if there are no rules.
     pub(super) fn tell(&self, settings: &mut Settings) -> Result<Option<(&'static str, OsString)>> {
-        if self.rules.is_empty() {
+        if self.filter.is_empty() {
             return Ok(None);
         }
         settings.rules = Some(self.effects.passed()?);
         settings.types = self.types()?;
-        Ok(Some(("RFTRACE_FILTER", (&self.rules).into())))
+        Ok(Some(("RFTRACE_FILTER", (&self.filter).into())))
     }
 
     /// Names the rules that have matched nothing.
     pub(super) fn tell_of_rules(&self, is_quiet: bool) -> Result<()> {
-        let without = self.effects.without_effect()?;
-        if !without.is_empty() && !is_quiet {
-            say!("rftrace: no function that calls the tracer matches {}", without.join(", "));
+        let has = |rule: &Rule, text: &str| {
+            rule.text.parse().is_ok_and(|filter: Filter| filter.optional_rules().iter().any(|found| found == text))
+        };
+        for text in self.effects.without_effect()?.into_iter().filter(|_| !is_quiet) {
+            let rule = self.rules.iter().find(|rule| has(rule, text));
+            let named = rule.and_then(|rule| rule.option.as_deref()).unwrap_or(text);
+            // The pattern stands behind the rule's key, before its values or its action.
+            let pattern = text.split_once('=').map_or(text, |(_, text)| text);
+            let pattern = pattern.rsplit_once('@').map_or(pattern, |(pattern, _)| pattern);
+            let similar = similar_name(&self.program, pattern).map(|name| format!("; did you mean `{name}`?"));
+            say!("rftrace: no function that calls the tracer matches {named}{}", similar.unwrap_or_default());
         }
         Ok(())
     }
@@ -245,34 +306,47 @@ fn needs_types(args: &Options<'_>) -> Result<bool> {
 }
 
 /// Returns the rules of -F, -N and -D, in the frontend's language.
-pub(crate) fn function_rules(filter: &[String], notrace: &[String], depth: Option<u32>) -> Vec<String> {
-    let pattern = |key: &'static str| move |pattern: &String| format!("{key}={}", pattern.replace(';', "\\;"));
-    let mut rules: Vec<String> = filter.iter().map(pattern("below")).collect();
-    rules.extend(notrace.iter().map(pattern("not_below")));
-    rules.extend(depth.map(|levels| format!("depth={levels}")));
+pub(crate) fn function_rules(filter: &[String], notrace: &[String], depth: Option<u32>) -> Vec<Rule> {
+    let rule = |key: &'static str, option: &'static str| {
+        move |pattern: &String| {
+            Rule::of_option(format!("{key}={}", pattern.trim().replace(';', "\\;")), option, pattern)
+        }
+    };
+    let mut rules: Vec<Rule> = filter.iter().map(rule("below", "-F")).collect();
+    rules.extend(notrace.iter().map(rule("not_below", "-N")));
+    rules.extend(depth.map(|levels| format!("depth={levels}").into()));
     rules
 }
 
+/// The name of a function in a program most like a pattern, if any is and the pattern matches none.
+pub(super) fn similar_name(program: &Path, pattern: &str) -> Option<String> {
+    let (binary, pattern) = (Binary::read(program).ok()?, Pattern::new(pattern).ok()?);
+    let names: Vec<String> = binary.loaded_at(0).functions(0).map(|(_, _, name)| name).collect();
+    if names.iter().any(|name| pattern.matches(name)) { None } else { nearest(&pattern.plain(), names.into_iter()) }
+}
+
 /// The filter, in the frontend's language.
-pub(super) fn rules(args: &Options<'_>) -> Result<String> {
+pub(super) fn rules(args: &Options<'_>) -> Result<Vec<Rule>> {
     let mut rules = function_rules(args.filter, args.notrace, args.depth);
-    rules.extend(args.time_filter.map(|nanos| format!("min={nanos}ns")));
-    rules.extend(args.rules.iter().cloned());
-    rules.extend(triggers::read(args.triggers, args.is_disabled, args.depth)?.rules);
+    rules.extend(args.time_filter.map(|nanos| format!("min={nanos}ns").into()));
+    rules.extend(args.rules.iter().cloned().map(Rule::from));
+    rules.extend(triggers::read(args.triggers, args.is_disabled, args.depth)?.rules.into_iter().map(Rule::from));
     for (name, specs) in options(args.arguments) {
-        rules.push(format!("values={name}@{}", specs.unwrap_or("args")));
+        let typed = specs.map_or_else(|| name.to_owned(), |specs| format!("{name}@{specs}"));
+        rules.push(Rule::of_option(format!("values={name}@{}", specs.unwrap_or("args")), "-A", &typed));
     }
     for (name, spec) in options(args.results) {
+        let typed = spec.map_or_else(|| name.to_owned(), |spec| format!("{name}@{spec}"));
         // Without debug information it is a number.
         let spec = spec.unwrap_or("result,retval");
         if !spec.starts_with("result") && !spec.starts_with("retval") {
             bail!("-R {name}@{spec}: write `retval`, as in -R '{name}@retval/i32', or use -A for arguments");
         }
-        rules.push(format!("values={name}@{spec}"));
+        rules.push(Rule::of_option(format!("values={name}@{spec}"), "-R", &typed));
     }
     if args.auto_args {
-        rules.push("values=*@args,result".to_owned());
+        rules.push("values=*@args,result".to_owned().into());
     }
-    rules.extend(dump_on::rules(args.dump_on));
-    Ok(rules.join("; "))
+    rules.extend(dump_on::rules(args.dump_on).map(Rule::from));
+    Ok(rules)
 }

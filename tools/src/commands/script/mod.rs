@@ -31,7 +31,8 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES, override_usage = "rftrace script [OPTIONS] FILE.py [DIR] [-- ARGS...]")]
 pub(crate) struct ScriptArgs {
-    /// Script, and trace directory [default: the current directory if it is a trace, else `uftrace.data`].
+    /// Script, and trace directory [default: the current directory if it is a trace, else `uftrace.data`, else the newest of
+    /// `cargo rftrace`].
     #[arg(value_names = ["FILE.py", "DIR"], num_args = 0..=2)]
     paths: Vec<PathBuf>,
     /// Script, in uftrace's syntax.
