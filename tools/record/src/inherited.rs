@@ -169,6 +169,13 @@ fn limit(which: libc::__rlimit_resource_t) -> libc::rlimit {
     limit
 }
 
+/// Returns the highest number of open files, as high as this process may set it.
+#[cfg(attaching)]
+pub(crate) fn most_files() -> usize {
+    raise(libc::RLIMIT_NOFILE, limit(libc::RLIMIT_NOFILE));
+    usize::try_from(limit(libc::RLIMIT_NOFILE).rlim_cur).unwrap_or(usize::MAX)
+}
+
 /// Raises a limit as far as this process may. Returns whether it is another one then.
 fn raise(which: libc::__rlimit_resource_t, now: libc::rlimit) -> bool {
     let most = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufReader, ErrorKind, Read as _};
+#[cfg(attaching)]
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+#[cfg(attaching)]
+use nix::errno::Errno;
 use nix::libc;
 use perf_event::events::Software;
 use perf_event::{Builder, Clock, Counter, SampleFlag, Sampler};
@@ -22,9 +25,12 @@ use rftrace_format::store;
 use rftrace_format::system;
 use rftrace_read::{Error, Result, files};
 
+#[cfg(attaching)]
+use crate::inherited;
 use crate::kept::{self, Kept, Limited, announce};
 #[cfg(attaching)]
 use crate::processes::{other_number, threads};
+#[cfg(attaching)]
 use crate::sys;
 
 /// Bytes of the kernel's buffer for each processor: half of every user's limit for locked memory.
@@ -35,6 +41,10 @@ const INTERVAL: Duration = Duration::from_millis(10);
 
 /// The least to keep for each processor.
 const MIN_KEPT_BYTES: u64 = 64 * 1024;
+
+/// The number of looks for threads of a running process.
+#[cfg(attaching)]
+const ROUNDS: usize = 4;
 
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
 
@@ -78,23 +88,23 @@ impl ScheduleEvents {
             return Err(Error::Schedule { remedy, source: ErrorKind::Unsupported.into() });
         }
         let processors = processors()?;
+        // The recorder needs files, too.
+        let most = inherited::most_files() / 2;
         let mut opened = Self { samplers: Vec::new(), others: Vec::new() };
         let mut known = HashSet::new();
-        loop {
-            // A thread that starts another one before it has its events has not handed them down.
+        // A thread hands its events down to those that it starts, once it has them: few are new in the second round.
+        for _ in 0..ROUNDS {
             let threads = pids.iter().flat_map(|&pid| threads(pid)).filter(|&thread| known.insert(thread));
-            let threads: Vec<u32> = threads.collect();
-            if threads.is_empty() {
-                return Ok(opened);
-            }
-            for thread in threads {
-                match opened.add(thread, &processors) {
+            for thread in threads.collect::<Vec<_>>() {
+                let has_room = opened.others.len() < most;
+                match if has_room { opened.add(thread, &processors) } else { Err(Errno::EMFILE.into()) } {
                     // It has ended.
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                     result => result.map_err(not_allowed)?,
                 }
             }
         }
+        Ok(opened)
     }
 
     /// Adds the events of a running thread.
