@@ -435,7 +435,7 @@ fn a_dump_of_what_is_raised() {
     }
 }
 
-/// Where the disk is full there is no dump, and that is told; the program ends as ever.
+/// Where the disk is full there is no dump, and that is told; it leaves the room to the records, which stay for `recover`.
 #[test]
 fn a_full_disk() {
     if !require(&["gcc", "unshare"]) {
@@ -453,13 +453,16 @@ fn a_full_disk() {
     command.args(["--mount", "--map-root-user", "sh", "-c"]);
     command.arg(
         "mount -t tmpfs -o size=900k none \"$1\" && \"$0\" record --ring --no-schedule -o \"$1/trace\" --dump-on call:mark -- \"$2\" 60000 \
-         marks_slowly; code=$?; ls \"$1/trace\"; exit $code",
+         marks_slowly; code=$?; ls \"$1/trace\" \"$1/trace/.recording\"; exit $code",
     );
     let output = command.arg(rftrace()).arg(folder.path()).arg(&program().path).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
     let text = told(&output);
-    assert!(text.contains("(call:mark): ") && text.contains("No space left"), "{text}");
-    assert!(!String::from_utf8_lossy(&output.stdout).contains("snapshot"), "{output:?}");
+    let dump = text.lines().find(|line| line.contains("(call:mark): nothing was saved: "));
+    assert!(dump.is_some_and(|line| line.contains("No space left")), "{text}");
+    assert!(text.contains("cannot make the trace: ") && !text.contains("the trace is incomplete"), "{text}");
+    let files = String::from_utf8_lossy(&output.stdout);
+    assert!(files.contains("spool-") && !files.contains("snapshot") && !files.contains("tail-"), "{files}");
 }
 
 /// Both the program and the recorder may be killed while a dump is made: what is there is whole.

@@ -118,7 +118,7 @@ pub(crate) fn save_to(
     Owned::within(part)
         .and_then(|_| store::write(&path, told.to_string()))
         .with_context(|| format!("cannot write {}", path.display()))?;
-    if let Some(reason) = reason.filter(|_| result.is_ok()) {
+    if let Some(reason) = reason.filter(|_| matches!(told.saved, Saved::Trace(_))) {
         let path = part.join(GAPS);
         let file = File::options().append(true).open(&path);
         file.and_then(|mut file| file.write_all(gaps::dump_line(reason).as_bytes()))

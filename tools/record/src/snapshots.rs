@@ -172,7 +172,8 @@ pub(crate) fn save_snapshots(to_save: &Receiver<ToSave>, work: &Path, on_full: O
                 let (pid, reason) = (collected.pid, collected.dump.clone().unwrap_or_default().reason);
                 let place = save_one(&collected, &reason, work, on_full);
                 // Whatever came of it: a later asker has to ask again.
-                let place = place.and_then(|place| discard(collected, true).map(|()| place));
+                let discarded = discard(collected, true);
+                let place = place.and_then(|place| discarded.map(|()| place));
                 if let (Ok(place), 1..) = (&place, id) {
                     saved.places.insert(id, place.clone());
                 }
