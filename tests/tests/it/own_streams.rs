@@ -100,7 +100,8 @@ fn what_is_not_saved_is_recovered() {
         let replay =
             Command::new(rftrace()).args(["replay", "--last", "1", "trace"]).current_dir(&folder).output().unwrap();
         assert!(
-            String::from_utf8_lossy(&replay.stderr).contains("open calls are those of the last record"),
+            String::from_utf8_lossy(&replay.stderr)
+                .contains("The end of 1 process is lost, as the recorder ended before"),
             "{replay:?}"
         );
         let found = count(&folder.path().join("trace"), "leaf");
