@@ -80,16 +80,16 @@ impl Running {
     }
 
     /// Records something of it. Where others have the processors, it may not have run meanwhile, or no thread may be found where it can be
-    /// borrowed: that is said, and may be tried again.
+    /// borrowed: that is said, and may be tried again. Returns what is said.
     #[track_caller]
-    pub fn record_some(&self, options: &[&str]) {
+    pub fn record_some(&self, options: &[&str]) -> String {
         let mut told = String::new();
         for _ in 0..TRIES {
             let output = self.record(options);
-            if output.status.success() {
-                return;
-            }
             told = self::told(&output);
+            if output.status.success() {
+                return told;
+            }
             assert!(BUSY.iter().any(|said| told.contains(said)), "{told}");
         }
         panic!("{TRIES} times: {told}");

@@ -34,6 +34,19 @@ pub fn ends(bytes: &[u8]) -> impl Iterator<Item = (u32, i32)> {
     })
 }
 
+/// The key of the lines with processes that went on after their last record.
+const CUT_OFF: &str = "cut_off";
+
+/// Returns the line for a process that went on after its last record.
+pub fn cut_off_line(pid: u32) -> String {
+    alloc::format!("{CUT_OFF}={pid}\n")
+}
+
+/// The processes that went on after their last record.
+pub fn cut_off(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    text::pairs(bytes).filter(|(key, _)| key == CUT_OFF).filter_map(|(_, pid)| pid.parse().ok())
+}
+
 /// The losses of a recording. Losses with a place in the trace are also events in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gaps {
@@ -45,7 +58,7 @@ pub struct Gaps {
     pub untraced_threads: u64,
     /// The number of processes whose rest is missing, as the trace had its maximum size.
     pub too_much: u64,
-    /// The number of processes whose rest is missing, as a file could not be written.
+    /// The number of processes with records or names that are missing, as a file could not be written.
     pub unwritten: u64,
     /// The number of calls and returns that were dropped while the program ran, as no chunk was free.
     pub dropped: u64,
@@ -138,6 +151,9 @@ mod tests {
         assert_eq!(dump_reason(gaps.to_string().as_bytes()), None);
         let ended = gaps.to_string() + &end_line(7, 139) + "end=8\n" + &end_line(9, 768);
         let found: alloc::vec::Vec<_> = ends(ended.as_bytes()).collect();
+        let cut = gaps.to_string() + &cut_off_line(7) + "cut_off=x\n" + &cut_off_line(9);
+        let found_cut: alloc::vec::Vec<_> = cut_off(cut.as_bytes()).collect();
+        assert_eq!((Gaps::parse(cut.as_bytes()), found_cut), (gaps, alloc::vec![7, 9]));
         assert_eq!((Gaps::parse(ended.as_bytes()), found), (gaps, alloc::vec![(7, 139), (9, 768)]));
         assert!(Gaps::parse(b"full=x\nnonsense\n").is_empty());
         let facts = Gaps::parse(b"schedule=1\nlibrary=1\n");

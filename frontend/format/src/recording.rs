@@ -226,6 +226,13 @@ pub struct Counts {
     pub unwritten: bool,
 }
 
+impl Counts {
+    /// Returns true if the process went on after its last record.
+    pub fn lacks_end(&self) -> bool {
+        self.full || self.too_large || self.cut || self.unwritten
+    }
+}
+
 /// The last line: without it the file is not whole.
 const COMPLETE: &str = "complete=1\n";
 

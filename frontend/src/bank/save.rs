@@ -211,6 +211,7 @@ impl Collected {
                 untraced_threads: self.n_untraced_threads.into(),
                 dropped: self.n_dropped,
                 too_much: self.is_too_large.into(),
+                unwritten: self.failed.is_some().into(),
                 // A recorder passes none.
                 library: writing.minima.is_some(),
                 ..Gaps::default()

@@ -17,7 +17,7 @@ use rftrace_format::events::EventLine;
 #[cfg(feature = "std")]
 use rftrace_format::events::event_name;
 use rftrace_format::files;
-use rftrace_format::gaps::Gaps;
+use rftrace_format::gaps::{self, Gaps};
 use rftrace_format::info::feature;
 use rftrace_format::map::{MapLine, NO_STACK, STACK};
 use rftrace_format::perf::{NAME_BYTES, ThreadName};
@@ -163,7 +163,8 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     }
     write_file(directory, files::CLOCK, |out| write!(out, "{}", clock_file(recording, program)))?;
 
-    write_file(directory, files::GAPS, |out| write!(out, "{}", recording.gaps))?;
+    let cut_off = if recording.gaps.lacks_end() { gaps::cut_off_line(program.pid) } else { String::new() };
+    write_file(directory, files::GAPS, |out| write!(out, "{}{cut_off}", recording.gaps))?;
     let first = written.iter().map(|task| task.first_nanos).min().unwrap_or(0);
     let last = written.iter().map(|task| task.last_nanos).max().unwrap_or(0);
     write_file(directory, files::TASKS, |out| {

@@ -87,9 +87,9 @@ fn context_switches_are_recorded() {
     }
     let running = Running::begin(&program().path, "malloc");
     let has_switches = |options: &[&str]| {
-        let recorded = running.record(&[&["--for", "200ms"], options].concat());
-        assert_eq!(recorded.status.code(), Some(0), "{}", told(&recorded));
-        if told(&recorded).contains("cannot record context switches") {
+        let said = running.record_some(&[&["--for", "200ms"], options].concat());
+        if said.contains("cannot record context switches") {
+            tools::skip(&said);
             return None;
         }
         let report = tools::text(Command::new(rftrace()).arg("report").arg(running.trace()));

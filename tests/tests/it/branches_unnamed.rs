@@ -399,7 +399,7 @@ fn panics_of_rust_programs_that_run() {
             assert_eq!(running.ask("?"), CAUGHT, "{shown}");
             let changed = running.code();
             match is_left {
-                true => running.record_some(&["--leave"]),
+                true => drop(running.record_some(&["--leave"])),
                 false => {
                     let recorder = running.begin_recording(&["-P", &descend]);
                     assert_eq!(running.ask("?"), CAUGHT, "{shown}");

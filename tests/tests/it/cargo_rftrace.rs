@@ -173,7 +173,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-/// What `rftrace record` tells of the end and of snapshots, at the end of each program.
+/// The end and the snapshots of each program are told, as by `rftrace record`.
 #[test]
 fn an_end_and_its_snapshots_are_told() {
     if !require(&["nightly"]) {

@@ -50,7 +50,7 @@ fn each_way_to_end_leaves_its_functions_open() {
         assert_eq!(run.status.code(), Some(code), "{way}: {}", run.stderr);
         let line = format!("rftrace: {ending} in innermost (");
         let told = run.stderr.lines().find(|told| told.starts_with(&line));
-        assert!(told.is_some_and(|told| told.ends_with("ends.c:10); 3 calls did not return")), "{way}: {}", run.stderr);
+        assert!(told.is_some_and(|told| told.ends_with("ends.c:12); 3 calls did not return")), "{way}: {}", run.stderr);
         let replay = shown(&run.path("trace"), &["replay", "-f", "none"]);
         let expected = format!(
             "main() {{
@@ -114,12 +114,27 @@ fn each_process_has_its_end() {
         assert_eq!(killed.len(), signals.len(), "{}", run.stderr);
         for (line, signal) in killed.into_iter().zip(signals) {
             assert!(line.starts_with(&format!(" by {signal} in innermost (")), "{line}");
-            assert!(line.ends_with("ends.c:10); 3 calls did not return"), "{line}");
+            assert!(line.ends_with("ends.c:12); 3 calls did not return"), "{line}");
         }
         let copy = run.path("copy");
         shown(&trace, &["dump", "--uftrace", "-o", copy.to_str().unwrap()]);
         assert_eq!(titles(&shown(&copy, &["replay", "-f", "none"])), expected);
     }
+}
+
+/// A trace of a limited size ends within one of two processes; the other one was whole before.
+#[test]
+fn a_limit_cuts_off_its_process_alone() {
+    let script = r#""$0" fault; "$0" many"#;
+    let options = ["--force", "--no-schedule", "--max-size", "2M"];
+    let run = record(&options, Path::new("bash"), &["-c", script, program().path.to_str().unwrap()]);
+    assert!(run.stderr.contains("ends.c:12); 3 calls did not return\n"), "{}", run.stderr);
+    let replay = shown(&run.path("trace"), &["replay", "-f", "none"]);
+    let titles: Vec<_> = replay.lines().filter(|line| line.ends_with(", outermost first:")).collect();
+    let is_there = |start: &str, end: &str| titles.iter().any(|line| line.starts_with(start) && line.ends_with(end));
+    assert!(is_there("# Did not return in process ", " (killed by SIGSEGV), outermost first:"), "{titles:?}");
+    assert!(is_there("# Had not returned at the last record in process ", ", outermost first:"), "{titles:?}");
+    assert_eq!(titles.len(), 2, "{titles:?}");
 }
 
 #[test]

@@ -396,6 +396,20 @@ fn begin_resources(thread: &mut Borrowed<'_>, process: &Process, begun: &Begun) 
     resources.ask(thread, process, "rftrace_resources_begin", None).map(drop)
 }
 
+/// Ends the recording of a recorder that was killed, or could not detach.
+fn detach_earlier(
+    thread: &mut Borrowed<'_>,
+    process: &Process,
+    library: &Library,
+    late: &mut Vec<pid_t>,
+) -> Result<()> {
+    if library.ask(thread, process, "rftrace_detach", None)?.is_empty() {
+        return Ok(());
+    }
+    let stacks = Some(stacks(process, library));
+    give_all_back(&mut Parts { process, library, stacks, late }, thread)
+}
+
 /// Leaves a process that cannot be recorded with these options.
 fn leave_again(thread: &mut Borrowed<'_>, process: &Process, begun: &Begun, late: &mut Vec<pid_t>) {
     let Begun { library, resources, .. } = begun;
@@ -445,6 +459,9 @@ fn begin_on(
     prepare: impl FnOnce(Files) -> Result<()>,
 ) -> Result<Begun> {
     left::remove(thread, process, late)?;
+    if let Some(library) = &found {
+        detach_earlier(thread, process, library, late)?;
+    }
     let (number_of_bank, banks) = memory_file(thread, process, names::BANK)?;
     let pool = of_resources.map(|_| memory_file(thread, process, "rftrace-resources")).transpose()?;
     let (number_of_pool, pool) = pool.unzip();

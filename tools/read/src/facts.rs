@@ -1,6 +1,6 @@
 //! Facts of a trace about the program and its clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use rftrace_format::clock::ClockFile;
@@ -119,6 +119,16 @@ impl Trace {
             ends.insert(task.pid(), status);
         }
         Ok(ends)
+    }
+
+    /// Returns the processes that went on after their last record.
+    ///
+    /// # Errors
+    ///
+    /// The file `record.txt` exists and cannot be read.
+    pub fn cut_off(&self) -> Result<BTreeSet<u32>> {
+        let bytes = files::if_present(files::read(&self.dir().join(GAPS), MAX_BYTES))?;
+        Ok(gaps::cut_off(&bytes.unwrap_or_default()).collect())
     }
 
     /// Returns true if the trace records when tasks had no processor.

@@ -1,6 +1,6 @@
 //! The trace directory that joins the parts of the recorded processes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, OpenOptions};
 use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
@@ -74,6 +74,8 @@ pub struct Joined {
     pub has_resources: bool,
     /// The status of `wait` of each process whose end is known.
     pub ends: BTreeMap<u32, i32>,
+    /// The processes that went on after their last record.
+    pub cut_off: BTreeSet<u32>,
 }
 
 impl Joined {
@@ -111,7 +113,8 @@ impl Joined {
             library: false,
         };
         let ends = self.ends.iter().map(|(&pid, &status)| gaps::end_line(pid, status));
-        write(&dir.join(files::GAPS), (gaps.to_string() + &ends.collect::<String>()).as_bytes())
+        let cut_off = self.cut_off.iter().map(|&pid| gaps::cut_off_line(pid));
+        write(&dir.join(files::GAPS), (gaps.to_string() + &ends.chain(cut_off).collect::<String>()).as_bytes())
     }
 }
 
@@ -240,6 +243,7 @@ fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
                 joined.damaged += counts.damaged;
                 joined.unwritten += usize::from(counts.unwritten);
                 joined.untraced_threads += counts.untraced_threads;
+                joined.cut_off.extend(counts.lacks_end().then_some(told.pid));
             }
             Saved::TooMuch => joined.too_much += 1,
             Saved::Failed => {

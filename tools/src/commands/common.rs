@@ -249,7 +249,7 @@ pub(crate) fn losses(summary: &Summary, gaps: &Gaps) -> Vec<String> {
     }
     if gaps.unwritten > 0 {
         found.push(format!(
-            "The end of {} is lost, as a file could not be written: make room on the disk",
+            "Records or names of {} are missing, as a file could not be written: make room on the disk",
             processes(gaps.unwritten)
         ));
     }

@@ -49,7 +49,7 @@ impl NewFile {
         };
         let mut out = BufWriter::with_capacity(1 << 18, file);
         let result = write(&mut out).and_then(|value| out.flush().map_err(Error::Write).map(|()| value));
-        // What is left of a failed output is of no use.
+        // A part of a failed output is of no use.
         let _ = out.into_parts();
         let value = match result {
             Err(error @ Error::Write(_)) => Err(error).with_context(|| format!("cannot write {path}")),

@@ -3,7 +3,7 @@
 //! Not here: the content of a line (`lines`), and the columns (`columns`).
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::mem;
@@ -238,15 +238,20 @@ impl<'t> Replay<'t, '_> {
         let mut open: Vec<_> = self.trace.tasks().iter().zip(&self.open).filter(has_open).collect();
         open.sort_by_key(|(task, _)| task.pid());
         let is_one = self.trace.tasks().iter().all(|task| task.pid() == self.trace.tasks()[0].pid());
-        let lacks_end = !open.is_empty() && self.trace.gaps()?.lacks_end();
-        let ends = if open.is_empty() || lacks_end { BTreeMap::new() } else { self.trace.ends()? };
-        let what = if lacks_end { "Had not returned at the last record" } else { "Did not return" };
+        if open.is_empty() {
+            return Ok(());
+        }
+        let (ends, cut_off) = (self.trace.ends()?, self.trace.cut_off()?);
         let mut last = None;
         for (task, open) in open {
             let pid = task.pid();
             if last.replace(pid) != Some(pid) {
                 let process = if is_one { String::new() } else { format!(" in process {pid}") };
-                let ending = ends.get(&pid).map_or_else(String::new, |&end| format!(" ({})", ending::in_words(end)));
+                let (what, end) = match cut_off.contains(&pid) {
+                    true => ("Had not returned at the last record", None),
+                    false => ("Did not return", ends.get(&pid)),
+                };
+                let ending = end.map_or_else(String::new, |&end| format!(" ({})", ending::in_words(end)));
                 writeln!(self.printer.out, "\n# {what}{process}{ending}, outermost first:").map_err(Error::Write)?;
             }
             for (level, line) in open.for_ever.iter().rev().enumerate() {

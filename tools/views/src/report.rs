@@ -64,7 +64,7 @@ impl Report {
         summary.nameless_calls = nameless_calls;
         let off_cpu = off_cpu.or(trace.has_schedule()?.then(OffCpuTimes::default));
         let (has_sources, cost, names) = (trace.has_sources(), trace.cost(), trace.shown_names());
-        let lacks_end = trace.gaps()?.lacks_end();
+        let lacks_end = !trace.cut_off()?.is_empty();
         Ok(Self { rows, tasks, summary, off_cpu, has_sources, cost, share, lacks_end, names })
     }
 

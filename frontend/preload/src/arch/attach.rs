@@ -227,7 +227,8 @@ unsafe extern "C" fn rftrace_attach_answer(answer: *mut u8, bytes: usize) -> c_i
     unsafe { answered(look, answer, bytes) }
 }
 
-/// Ends recording: slots are what they were, and the bank is private memory. Does nothing if nothing is recorded.
+/// Ends recording: slots are what they were, and the bank is private memory. Does nothing if nothing is recorded. `answer` is empty if
+/// nothing was; otherwise the recorder waits until no thread is in a hook, as the next bank takes this one's place.
 ///
 /// # Safety
 ///
@@ -235,7 +236,7 @@ unsafe extern "C" fn rftrace_attach_answer(answer: *mut u8, bytes: usize) -> c_i
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rftrace_detach(answer: *mut u8, bytes: usize) -> c_int {
     // SAFETY: by this function's contract.
-    unsafe { answered(|| end(Bank::leave_to_next), answer, bytes) }
+    unsafe { answered(end, answer, bytes) }
 }
 
 /// Does that alone, on a stack of its own, and answers.
@@ -266,9 +267,8 @@ fn begin(settings: &Settings) -> Result<String, String> {
     if RECORDING.get().is_some() {
         return Err("rftrace record started the process and records it already".to_owned());
     }
-    // An earlier recorder was killed, and threads may be in hooks.
     if attached().is_some() {
-        end(Bank::leave)?;
+        return Err("another recorder is attached to the process; stop that one first".to_owned());
     }
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let bank = Bank::open_alone(&settings.bank).map_err(|error| told(&error))?;
@@ -285,7 +285,8 @@ fn begin(settings: &Settings) -> Result<String, String> {
             config.known_values(types::ask).filter(settings.filter.parse::<Filter>().map_err(|error| told(&error))?);
     }
     let tracer = config.install().map_err(|error| {
-        let _ = bank.leave();
+        // The tracer has not had it.
+        let _ = bank.leave_to_next();
         told(&error)
     })?;
     rftrace_attach_control.store(rftrace_backend_control_v10() as usize, Relaxed);
@@ -306,7 +307,7 @@ fn begin(settings: &Settings) -> Result<String, String> {
     let answer = match attached.redirect() {
         Ok(answer) => answer,
         Err(error) => {
-            end(Bank::leave)?;
+            end()?;
             return Err(format!("cannot redirect the process's calls to the tracer: {error}"));
         }
     };
@@ -327,8 +328,7 @@ fn show(tracer: &Tracer) {
     *shown = (branches, text);
 }
 
-/// Ends recording, and leaves the bank as given.
-fn end(leave: fn(&Bank) -> io::Result<()>) -> Result<String, String> {
+fn end() -> Result<String, String> {
     let Some(attached) = attached() else { return Ok(String::new()) };
     let Attached { tracer, bank, .. } = attached;
     tracer.disable();
@@ -336,8 +336,8 @@ fn end(leave: fn(&Bank) -> io::Result<()>) -> Result<String, String> {
     attached.restore().map_err(|error| format!("cannot restore the process's calls: {error}"))?;
     bank.end(None);
     set_attached(None);
-    leave(bank).map_err(|error| format!("cannot take the recorder's memory out of the process: {error}"))?;
-    Ok(String::new())
+    bank.leave_to_next().map_err(|error| format!("cannot take the recorder's memory out of the process: {error}"))?;
+    Ok("ended".to_owned())
 }
 
 /// Has this library know of forks and of the program's end, once.

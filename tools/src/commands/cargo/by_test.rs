@@ -18,7 +18,7 @@ pub(super) struct Test {
 /// Returns the tests, the longest first.
 pub(super) fn tests(graph: &Graph) -> Vec<Test> {
     let mut found: BTreeMap<&str, Test> = BTreeMap::new();
-    // What is within a test is no other test.
+    // A call within a test is no other test.
     let mut within: HashSet<usize> = HashSet::new();
     for number in 1..graph.n_nodes() {
         // A node has a higher number than its caller.

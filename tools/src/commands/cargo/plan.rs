@@ -133,7 +133,7 @@ impl Plan {
         })?;
         let mut cargo = self.cargo(args);
         environment.apply(&mut cargo);
-        // What the program did until an interrupt is worth a report.
+        // The calls until an interrupt are worth a report.
         let exit = run::pass_on(cargo.stdout(stdout))?;
         Ok((session, exit))
     }

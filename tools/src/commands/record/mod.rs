@@ -367,7 +367,7 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         }
     }
     if !is_whole {
-        // What is missing has been told.
+        // The missing parts have been told.
         std::process::exit(failed(0));
     }
     Ok(())

@@ -147,7 +147,7 @@ impl fmt::Display for OpenCalls {
 
 fn open_calls(trace: &mut Trace, pid: u32) -> rftrace_read::Result<OpenCalls> {
     let mut found = OpenCalls::default();
-    if trace.gaps()?.lacks_end() {
+    if trace.cut_off()?.contains(&pid) {
         return Ok(found);
     }
     let mut innermost = Vec::new();
