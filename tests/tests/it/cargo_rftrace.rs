@@ -289,6 +289,7 @@ fn tests_have_the_same_results_and_a_trace_for_each_binary() {
     let run = workspace.run(&["test", "--test", "panics", "--", "--ignored"]);
     assert_eq!(run.code, Some(101), "a test that fails, fails: {}", run.stderr);
     assert!(run.stderr.contains("Recorded "), "{}", run.stderr);
+    assert!(run.stderr.contains("exit status 101, as after a panic"), "{}", run.stderr);
 
     let run = workspace.run(&["bench", "--bench", "areas"]);
     assert_eq!(run.code, Some(0), "{}", run.stderr);

@@ -24,14 +24,16 @@ pub(super) fn tests(graph: &Graph) -> Vec<Test> {
         // A node has a higher number than its caller.
         let node = graph.node(number);
         let is_within = within.contains(&number);
-        let name = test_of(node.name).filter(|&test| !is_within && is_called(graph, node.children, test));
-        if is_within || name.is_some() {
+        let test = test_of(node.name).filter(|_| !is_within);
+        let called = test.and_then(|test| Some((test, called(graph, node.children, test)?)));
+        if is_within || called.is_some() {
             within.extend(node.children);
         }
-        let Some(name) = name else { continue };
-        let test = found.entry(name).or_default();
-        test.total_ns = test.total_ns.saturating_add(node.total_ns);
-        test.calls = test.calls.saturating_add(calls_below(graph, number));
+        // A closure of a thread that the test starts has the same name, so a filter may leave both in one node.
+        let Some((name, function)) = called else { continue };
+        let (test, calls) = (found.entry(name).or_default(), graph.node(function).calls);
+        test.total_ns = test.total_ns.saturating_add(graph.node(function).total_ns);
+        test.calls = test.calls.saturating_add(calls).saturating_add(calls_below(graph, function));
     }
     let named = found.into_iter().map(|(name, test)| {
         let name = name.split_once("::").map_or(name, |(_, name)| name);
@@ -47,9 +49,9 @@ fn test_of(closure: &str) -> Option<&str> {
     closure.strip_suffix("::{closure#0}").or_else(|| closure.strip_suffix("::{{closure}}"))
 }
 
-/// True if the closure calls the function it is in.
-fn is_called(graph: &Graph, children: &[usize], function: &str) -> bool {
-    children.iter().any(|&child| graph.node(child).name == function)
+/// The node of the function that the closure is in, if the closure calls it.
+fn called(graph: &Graph, children: &[usize], function: &str) -> Option<usize> {
+    children.iter().copied().find(|&child| graph.node(child).name == function)
 }
 
 /// All calls of functions in a node and below.

@@ -494,6 +494,7 @@ fn finish(
         summary::print_killed(output.dir(), ended.pid, &joined.ends);
     }
     if args.is_for_cargo {
+        summary::print_panic(ended, args.dump_on.is_empty());
         summary::print_snapshots(&joined);
     }
     if !args.quiet {

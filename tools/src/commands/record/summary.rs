@@ -327,6 +327,16 @@ pub(crate) fn print_found(joined: &Joined, dir: &Path) {
     }
 }
 
+/// Names the option that keeps the calls before a panic, for a Rust program that may have ended by one.
+pub(super) fn print_panic(ended: &Ended, has_no_dumps: bool) {
+    /// Both of `main` and of libtest.
+    const STATUS: i32 = 101;
+
+    if has_no_dumps && ended.status.code() == Some(STATUS) {
+        say!("rftrace: exit status {STATUS}, as after a panic; --dump-on panic keeps the calls before one");
+    }
+}
+
 /// Reports the snapshots and their events.
 pub(crate) fn print_snapshots(joined: &Joined) {
     for snapshot in &joined.snapshots {
