@@ -18,7 +18,7 @@ use crate::words::count;
 const LONG_NS: u64 = 1_000_000;
 
 /// The text for a thread in none of the recorded functions.
-const NO_FUNCTION: &str = "(no recorded function)";
+const NO_FUNCTION: &str = "(none recorded)";
 
 /// The long waits of a trace by function and cause, with the largest total time first.
 #[derive(Debug)]
