@@ -62,6 +62,9 @@ pub fn read_directory(dir: &Path) {
         lines.by_ref().take(5).for_each(drop);
         assert!(lines.clone().flatten().eq(lines.flatten()), "a copy goes on otherwise");
     }
+    if let Ok(Some(waits)) = rftrace_views::Waits::read(&trace) {
+        let _ = waits.write(10, &mut std::io::sink());
+    }
     if let Ok(mut report) = rftrace_views::Report::read_spread(&trace) {
         report.sort(&Field::ALL);
         let _ = report.write(&Field::ALL, usize::MAX, &mut std::io::sink());

@@ -16,7 +16,7 @@
 //! | `<tid>.dat` | the task's records, 16 bytes each, and values behind them | [`record`], [`items`] |
 //! | `events.txt` | names of the events in the `.dat` files | [`events`] |
 //! | `extern.dat` | counters | [`events`] |
-//! | `perf-cpu<N>.dat` | names of threads and context switches, as records of `perf` | [`perf`] |
+//! | `perf-cpu<N>.dat` | names of threads, context switches and wakings, as records of `perf` | [`perf`] |
 //! | `clock.txt` | the conversion from ticks to nanoseconds, and the cost of a recorded call; only rftrace writes it | [`clock`], [`cost`] |
 //! | `record.txt` | the losses of the recording; only rftrace writes it | [`gaps`] |
 //! | `resources.dat` | allocated and released resources with their callers; only rftrace writes it | [`resources`] |

@@ -2,7 +2,7 @@
 //!
 //! A record begins with a [`Header`]. Records of the kernel end with a sample id: process, thread and time, 4, 4 and 8
 //! bytes. A trace has context switches from the kernel here, and names of threads, for which uftrace has no other
-//! place.
+//! place. Wakings of threads have a type of rftrace; readers of perf's records skip types that they do not know.
 
 /// The size of a [`Header`] in bytes.
 pub const HEADER_BYTES: usize = 8;
@@ -17,13 +17,21 @@ const SAMPLE_ID_BYTES: usize = 4 + 4 + 8;
 pub const LOST: u32 = 2;
 /// The type of a record with a thread's name.
 pub const COMM: u32 = 3;
+/// The type of a sample of an event.
+pub const SAMPLE: u32 = 9;
 /// The type of a record of a context switch.
 pub const SWITCH: u32 = 14;
+
+/// The type of a record of a waking, rftrace's own: the kernel's types are smaller.
+pub const WAKING: u32 = 0x7266_0001;
 
 /// Flag of a [`SWITCH`]: the task gave up its processor.
 const SWITCH_OUT: u16 = 1 << 13;
 /// Flag of a [`SWITCH`]: it lost it to another task.
 const SWITCH_OUT_PREEMPTED: u16 = 1 << 14;
+
+/// Flag of a [`SWITCH`], rftrace's own: wakings are recorded too.
+pub const WITH_WAKINGS: u16 = 1 << 8;
 
 /// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +141,37 @@ impl Switch {
     }
 }
 
+/// A waking: a thread need not wait any longer, and runs as soon as it gets a processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waking {
+    /// The time in nanoseconds of the trace's clock.
+    pub time_ns: u64,
+    /// The id of the woken thread.
+    pub tid: u32,
+    /// The id of the thread that woke it.
+    pub by: u32,
+}
+
+/// The size in bytes of a record of type [`WAKING`].
+pub const WAKING_BYTES: usize = HEADER_BYTES + 8 + SAMPLE_ID_BYTES;
+
+impl Waking {
+    /// Encodes the record: the woken thread, and the waking one in the sample id.
+    pub fn encode(&self) -> [u8; WAKING_BYTES] {
+        let head = Header { kind: WAKING, flags: 0, size: WAKING_BYTES as u16 }.encode();
+        let words = [u64::from(self.tid), u64::from(self.by) << 32, self.time_ns].map(u64::to_le_bytes);
+        let mut record = [0; WAKING_BYTES];
+        record[..HEADER_BYTES].copy_from_slice(&head);
+        record[HEADER_BYTES..].copy_from_slice(words.as_flattened());
+        record
+    }
+
+    /// Decodes the body of a record of type [`WAKING`]; `None` if it is too short.
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        Some(Self { time_ns: long(body, 16)?, tid: long(body, 0)? as u32, by: (long(body, 8)? >> 32) as u32 })
+    }
+}
+
 /// The size in bytes of a record of type [`LOST`].
 pub const LOST_BYTES: usize = HEADER_BYTES + 8 + 8;
 
@@ -187,6 +226,16 @@ mod tests {
         let record = encode_lost(5);
         assert_eq!(record, [2, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(lost(&record[HEADER_BYTES..]), 5);
+    }
+
+    #[test]
+    fn a_waking_tells_who_and_by_whom() {
+        let waking = Waking { time_ns: 9, tid: 7, by: 8 };
+        let bytes = waking.encode();
+        let (head, body) = bytes.split_first_chunk().unwrap();
+        assert_eq!(Header::decode(*head), Header { kind: WAKING, flags: 0, size: bytes.len() as u16 });
+        assert_eq!((Waking::decode(body), time_ns(body)), (Some(waking), 9));
+        assert!((0..body.len()).all(|length| Waking::decode(&body[..length]).is_none()));
     }
 
     #[test]

@@ -44,7 +44,7 @@
 //! - Only little-endian 64-bit traces.
 //! - Readers skip the data of events; arguments and return values without specs in the trace; and the files
 //!   `extern.dat`. Of `*.dbg` they use only [source lines](Trace::read_sources) and specs of values, of `perf-cpu*.dat`
-//!   only context switches, which take 8 bytes of memory each.
+//!   only context switches, which take 8 bytes of memory each, and [wakings](Trace::wakings).
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -103,6 +103,7 @@ pub use rftrace_format::cost::CallCost;
 pub use rftrace_format::events::{DID_NOT_RETURN, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
 pub use rftrace_format::gaps::Gaps;
 pub use rftrace_format::info::Info;
+pub use rftrace_format::perf::Waking;
 pub use rftrace_format::record::{Kind, RECORD_BYTES, Record};
 pub use rftrace_format::text::Shown;
 pub use rftrace_pattern::{Error as PatternError, Pattern, nearest};

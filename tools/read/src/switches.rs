@@ -1,21 +1,23 @@
-//! `perf-cpu<N>.dat`: context switches, from the kernel's perf events.
+//! `perf-cpu<N>.dat`: context switches and wakings, from the kernel's perf events.
 //!
 //! A file holds the records of one processor, as `perf_event_open(2)` describes them. Those of context switches have a
 //! sample id of process, thread and time behind their header.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use rftrace_format::events::{SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
 use rftrace_format::files::File as TraceFile;
-use rftrace_format::perf::{self, HEADER_BYTES, Header, SwitchKind};
+use rftrace_format::perf::{self, HEADER_BYTES, Header, SwitchKind, Waking};
 
 use crate::error::{Error, Result};
 use crate::files;
+use crate::task::Task;
+use crate::trace::Trace;
 use crate::warning::{Warning, Warnings};
 
-/// The maximum number of context switches: a GiB.
+/// The maximum number of context switches, or of wakings: a GiB of switches.
 const MAX_SWITCHES: usize = 1 << 27;
 
 /// The context switches of all tasks, 8 bytes each.
@@ -60,22 +62,10 @@ impl Switches {
     /// Reads all files in `dir`.
     pub(crate) fn read(dir: &Path, warnings: &mut Warnings) -> Result<Self> {
         let mut switches = Self::default();
-        for path in files::of_processors(dir, |kind| match kind {
-            TraceFile::Perf(processor) => Some(processor),
-            _ => None,
-        })? {
-            let file = files::open(&path)?;
-            let is_full = switches
-                .add(BufReader::new(file), warnings)
-                .map_err(|source| Error::Io { path: path.clone(), source })?;
-            if is_full {
-                let reason = format!(
-                    "more than {MAX_SWITCHES} context switches, the most that rftrace takes into memory; remove the files `perf-cpu*.dat` to \
-                     see the trace without them"
-                );
-                return Err(Error::malformed(&path, 0, reason));
-            }
-        }
+        each_file(dir, warnings, |header, body, warnings| {
+            switches.add_record(header, body, warnings);
+            switches.n_switches
+        })?;
         // A task that moved has its records in several files.
         switches.of_task.values_mut().for_each(|task| task.sort_unstable());
         Ok(switches)
@@ -88,34 +78,6 @@ impl Switches {
     /// The switches of a task.
     pub(crate) fn of_task(&self, tid: u32) -> &[Switch] {
         self.of_task.get(&tid).map(Vec::as_slice).unwrap_or_default()
-    }
-
-    /// Adds those of a file. Returns whether they are too many.
-    fn add(&mut self, mut file: impl Read, warnings: &mut Warnings) -> io::Result<bool> {
-        let mut body = Vec::new();
-        loop {
-            let mut header = [0; HEADER_BYTES];
-            let n_read = read_full(&mut file, &mut header)?;
-            if n_read < header.len() {
-                warnings.add(Warning::CutRecord, u64::from(n_read > 0));
-                return Ok(false);
-            }
-            let header = Header::decode(header);
-            let Some(n_bytes) = header.body_bytes() else {
-                // Where the next record begins is not known.
-                warnings.add(Warning::CorruptStretch, 1);
-                return Ok(false);
-            };
-            body.resize(n_bytes, 0);
-            if read_full(&mut file, &mut body)? < n_bytes {
-                warnings.add(Warning::CutRecord, 1);
-                return Ok(false);
-            }
-            self.add_record(header, &body, warnings);
-            if self.n_switches > MAX_SWITCHES {
-                return Ok(true);
-            }
-        }
     }
 
     fn add_record(&mut self, header: Header, body: &[u8], warnings: &mut Warnings) {
@@ -131,10 +93,93 @@ impl Switches {
                 }
             }
             perf::LOST => warnings.add(Warning::LostSwitch, perf::lost(body)),
+            // They are read when somebody asks for them.
+            perf::WAKING => warnings.add(Warning::CorruptStretch, Waking::decode(body).is_none().into()),
             // Names, forks and exits of tasks, which `task.txt` has too.
             _ => {}
         }
     }
+}
+
+impl Trace {
+    /// Reads the wakings of the trace's threads by threads that the recording followed, in order of time. `None` if wakings
+    /// were not recorded.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, or has too many.
+    pub fn wakings(&self) -> Result<Option<Vec<Waking>>> {
+        if !self.has_switches() {
+            return Ok(None);
+        }
+        let tids: HashSet<u32> = self.tasks().iter().map(Task::tid).collect();
+        let (mut wakings, mut are_recorded) = (Vec::new(), false);
+        // Opening the trace has told of what is wrong with the files.
+        each_file(self.dir(), &mut Warnings::default(), |header, body, _| {
+            match header.kind {
+                perf::WAKING => wakings.extend(Waking::decode(body).filter(|waking| tids.contains(&waking.tid))),
+                perf::SWITCH => are_recorded |= header.flags & perf::WITH_WAKINGS != 0,
+                _ => {}
+            }
+            wakings.len()
+        })?;
+        wakings.sort_by_key(|waking| waking.time_ns);
+        Ok(are_recorded.then_some(wakings))
+    }
+}
+
+/// Passes on the records of all files. `add` returns the number of records in memory.
+fn each_file(
+    dir: &Path,
+    warnings: &mut Warnings,
+    mut add: impl FnMut(Header, &[u8], &mut Warnings) -> usize,
+) -> Result<()> {
+    for path in files::of_processors(dir, |kind| match kind {
+        TraceFile::Perf(processor) => Some(processor),
+        _ => None,
+    })? {
+        let file = BufReader::new(files::open(&path)?);
+        let read = each_record(file, warnings, &mut add);
+        if read.map_err(|source| Error::Io { path: path.clone(), source })? > MAX_SWITCHES {
+            let reason = format!(
+                "more than {MAX_SWITCHES} context switches, the most that rftrace takes into memory; remove the files `perf-cpu*.dat` to \
+                 see the trace without them"
+            );
+            return Err(Error::malformed(&path, 0, reason));
+        }
+    }
+    Ok(())
+}
+
+/// Passes on the records of a file until there are too many. Returns the number of those in memory.
+fn each_record(
+    mut file: impl Read,
+    warnings: &mut Warnings,
+    mut add: impl FnMut(Header, &[u8], &mut Warnings) -> usize,
+) -> io::Result<usize> {
+    let mut body = Vec::new();
+    let mut n_kept = 0;
+    while n_kept <= MAX_SWITCHES {
+        let mut header = [0; HEADER_BYTES];
+        let n_read = read_full(&mut file, &mut header)?;
+        if n_read < header.len() {
+            warnings.add(Warning::CutRecord, u64::from(n_read > 0));
+            break;
+        }
+        let header = Header::decode(header);
+        let Some(n_bytes) = header.body_bytes() else {
+            // Where the next record begins is not known.
+            warnings.add(Warning::CorruptStretch, 1);
+            break;
+        };
+        body.resize(n_bytes, 0);
+        if read_full(&mut file, &mut body)? < n_bytes {
+            warnings.add(Warning::CutRecord, 1);
+            break;
+        }
+        n_kept = add(header, &body, warnings);
+    }
+    Ok(n_kept)
 }
 
 /// Fills `buffer` as far as the file goes.
@@ -172,7 +217,11 @@ mod tests {
 
     fn read(bytes: &[u8]) -> (Switches, Warnings) {
         let (mut switches, mut warnings) = (Switches::default(), Warnings::default());
-        switches.add(bytes, &mut warnings).unwrap();
+        let add = |header, body: &[u8], warnings: &mut Warnings| {
+            switches.add_record(header, body, warnings);
+            switches.n_switches
+        };
+        each_record(bytes, &mut warnings, add).unwrap();
         (switches, warnings)
     }
 
@@ -205,8 +254,10 @@ mod tests {
         }
         let (_, warnings) = read(&record(LOST, 0, &[1, 5]));
         assert_eq!(warnings.count(Warning::LostSwitch), 5);
-        let bad = [switch(7, u64::MAX, 0), record(SWITCH, 0, &[1]), vec![14, 0, 0, 0, 0, 0, 7, 0]].concat();
-        let (switches, warnings) = read(&bad);
-        assert_eq!((warnings.count(Warning::CorruptStretch), switches.of_task(7).len()), (3, 0));
+        let waking = |n_words| record(perf::WAKING, 0, &[7, 8 << 32, 100][..n_words]);
+        let bad =
+            [switch(7, u64::MAX, 0), record(SWITCH, 0, &[1]), waking(2), waking(3), vec![14, 0, 0, 0, 0, 0, 7, 0]];
+        let (switches, warnings) = read(&bad.concat());
+        assert_eq!((warnings.count(Warning::CorruptStretch), switches.of_task(7).len()), (4, 0));
     }
 }

@@ -1,7 +1,7 @@
 //! Recording of a program and its children in the kernel: system calls, functions and events, with an instance of
 //! tracefs.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,7 @@ use rftrace_kernel::names::Functions;
 use rftrace_read::{files, read_clock};
 
 use crate::kept::{Kept, Limited, announce};
+use crate::processes::has_own_numbers;
 use crate::schedule::processors;
 use crate::sys;
 use crate::tracefs::Instance;
@@ -46,9 +47,6 @@ const MONOTONIC: &str = "mono";
 
 /// The tracers of functions; the first one records the ends too.
 const TRACERS: [&str; 2] = ["function_graph", "function"];
-
-/// The namespace whose process numbers are in the kernel's records: the first one.
-const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// A group of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -311,8 +309,7 @@ fn empty(mut source: &File, page: &mut [u8], out: &mut Limited) -> Result<()> {
 }
 
 fn prepare(wanted: &Wanted, ending: impl Iterator<Item = c_int>) -> Result<KernelEvents> {
-    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    if namespace.as_os_str() != FIRST_PID_NAMESPACE {
+    if has_own_numbers() {
         bail!(
             "this container numbers processes separately, and the kernel's records have the host's numbers; run \
              rftrace on the host"

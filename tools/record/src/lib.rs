@@ -92,6 +92,8 @@ pub mod track;
 #[cfg(target_os = "linux")]
 pub mod unfinished;
 mod values;
+#[cfg(target_os = "linux")]
+mod waking;
 
 pub use callsites::CallSites;
 pub use compiled::compiled_functions;

@@ -24,6 +24,12 @@ pub(crate) fn other_number(pid: u32) -> Option<u32> {
     own_number(format!("/proc/{pid}").as_ref()).filter(|&own| own != pid)
 }
 
+/// True in a container with numbers of its own: the kernel's records have those of the first namespace.
+pub(crate) fn has_own_numbers() -> bool {
+    const FIRST_NAMESPACE: &str = "pid:[4026531836]";
+    fs::read_link("/proc/self/ns/pid").unwrap_or_default().as_os_str() != FIRST_NAMESPACE
+}
+
 /// Returns the living threads of a process, by the ids in its own namespace.
 #[must_use]
 pub fn threads(pid: u32) -> HashSet<u32> {

@@ -1,4 +1,4 @@
-//! Recording of a program's context switches, and of its children's, with the kernel's perf events.
+//! Recording of a program's context switches and wakings, and of its children's, with the kernel's perf events.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -32,9 +32,13 @@ use crate::kept::{self, Kept, Limited, announce};
 use crate::processes::{other_number, threads};
 #[cfg(attaching)]
 use crate::sys;
+use crate::waking::{WakingEvent, Wakings};
 
 /// Bytes of the kernel's buffer for each processor: half of every user's limit for locked memory.
 const BUFFER_BYTES: usize = 256 * 1024;
+
+/// The same with wakings, which take more than the switches. Users with the right to see them have no limit.
+const BUFFER_BYTES_OF_WAKINGS: usize = 4 * BUFFER_BYTES;
 
 /// The interval for emptying the buffers. In this time 8000 switches of a processor fit.
 const INTERVAL: Duration = Duration::from_millis(10);
@@ -48,11 +52,12 @@ const ROUNDS: usize = 4;
 
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
 
-/// The kernel's events of context switches, with a buffer for each processor.
+/// The kernel's events of context switches, and of wakings where it permits them, with a buffer for each processor.
 pub struct ScheduleEvents {
     samplers: Vec<(u32, Sampler)>,
     /// Those of other threads, with the same buffers.
     others: Vec<Counter>,
+    waking: Option<WakingEvent>,
 }
 
 impl fmt::Debug for ScheduleEvents {
@@ -68,12 +73,46 @@ impl ScheduleEvents {
     ///
     /// [`Error::Schedule`] if the kernel does not permit it.
     pub fn open() -> Result<Self> {
-        let open = |processor| {
-            let sampler = builder(processor).observe_self().enable_on_exec(true).build()?.sampled(BUFFER_BYTES);
-            Ok((processor, sampler?))
+        let processors = processors()?;
+        Self::with_most(|mut opened| {
+            for &processor in &processors {
+                let counter = opened.builder(processor).observe_self().enable_on_exec(true).build()?;
+                opened.add_buffer(processor, counter)?;
+            }
+            Ok(opened)
+        })
+    }
+
+    /// Opens with wakings, or without them if the kernel permits only that.
+    fn with_most(open: impl Fn(Self) -> io::Result<Self>) -> Result<Self> {
+        let new = |waking| Self { samplers: Vec::new(), others: Vec::new(), waking };
+        let with_wakings = WakingEvent::find().and_then(|event| open(new(Some(event))).ok());
+        with_wakings.map_or_else(|| open(new(None)).map_err(not_allowed), Ok)
+    }
+
+    /// An event of a processor. All children have it too.
+    fn builder(&self, processor: u32) -> Builder<'static> {
+        let mut builder = match self.waking {
+            Some(event) => Builder::new(event.tracepoint()),
+            None => Builder::new(Software::DUMMY),
         };
-        let samplers = processors()?.into_iter().map(open).collect::<io::Result<_>>().map_err(not_allowed)?;
-        Ok(Self { samplers, others: Vec::new() })
+        builder.one_cpu(processor as usize).inherit(true);
+        builder.context_switch(true).sample_id_all(true).sample(SampleFlag::TID | SampleFlag::TIME);
+        if self.waking.is_some() {
+            builder.include_kernel().sample_period(1).sample(SampleFlag::RAW);
+        }
+        // The clock of the trace.
+        builder.clockid(Clock::MONOTONIC);
+        // Other values read together with the buffer cannot be inherited.
+        builder.attrs_mut().read_format = 0;
+        builder
+    }
+
+    /// Adds the first event of a processor, with its buffer.
+    fn add_buffer(&mut self, processor: u32, counter: Counter) -> io::Result<()> {
+        let bytes = if self.waking.is_some() { BUFFER_BYTES_OF_WAKINGS } else { BUFFER_BYTES };
+        self.samplers.push((processor, counter.sampled(bytes)?));
+        Ok(())
     }
 
     /// Opens the events of all threads of running processes, and of the threads and processes that these start.
@@ -90,34 +129,35 @@ impl ScheduleEvents {
         let processors = processors()?;
         // The recorder needs files, too.
         let most = inherited::most_files() / 2;
-        let mut opened = Self { samplers: Vec::new(), others: Vec::new() };
-        let mut known = HashSet::new();
-        // A thread hands its events down to those that it starts, once it has them: few are new in the second round.
-        for _ in 0..ROUNDS {
-            let threads = pids.iter().flat_map(|&pid| threads(pid)).filter(|&thread| known.insert(thread));
-            for thread in threads.collect::<Vec<_>>() {
-                let has_room = opened.others.len() < most;
-                match if has_room { opened.add(thread, &processors) } else { Err(Errno::EMFILE.into()) } {
-                    // It has ended.
-                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                    result => result.map_err(not_allowed)?,
+        Self::with_most(|mut opened| {
+            let mut known = HashSet::new();
+            // A thread hands its events down to those that it starts, once it has them: few are new in the second round.
+            for _ in 0..ROUNDS {
+                let threads = pids.iter().flat_map(|&pid| threads(pid)).filter(|&thread| known.insert(thread));
+                for thread in threads.collect::<Vec<_>>() {
+                    let has_room = opened.others.len() < most;
+                    match if has_room { opened.add(thread, &processors) } else { Err(Errno::EMFILE.into()) } {
+                        // It has ended.
+                        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                        result => result?,
+                    }
                 }
             }
-        }
-        Ok(opened)
+            Ok(opened)
+        })
     }
 
     /// Adds the events of a running thread.
     #[cfg(attaching)]
     fn add(&mut self, thread: u32, processors: &[u32]) -> io::Result<()> {
         for (place, &processor) in processors.iter().enumerate() {
-            let counter = builder(processor).observe_pid(thread.cast_signed()).enabled(true).build()?;
+            let counter = self.builder(processor).observe_pid(thread.cast_signed()).enabled(true).build()?;
             match self.samplers.get(place) {
                 Some((_, sampler)) => {
                     sys::share_buffer(counter.as_raw_fd(), sampler.as_raw_fd())?;
                     self.others.push(counter);
                 }
-                None => self.samplers.push((processor, counter.sampled(BUFFER_BYTES)?)),
+                None => self.add_buffer(processor, counter)?,
             }
         }
         Ok(())
@@ -131,12 +171,12 @@ impl ScheduleEvents {
     pub fn record(self, work: &Path, kept: Kept, max_bytes: u64) -> Result<ScheduleRecorder> {
         let mut writers = Vec::new();
         let mut files = Vec::new();
-        let Self { samplers, others } = self;
+        let Self { samplers, others, waking } = self;
         let max_bytes = (max_bytes / samplers.len().max(1) as u64).max(MIN_KEPT_BYTES);
         for (processor, sampler) in samplers {
             let path = work.join(perf_file(processor));
             files.push((processor, path.clone()));
-            writers.push((sampler, Limited::create(path, kept, max_bytes)?));
+            writers.push((sampler, waking.map(Wakings::new), Limited::create(path, kept, max_bytes)?));
         }
         let stop = Arc::new(AtomicBool::new(false));
         let should_stop = Arc::clone(&stop);
@@ -144,9 +184,9 @@ impl ScheduleEvents {
             let _others = others;
             loop {
                 let is_last = should_stop.load(Relaxed);
-                writers.iter_mut().try_for_each(|(sampler, out)| empty(sampler, out))?;
+                writers.iter_mut().try_for_each(|(sampler, wakings, out)| empty(sampler, wakings.as_mut(), out))?;
                 if is_last {
-                    return writers.into_iter().try_for_each(|(_, out)| out.finish(perf::encode_lost).map(drop));
+                    return writers.into_iter().try_for_each(|(_, _, out)| out.finish(perf::encode_lost).map(drop));
                 }
                 thread::park_timeout(INTERVAL);
             }
@@ -250,28 +290,24 @@ pub(crate) fn put(files: &[(u32, PathBuf)], dir: &Path) -> Result<bool> {
 }
 
 /// Writes the kernel's records of a processor.
-fn empty(sampler: &mut Sampler, out: &mut Limited) -> Result<()> {
+fn empty(sampler: &mut Sampler, mut wakings: Option<&mut Wakings>, out: &mut Limited) -> Result<()> {
     while let Some(record) = sampler.next_record() {
-        if ![perf::SWITCH, perf::LOST].contains(&record.ty()) {
-            continue;
+        let body = record.to_contiguous();
+        match record.ty() {
+            perf::SWITCH | perf::LOST => {
+                let size = (HEADER_BYTES + body.len()) as u16;
+                let with_wakings = if wakings.is_some() { perf::WITH_WAKINGS } else { 0 };
+                let head = Header { kind: record.ty(), flags: record.misc() | with_wakings, size };
+                out.write(&[&head.encode()[..], &body].concat())?;
+            }
+            perf::SAMPLE => {
+                let waking = wakings.as_mut().and_then(|wakings| wakings.next(&body));
+                waking.map_or(Ok(()), |waking| out.write(&waking.encode()))?;
+            }
+            _ => {}
         }
-        let size = (HEADER_BYTES + record.len()) as u16;
-        let head = Header { kind: record.ty(), flags: record.misc(), size };
-        out.write(&[&head.encode()[..], &record.to_contiguous()].concat())?;
     }
     Ok(())
-}
-
-/// An event of a processor. All children have it too.
-fn builder(processor: u32) -> Builder<'static> {
-    let mut builder = Builder::new(Software::DUMMY);
-    builder.one_cpu(processor as usize).inherit(true);
-    builder.context_switch(true).sample_id_all(true).sample(SampleFlag::TID | SampleFlag::TIME);
-    // The clock of the trace.
-    builder.clockid(Clock::MONOTONIC);
-    // Other values read together with the buffer cannot be inherited.
-    builder.attrs_mut().read_format = 0;
-    builder
 }
 
 /// The numbers of the processors in use.

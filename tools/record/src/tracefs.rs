@@ -18,6 +18,11 @@ const MAX_FILE_BYTES: usize = 64 * 1024;
 /// The beginning of an instance's name; the number of its maker follows.
 const PREFIX: &str = "rftrace-";
 
+/// Reads a file of the system's tracefs; `None` if there is none, or this user may not read it.
+pub(crate) fn read(name: &str) -> Option<String> {
+    MOUNTS.iter().find_map(|mount| system::read_text(Path::new(mount).join(name)).ok())
+}
+
 /// The instance of this process. It is removed when this is dropped; until then all files in it have to be closed.
 #[derive(Debug)]
 pub(crate) struct Instance {

@@ -80,6 +80,7 @@ mod unfinished;
 mod unfinished;
 #[cfg(feature = "full")]
 mod view;
+mod waits;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {

@@ -18,6 +18,7 @@ use super::diff::{Comparison, opened};
 use super::overview;
 use super::pager;
 use super::stand_ins;
+use super::waits;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,6 +26,7 @@ Examples:
   rftrace report --sort self --limit 10 mytrace  the ten functions with most self time
   rftrace report -f self,percent,call mytrace    other columns
   rftrace report --by-value 'open_file@arg1'     a row for each first argument
+  rftrace report --waits mytrace                 who waited where, and who ended that
   rftrace report before --diff after             differences between two traces
   rftrace report -F 'app::*' -t 10us mytrace     calls of some functions, of at least 10 us
   rftrace report --demangle full mytrace         C++ functions with parameters";
@@ -65,6 +67,11 @@ pub(crate) struct ReportArgs {
     /// Begin with the overview in a file or pipe, too.
     #[arg(long, conflicts_with_all = ["sort", "fields", "avg_total", "avg_self", "by_value", "diff", "format", "limit"])]
     overview: bool,
+    /// Show the waits of 1 ms or longer: the waiting function, and the function and thread that ended the wait.
+    ///
+    /// It takes context switches. The ends of waits are known if root made the recording.
+    #[arg(long, conflicts_with_all = ["sort", "fields", "avg_total", "avg_self", "by_value", "diff", "overview"])]
+    waits: bool,
     /// Show the differences to another trace.
     #[arg(long, value_name = "DIR", conflicts_with = "format")]
     diff: Option<PathBuf>,
@@ -98,13 +105,14 @@ impl ReportArgs {
             && self.limit.is_none()
             && self.format == Format::Table
             && self.diff.is_none()
+            && !self.waits
             && (self.overview || io::stdout().is_terminal())
     }
 }
 
 /// How the report is written.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
+pub(super) enum Format {
     /// For people.
     Table,
     /// A line for each function, values with commas between, times in nanoseconds.
@@ -162,6 +170,9 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
         return comparison.print_warnings();
     }
     let trace = open(&dir)?;
+    if args.waits {
+        return waits::show(&trace, args.format, limit);
+    }
     let mut report = read(&trace)?;
     check_shown(&trace, report.summary())?;
     report.sort(&sort);
@@ -190,7 +201,7 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
 }
 
 /// A text from elsewhere as a cell. A text that a spreadsheet would take for a formula gets the mark of a text; numbers stay.
-fn cell(text: &str) -> String {
+pub(super) fn cell(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
     let mark = if is_formula { "'" } else { "" };
     format!("\"{mark}{}\"", Shown::new(text).text().replace('"', "\"\""))

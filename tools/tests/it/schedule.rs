@@ -1,4 +1,4 @@
-//! Context switches: `perf-cpu<N>.dat`, and `rftrace record --schedule`.
+//! Context switches and wakings: `perf-cpu<N>.dat`, and `rftrace record --schedule`.
 
 use std::fs;
 use std::process::Command;
@@ -131,6 +131,74 @@ fn context_switches_are_recorded_unless_that_is_switched_off() {
     let named =
         files.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("perf-cpu")));
     assert_eq!(named.filter(|path| is_named(path)).count(), 1);
+}
+
+/// Two threads: in each of so many rounds the first one waits for a flag, and then for a byte, of the second one.
+const ROUNDS: &str = "#define _GNU_SOURCE\n#include <pthread.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
+    #define F __attribute__((noipa))\n\
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;\n\
+    static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;\n\
+    static int ready, ends[2], rounds;\n\
+    F void await_flag(void) { pthread_mutex_lock(&lock); while (!ready) pthread_cond_wait(&cond, &lock);\n\
+      ready = 0; pthread_mutex_unlock(&lock); }\n\
+    F void raise_flag(void) { pthread_mutex_lock(&lock); ready = 1; pthread_cond_signal(&cond); pthread_mutex_unlock(&lock); }\n\
+    F void await_byte(void) { char c; if (read(ends[0], &c, 1) != 1) _exit(9); }\n\
+    F void send_byte(void) { if (write(ends[1], \"x\", 1) != 1) _exit(9); }\n\
+    F void doze(void) { usleep(20000); }\n\
+    F void *serve(void *p) { pthread_setname_np(pthread_self(), \"server\");\n\
+      for (int i = 0; i < rounds; i++) { doze(); raise_flag(); doze(); send_byte(); } return p; }\n\
+    int main(int n, char **words) { pthread_t t; rounds = atoi(words[1]); if (pipe(ends)) return 9;\n\
+      pthread_create(&t, 0, serve, 0); for (int i = 0; i < rounds; i++) { await_flag(); await_byte(); }\n\
+      pthread_join(t, 0); return 0; }\n";
+
+#[test]
+fn a_long_wait_has_the_function_and_the_thread_that_ended_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("prog.c"), ROUNDS).expect("a writable folder");
+    let mut gcc = Command::new("gcc");
+    gcc.current_dir(&folder).args(["-pg", "-O1", "-o", "prog", "prog.c", "-lpthread"]);
+    if crate::import::text(&mut gcc).is_none() {
+        return;
+    }
+    if rftrace_record::ScheduleEvents::open().is_err() {
+        return tools::skip("the kernel does not permit perf events");
+    }
+    let record = |options: &[&str]| {
+        let mut record = Command::new(env!("CARGO_BIN_EXE_rftrace"));
+        let output =
+            record.current_dir(&folder).args(["record", "-q", "-o"]).args(options).output().expect("it starts");
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let waits = |name: &str| {
+        let trace = Trace::open(&folder.path().join(name)).expect("a trace");
+        rftrace_views::Waits::read(&trace).expect("records").expect("context switches")
+    };
+    let of = |waits: &rftrace_views::Waits, function: &str, waker: [Option<&str>; 2]| {
+        let row =
+            |row: &&rftrace_views::WaitRow| row.function.as_deref() == Some(function) && row.cause.waker() == waker;
+        waits.rows().iter().find(row).map_or((0, 0), |row| (row.times.waits, row.times.total_ns))
+    };
+    record(&["whole", "--", "./prog", "3"]);
+    let whole = waits("whole");
+    if !whole.has_wakings() {
+        tools::skip("the kernel does not permit to record wakings");
+        assert!(of(&whole, "await_flag", [None; 2]).0 > 0, "{:?}", whole.rows());
+        return;
+    }
+    let causes = [("await_flag", "raise_flag"), ("await_byte", "send_byte")];
+    for (function, waker) in causes {
+        let (number, total_ns) = of(&whole, function, [Some(waker), Some("server")]);
+        assert!(number == 3 && total_ns >= 30_000_000, "{:?}", whole.rows());
+    }
+    assert_eq!(of(&whole, "doze", [None; 2]).0, 6, "a timer ends it: {:?}", whole.rows());
+    // A running program.
+    let mut program = Command::new(folder.path().join("prog")).arg("100000").spawn().expect("it starts");
+    record(&["attached", "-p", &program.id().to_string(), "--for", "1s"]);
+    program.kill().and_then(|()| program.wait()).expect("its end");
+    let attached = waits("attached");
+    // Attaching may have stopped the first thread until the byte was there: it never waits for one again.
+    let is_found = |(function, waker)| of(&attached, function, [Some(waker), Some("server")]).0 > 0;
+    assert!(causes.into_iter().any(is_found), "{:?}", attached.rows());
 }
 
 #[test]

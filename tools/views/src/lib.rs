@@ -6,8 +6,8 @@
 //!   through one task, [`walk_all`] through all tasks in order of time.
 //! - [`CallTree`] is a tree of a task's calls, for tests and for tools that want all of it in memory.
 //! - [`TaskLines`] are the lines of one task's replay. A clone is a place for a later restart.
-//! - [`replay`], [`Report`] and [`Graph`] are the text outputs of the `rftrace` command, [`Overview`] is the first
-//!   screen. [`TaskStats`] counts the records of a task.
+//! - [`replay`], [`Report`], [`Waits`] and [`Graph`] are the text outputs of the `rftrace` command, [`Overview`] is the
+//!   first screen. [`TaskStats`] counts the records of a task.
 //!
 //! # Example
 //!
@@ -67,6 +67,7 @@ mod stats;
 mod sums;
 mod table;
 mod tree;
+mod waits;
 mod walk;
 mod ways;
 mod words;
@@ -88,5 +89,6 @@ pub use stack::{CallStack, EndedCall, Step};
 pub use stats::TaskStats;
 pub use table::Field;
 pub use tree::{Call, CallTree, Calls};
+pub use waits::{Cause, WaitRow, WaitTimes, Waits};
 pub use walk::{Walked, walk, walk_all, walk_until, walk_with_records};
 pub use words::{count, literal, percent};

@@ -235,7 +235,7 @@ pub(crate) struct RecordArgs {
     pub(super) signal_control: i32,
 
     /// Fail without context switches. They show waits as `linux:schedule` and pre-emption as `linux:schedule (pre-empted)`; by default
-    /// they are recorded if the kernel permits it.
+    /// they are recorded if the kernel permits it. For root they tell who ended a wait: `rftrace report --waits`.
     #[arg(long, overrides_with = "no_schedule", help_heading = SYSTEM)]
     pub(super) schedule: bool,
     /// Record no context switches: time without a processor counts as time of the function.
