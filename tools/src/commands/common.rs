@@ -130,7 +130,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// A text from elsewhere as a cell. A text that a spreadsheet would take for a formula gets the mark of a text; numbers stay.
+/// A text from elsewhere as a cell. A formula of a spreadsheet gets the mark of a text; numbers stay.
 pub(crate) fn cell(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
     let mark = if is_formula { "'" } else { "" };
