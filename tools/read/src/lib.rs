@@ -81,6 +81,7 @@ mod switches;
 mod symbols;
 mod task;
 mod trace;
+mod wakings;
 mod warning;
 mod window;
 

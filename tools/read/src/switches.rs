@@ -1,9 +1,9 @@
-//! `perf-cpu<N>.dat`: context switches and wakings, from the kernel's perf events.
+//! `perf-cpu<N>.dat`: context switches, from the kernel's perf events.
 //!
 //! A file holds the records of one processor, as `perf_event_open(2)` describes them. Those of context switches have a
 //! sample id of process, thread and time behind their header.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
@@ -13,8 +13,6 @@ use rftrace_format::perf::{self, HEADER_BYTES, Header, SwitchKind, Waking};
 
 use crate::error::{Error, Result};
 use crate::files;
-use crate::task::Task;
-use crate::trace::Trace;
 use crate::warning::{Warning, Warnings};
 
 /// The maximum number of context switches, or of wakings: a GiB of switches.
@@ -101,35 +99,8 @@ impl Switches {
     }
 }
 
-impl Trace {
-    /// Reads the wakings of the trace's threads by threads that the recording followed, in order of time. `None` if wakings
-    /// were not recorded.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be read, or has too many.
-    pub fn wakings(&self) -> Result<Option<Vec<Waking>>> {
-        if !self.has_switches() {
-            return Ok(None);
-        }
-        let tids: HashSet<u32> = self.tasks().iter().map(Task::tid).collect();
-        let (mut wakings, mut are_recorded) = (Vec::new(), false);
-        // Opening the trace has told of what is wrong with the files.
-        each_file(self.dir(), &mut Warnings::default(), |header, body, _| {
-            match header.kind {
-                perf::WAKING => wakings.extend(Waking::decode(body).filter(|waking| tids.contains(&waking.tid))),
-                perf::SWITCH => are_recorded |= header.flags & perf::WITH_WAKINGS != 0,
-                _ => {}
-            }
-            wakings.len()
-        })?;
-        wakings.sort_by_key(|waking| waking.time_ns);
-        Ok(are_recorded.then_some(wakings))
-    }
-}
-
 /// Passes on the records of all files. `add` returns the number of records in memory.
-fn each_file(
+pub(crate) fn each_file(
     dir: &Path,
     warnings: &mut Warnings,
     mut add: impl FnMut(Header, &[u8], &mut Warnings) -> usize,

@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
 use rftrace_format::files::{INFO, records};
-use rftrace_read::{Demangle, Error, Gaps, Pattern, Summary, Trace};
+use rftrace_read::{Demangle, Error, Gaps, Pattern, Shown, Summary, Trace};
 
 #[cfg(feature = "full")]
 use super::new_file::NewFile;
@@ -116,6 +116,25 @@ impl From<Names> for Demangle {
             Names::No => Self::No,
         }
     }
+}
+
+/// How a report is written.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Table,
+    /// A line for each function, values with commas between, times in nanoseconds.
+    Csv,
+    /// An object for each function, times in nanoseconds.
+    #[cfg(feature = "full")]
+    Json,
+}
+
+/// A text from elsewhere as a cell. A formula of a spreadsheet gets the mark of a text; numbers stay.
+pub(crate) fn cell(text: &str) -> String {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
+    let mark = if is_formula { "'" } else { "" };
+    format!("\"{mark}{}\"", Shown::new(text).text().replace('"', "\"\""))
 }
 
 /// Writes to stdout through a buffer.

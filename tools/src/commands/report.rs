@@ -6,14 +6,14 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
-use rftrace_read::{Error, Shown, Trace};
+use clap::Args;
+use rftrace_read::{Error, Trace};
 #[cfg(feature = "full")]
 use rftrace_views::Row;
 use rftrace_views::{ByValue, Field, Graph, Report, ReportOptions, Side, TableBelow};
 
 use super::choice::{CorrectionArg, NamesArg, ShownArgs, SourcesArg};
-use super::common::{DirArg, PlainColorArg, check_shown, print, print_warnings};
+use super::common::{DirArg, Format, PlainColorArg, cell, check_shown, print, print_warnings};
 use super::diff::{Comparison, opened};
 use super::overview;
 use super::pager;
@@ -110,18 +110,6 @@ impl ReportArgs {
     }
 }
 
-/// How the report is written.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
-    /// For people.
-    Table,
-    /// A line for each function, values with commas between, times in nanoseconds.
-    Csv,
-    /// An object for each function, times in nanoseconds.
-    #[cfg(feature = "full")]
-    Json,
-}
-
 /// Runs it.
 pub(crate) fn run(args: ReportArgs) -> Result<()> {
     let has_overview = args.has_overview();
@@ -198,13 +186,6 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
         say!("rftrace: {busy}");
     }
     print_warnings(&trace, report.summary())
-}
-
-/// A text from elsewhere as a cell. A text that a spreadsheet would take for a formula gets the mark of a text; numbers stay.
-pub(super) fn cell(text: &str) -> String {
-    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
-    let mark = if is_formula { "'" } else { "" };
-    format!("\"{mark}{}\"", Shown::new(text).text().replace('"', "\"\""))
 }
 
 /// As RFC 4180 has it.

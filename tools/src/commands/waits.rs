@@ -8,8 +8,7 @@ use rftrace_read::{Error, Trace};
 use rftrace_views::WaitRow;
 use rftrace_views::Waits;
 
-use super::common::{check_shown, print, print_warnings};
-use super::report::{Format, cell};
+use super::common::{Format, cell, check_shown, print, print_warnings};
 use super::stand_ins;
 
 /// Shows the waits of a trace.
