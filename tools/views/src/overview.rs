@@ -8,7 +8,6 @@ use std::io::{self, Write};
 
 use rftrace_format::ending;
 use rftrace_format::info::feature;
-use rftrace_format::text::base_name;
 use rftrace_read::{Demangle, Error, Pattern, Result, ShownNames, Trace, is_nameless};
 
 use crate::collect::OTHERS;
@@ -69,8 +68,6 @@ pub struct Overview<'a> {
     /// Nothing was left out of this trace of a program.
     is_whole: bool,
     has_values: bool,
-    /// False for a program that is known to be linked statically.
-    has_libraries: bool,
     frequent: Option<Frequent<'a>>,
 }
 
@@ -101,8 +98,6 @@ impl<'a> Overview<'a> {
         let is_of_program = trace.info().features() & feature::KERNEL == 0;
         let is_whole = !trace.is_chosen() && trace.demangle() == Demangle::Simple && is_of_program;
         let has_values = trace.info().features() & (feature::ARGUMENT | feature::RETURN_VALUE) != 0;
-        let mut modules = trace.modules().into_iter().map(|module| base_name(&module.path).to_owned()).peekable();
-        let has_libraries = modules.peek().is_none() || modules.any(|name| name.starts_with("libc."));
         let frequent = if is_whole { Frequent::find(report, graph) } else { None };
         // A program that wants a processor for less than half of the time is slow by its waits.
         let wants_ns = report
@@ -127,7 +122,6 @@ impl<'a> Overview<'a> {
             n_processes: pids.len(),
             is_whole,
             has_values,
-            has_libraries,
             frequent,
         }
     }
@@ -248,12 +242,10 @@ impl<'a> Overview<'a> {
             percent(row.self_ns, all_ns),
             self.names.get(&row.name)
         )?;
-        if self.has_libraries {
-            writeln!(
-                out,
-                "    --libcalls   records its calls of library functions, and -P '*@libNAME' all functions of a library"
-            )?;
-        }
+        writeln!(
+            out,
+            "    --libcalls   records its calls of library functions, and -P '*@libNAME' all functions of a library"
+        )?;
         Ok(true)
     }
 
