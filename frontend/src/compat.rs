@@ -2,8 +2,8 @@
 
 use std::io;
 
-use crate::Mode;
 use crate::tracer::{Config, SaveOptions, Tracer, switch};
+use crate::{Error, Mode};
 
 /// The handle of the trace buffer, returned by [`init`]. [`dump_full_uftrace`] and [`dump_trace`] take it.
 #[derive(Clone, Copy, Debug)]
@@ -54,10 +54,25 @@ pub fn disable() {
 /// # Errors
 ///
 /// An [`io::Error`] that wraps an [`Error`](crate::Error): the buffer holds no events, or a file could not be written.
-/// The buffer keeps its records then.
+/// The buffer keeps its records then. A trace without its end is none: a line on stderr has the reason.
 #[inline(always)]
 pub fn dump_full_uftrace(events: &mut Events, out_dir: &str, binary_name: &str) -> io::Result<()> {
-    events.tracer.save_with(&SaveOptions::new().directory(out_dir).binary_name(binary_name))?;
+    save_and_tell(events.tracer, &SaveOptions::new().directory(out_dir).binary_name(binary_name))?;
+    Ok(())
+}
+
+/// Saves for a caller who gets no [`Saved`](crate::Saved): a line on stderr says why the end is lost.
+///
+/// # Errors
+///
+/// The errors of [`Tracer::save_with`].
+#[doc(hidden)]
+#[expect(clippy::print_stderr, reason = "the only way to tell")]
+pub fn save_and_tell(tracer: &Tracer, options: &SaveOptions<'_>) -> Result<(), Error> {
+    let saved = tracer.save_with(options)?;
+    if let Some(loss) = saved.loss() {
+        eprintln!("rftrace: the trace in {} is incomplete: {loss}", saved.path.display());
+    }
     Ok(())
 }
 
@@ -84,6 +99,6 @@ pub fn dump_full_uftrace(events: &mut Events, out_dir: &str, binary_name: &str) 
 /// The errors of [`dump_full_uftrace`].
 #[inline(always)]
 pub fn dump_trace(events: &mut Events, outfile: &str) -> io::Result<()> {
-    events.tracer.save_with(&SaveOptions::new().records_only(outfile))?;
+    save_and_tell(events.tracer, &SaveOptions::new().records_only(outfile))?;
     Ok(())
 }

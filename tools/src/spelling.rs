@@ -83,7 +83,11 @@ const OTHERWISE: [Row; 52] = [
     showing(&["--symbols"], "`.sym` files in the directory list the symbols"),
     showing(&["--system"], "`rftrace info DIR` describes the system"),
     showing(&["--sort-column", "--diff-policy"], "`rftrace report --diff DIR -s COLUMN` sorts the differences"),
-    of_uftrace(&["--no-args"]),
+    (
+        &["--no-args"],
+        Some(Here("arguments are recorded only with `-A` or `--auto-args`, so this needs no option")),
+        Some(Uftrace),
+    ),
     of_uftrace(&["--no-comment"]),
     of_uftrace(&["--no-callsite"]),
     of_uftrace(&["--no-merge"]),
@@ -143,6 +147,11 @@ fn tip(program: &Command, name: &str, option: &str) -> Option<String> {
     if name == "recv" {
         let is_address = ["--host", "--port"].contains(&option);
         return is_address.then(|| "`--listen HOST:PORT` sets the address".to_owned());
+    }
+    if name == "ctl" && !option.starts_with('-') {
+        let commands = program.find_subcommand(name)?.get_subcommands().map(Command::get_name);
+        let commands: Vec<&str> = commands.filter(|command| *command != "help").collect();
+        return Some(format!("the commands are {}", commands.join(", ")));
     }
     if !is_recorder && !VIEWS.contains(&name) {
         return None;

@@ -124,7 +124,10 @@ fn status(recording: &dyn Recording, pid: u32) -> Result<String, String> {
     match facts.kind {
         BufferKind::Ring => row("overwritten", format!("{} chunks", facts.n_overwritten)),
         BufferKind::Stream => {
-            row("written", format!("{} calls and returns, {} bytes, of all processes", facts.n_records, facts.n_bytes));
+            let rest = if facts.n_chunks_used > 0 { "; those of chunks in use are not yet written" } else { "" };
+            let written =
+                format!("{} calls and returns, {} bytes, of all processes{rest}", facts.n_records, facts.n_bytes);
+            row("written", written);
         }
         BufferKind::Own { is_full } => {
             let rest = if is_full { "the buffer is full, so recording has stopped" } else { "the program saves them" };

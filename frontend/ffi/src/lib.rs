@@ -12,7 +12,7 @@ use std::ptr;
 
 #[cfg(target_os = "linux")]
 use rftrace_frontend::StreamOptions;
-use rftrace_frontend::{Config, Error, Filter, Mode, SaveOptions, Tracer};
+use rftrace_frontend::{Config, Error, Filter, Mode, SaveOptions, Tracer, save_and_tell};
 
 thread_local! {
     /// The text of the last error of this thread.
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn rftrace_dump_full_uftrace(
     status(match (tracer, out_dir) {
         (Some(tracer), Some(out_dir)) => {
             let name = name.unwrap_or_default();
-            tracer.save_with(&SaveOptions::new().directory(&out_dir).binary_name(&name)).map(drop)
+            save_and_tell(tracer, &SaveOptions::new().directory(&out_dir).binary_name(&name))
         }
         (None, _) => Err(Error::NotInitialized),
         (_, None) => Err(Error::MissingPath),
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn rftrace_dump_trace(events: *mut Events, outfile: *const
     // SAFETY: by this function's contract.
     let (tracer, outfile) = unsafe { (stopped(events), text(outfile)) };
     status(match (tracer, outfile) {
-        (Some(tracer), Some(outfile)) => tracer.save_with(&SaveOptions::new().records_only(&outfile)).map(drop),
+        (Some(tracer), Some(outfile)) => save_and_tell(tracer, &SaveOptions::new().records_only(&outfile)),
         (None, _) => Err(Error::NotInitialized),
         (_, None) => Err(Error::MissingPath),
     })

@@ -562,7 +562,8 @@ impl Banks {
         };
         watched.spool.flush();
         let n_lost = self.slot(number).bank.n_lost.load(Relaxed);
-        if !self.keeps_nothing && (watched.spool.n_bytes > 0 || n_lost > 0) {
+        let is_told = watched.spool.n_bytes > 0 || n_lost > 0 || watched.spool.failed.is_some();
+        if !self.keeps_nothing && is_told {
             let mut collected = self.collected(number, &watched, watched.spool.last_thread);
             if let Some(ring) = ring {
                 self.tell_of_ring(number, &mut collected, &watched, &ring);

@@ -227,7 +227,9 @@ fn why_not_all(collected: &Collected) -> Option<String> {
         }
         None => return None,
     };
-    Some(format!("the trace lacks {} calls and returns: {why}", collected.n_dropped))
+    // Those of a chunk that could not be written are not counted.
+    let number = if collected.n_dropped == 0 { String::new() } else { format!("{} ", collected.n_dropped) };
+    Some(format!("the trace lacks {number}calls and returns: {why}"))
 }
 
 /// Empties the bank until the end of orders, then takes the rest.

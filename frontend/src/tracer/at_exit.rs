@@ -85,9 +85,6 @@ fn amid() -> String {
 
 /// Saves the unsaved events. Returns the line for stderr.
 fn save(tracer: &Tracer, at_exit: &AtExit) -> Option<String> {
-    const FULL: &str = "the buffer was full, so later calls are lost; enlarge it (Config::capacity_events), keep the last calls \
-                        (Mode::Ring), or write to the disk (Config::stream)";
-
     // A save on another thread goes first.
     let alone = alone();
     if tracer.n_unsaved(&alone) == 0 {
@@ -107,8 +104,7 @@ fn save(tracer: &Tracer, at_exit: &AtExit) -> Option<String> {
     }
     match tracer.write(&alone, &SaveOptions::new().directory(directory).what_fits(true)) {
         Ok(saved) => {
-            let loss = saved.left_out.as_deref().or(saved.full.then_some(FULL));
-            let loss = loss.map_or(String::new(), |why| format!("; incomplete: {why}"));
+            let loss = saved.loss().map_or(String::new(), |why| format!("; incomplete: {why}"));
             Some(format!("the program ended without a save; {} events are in {shown}{loss}", saved.events))
         }
         Err(Error::NoEvents { .. } | Error::Replaced) => None,

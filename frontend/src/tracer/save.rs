@@ -142,6 +142,16 @@ pub struct Saved {
     pub left_out: Option<String>,
 }
 
+impl Saved {
+    /// Returns the reason why events are missing at the end, with the remedy; `None` if none are.
+    pub fn loss(&self) -> Option<&str> {
+        const FULL: &str = "the buffer was full, so later calls are lost; enlarge it (Config::capacity_events; C: max_event_count), keep \
+                            the last calls (Mode::Ring; C: overwriting), or write to the disk (Config::stream; C: rftrace_init_stream)";
+
+        self.left_out.as_deref().or(self.full.then_some(FULL))
+    }
+}
+
 impl Tracer {
     /// Stops recording, writes the trace to the [configured directory](crate::Config::directory) and empties the
     /// buffer.

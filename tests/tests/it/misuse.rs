@@ -211,3 +211,14 @@ fn a_rust_program_without_hooks_has_no_events() {
     // Nothing was written.
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+/// The functions of 0.3 return no losses.
+#[test]
+fn a_dump_without_its_end_says_so() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = c_program().run(&["full"]);
+    assert_eq!(run.stdout, "dump: no error\n");
+    assert!(run.stderr.starts_with("rftrace: the trace in trace is incomplete: the buffer was full"), "{}", run.stderr);
+}

@@ -336,6 +336,21 @@ fn two_traces_are_compared() {
 }
 
 #[test]
+fn memory_for_branches_is_the_tracers() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program =
+        CProgram::new(&["resources.c"]).without_library().with(&["-g", "-O1", "-fno-builtin", "-lpthread"]).build();
+    for options in [&["-P", "*"][..], &["--libcalls"]] {
+        let (folder, _) = record(options, &program.path, &["leak"]);
+        let leaks = resources(&folder, &["--leaks"]);
+        let said = String::from_utf8_lossy(&leaks.stderr).into_owned();
+        assert!(said.contains("500 bytes in 5 blocks were not given back"), "{options:?}: {said}");
+    }
+}
+
+#[test]
 fn calls_and_memory_in_one_trace() {
     if !require(&["gcc"]) {
         return;

@@ -15,12 +15,12 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// The directory, or the `info` file in it, does not exist.
     #[error(
-        "{}: no such file; is this a trace directory? Give the directory that the traced program wrote: \
+        "{}: no such file or directory; is this a trace directory? Give the directory that the traced program wrote: \
          it holds `info`, `task.txt` and one `<tid>.dat` for each task",
         path.display()
     )]
     NotATrace {
-        /// The expected path of `info`.
+        /// The path of the directory, or the expected one of `info` in it.
         path: PathBuf,
     },
 

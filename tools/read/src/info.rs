@@ -23,7 +23,11 @@ pub fn read(path: &Path) -> Result<Info> {
             if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
         {
             let resources = path.with_file_name(RESOURCES);
-            if resources.is_file() { Error::OnlyResources { path: resources } } else { Error::NotATrace { path } }
+            if resources.is_file() {
+                return Error::OnlyResources { path: resources };
+            }
+            let missing = path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists());
+            Error::NotATrace { path: missing.map_or_else(|| path.clone(), Path::to_owned) }
         }
         error => error,
     })?;

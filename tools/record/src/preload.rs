@@ -103,7 +103,7 @@ fn find_library(Library { name, variable }: Library) -> Result<PathBuf> {
     let places = [folder.join(name), folder.join("../lib/rftrace").join(name)];
     places.iter().find(|path| path.is_file()).cloned().with_context(|| {
         format!(
-            "the library {name} is not beside {}: install both (cargo install rftrace-tools), or set {variable} to \
+            "the library {name} is not beside {}: install both (`cargo install --path tools` in a checkout of rftrace), or set {variable} to \
              its path",
             exe.display()
         )

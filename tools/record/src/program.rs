@@ -56,8 +56,10 @@ pub enum Recorded {
     Calls,
     /// Functions that need not call the tracer, with branches at their beginnings.
     Functions,
-    /// Features that need the library: calls of other libraries, resources.
-    ByLibrary,
+    /// Calls of library functions, which a program without libraries has not.
+    LibraryCalls,
+    /// Resources, whose functions the library replaces.
+    Resources,
 }
 
 /// Returns the way to record the program. The error has the remedy if there is none.
@@ -123,13 +125,22 @@ pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
         let can_be = match recorded {
             Recorded::Calls => is_musl || has_hook(),
             Recorded::Functions => true,
-            Recorded::ByLibrary => false,
+            Recorded::LibraryCalls | Recorded::Resources => false,
         };
         if can_be {
             return Ok(Way::Outside);
         }
     }
     if linker.is_none() {
+        match recorded {
+            Recorded::LibraryCalls => {
+                bail!("{shown} is linked statically, so it has no library calls: leave out --libcalls")
+            }
+            Recorded::Resources => bail!(
+                "{shown} is linked statically, and resources are recorded only of programs that are linked dynamically: link it so"
+            ),
+            Recorded::Calls | Recorded::Functions => {}
+        }
         let hooks = if cfg!(attaching) {
             "build it with -pg or -mfentry and a symbol table (no -s, no strip), or record all its functions with -P \
              '*'. Or link it"
@@ -138,8 +149,10 @@ pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
         };
         bail!(
             "{shown} is linked statically, so it loads no tracer: {hooks} dynamically, or let it record itself:\n  \
-             extern crate rftrace as _;                                            // Cargo.toml: rftrace, rftrace-frontend\n  \
-             let tracer = rftrace_frontend::Config::new().install()?; tracer.enable();  // and tracer.save()? at its end"
+             Rust: extern crate rftrace as _;                                   // Cargo.toml: rftrace, rftrace-frontend\n        \
+             let tracer = rftrace_frontend::Config::new().install()?; tracer.enable();  // and tracer.save()? at its end\n  \
+             C: rftrace_init, rftrace_enable, rftrace_dump_full_uftrace \
+             (https://github.com/hermit-os/rftrace/blob/main/docs/library.md#in-a-c-program)"
         );
     }
     if is_musl {

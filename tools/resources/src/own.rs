@@ -10,8 +10,8 @@ use crate::merge::Event;
 use crate::names::Names;
 use crate::recording::{Frame, Module, Recording};
 
-/// The beginnings of the file names of the C library's parts, which take memory for their callers.
-const SYSTEM: [&str; 3] = ["libc.so.", "ld-linux", "libpthread.so."];
+/// The beginnings of the file names of the C library's parts and of unwinders, which take memory for their callers.
+const SYSTEM: [&str; 5] = ["libc.so.", "ld-linux", "libpthread.so.", "libgcc_s.so.", "libunwind.so."];
 
 /// The owner of a frame's code.
 #[derive(Clone, Copy, PartialEq, Eq)]

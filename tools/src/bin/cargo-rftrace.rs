@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!(
-                "cargo-rftrace: cannot run {}: {error}; install both programs together: cargo install rftrace-tools",
+                "cargo-rftrace: cannot run {}: {error}; install both programs together: `cargo install --path tools` in a checkout of rftrace",
                 rftrace.display()
             );
             ExitCode::FAILURE

@@ -16,6 +16,8 @@ use rftrace_read::{Error, Shown};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use super::quantity::parse_pid;
+
 const EXAMPLES: &str = "\
 Examples:
   rftrace record --disabled ./server &     records nothing yet
@@ -38,6 +40,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CtlArgs {
     /// The recorded process, or the process of `rftrace record` for all its programs.
+    #[arg(value_parser = parse_pid)]
     pid: u32,
     /// Make a folder with ftrace's files, until Ctrl-C or the end of the program: writing to a file sets its value.
     #[arg(long, value_name = "DIR")]

@@ -20,6 +20,11 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     }
 }
 
+/// The number of a process.
+pub(crate) fn parse_pid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "a PID is a number; `pgrep NAME` lists those of a program".to_owned())
+}
+
 /// Refuses a buffer that this machine can never hold: the system would end programs for the memory in it.
 pub(crate) fn check_buffer(n_bytes: usize) -> Result<()> {
     let text = system::read("/proc/meminfo").unwrap_or_default();

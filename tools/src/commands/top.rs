@@ -24,7 +24,7 @@ use rftrace_top::{Column, GiveBack, Sums, Table, Tick, Watched, batch};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::quantity::{parse_size, parse_timeout};
+use super::quantity::{parse_pid, parse_size, parse_timeout};
 use super::record::attach::tell_of_end;
 use super::record::{DEFAULT_BUFFER, OnFullArg, Rule, check_rules, function_rules};
 
@@ -53,6 +53,7 @@ Without -P and --libcalls the program has to call the tracer:
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct TopArgs {
     /// The process.
+    #[arg(value_parser = parse_pid)]
     pid: u32,
     /// Length of an interval: 500ms, 2s.
     #[arg(short, long, visible_short_alias = 'd', visible_alias = "delay", value_name = "TIME", default_value = "1s", value_parser = parse_timeout)]

@@ -160,7 +160,12 @@ fn what_is_missing_is_said() {
     let error = Trace::open(dir.path()).unwrap_err();
     assert!(matches!(error, Error::NotATrace { .. }));
     let message = error.to_string();
-    assert!(message.starts_with(&format!("{}/info: no such file; is this a trace directory?", dir.path().display())));
+    assert!(
+        message.starts_with(&format!(
+            "{}/info: no such file or directory; is this a trace directory?",
+            dir.path().display()
+        ))
+    );
 
     for name in ["task.txt".to_owned(), format!("sid-{SID}.map")] {
         let mut files = Files::new(&[(7, &[])]);

@@ -87,6 +87,17 @@ impl Cost {
         recorded_ns.saturating_sub(self.ps.saturating_add(500) / 1000).max(self.least_ns()).min(recorded_ns)
     }
 
+    /// A call's time without all of it, in picoseconds: negative if more was measured than the call took.
+    pub(crate) fn signed_off(self, recorded_ns: u64) -> i128 {
+        i128::from(recorded_ns) * 1000 - i128::from(self.ps)
+    }
+
+    /// That of a call with these times.
+    pub(crate) fn between(recorded_ns: u64, corrected_ps: i128) -> Self {
+        let ps = i128::from(recorded_ns) * 1000 - corrected_ps;
+        Self { ps: ps.clamp(0, u64::MAX.into()) as u64, n_calls: 1 }
+    }
+
     /// The minimum time of these calls, in nanoseconds.
     fn least_ns(self) -> u64 {
         self.n_calls.saturating_mul(LEAST_CALL_PS) / 1000

@@ -92,7 +92,7 @@ impl CallTimes {
         self.own.add(self_ns, costs.own);
     }
 
-    /// Limits the overhead subtracted from means to this share.
+    /// Limits the subtracted overhead to this share.
     pub(crate) fn limit(&mut self, share: Share) {
         self.total.limit(share);
         self.own.limit(share);

@@ -16,22 +16,48 @@ pub struct Spread {
     sum_ns: u64,
     /// The overhead of recording in that.
     cost: Cost,
-    min_ns: u64,
-    max_ns: u64,
+    min: Extreme,
+    max: Extreme,
     /// The number of calls of each occurring length, the shortest first: see [`length_class`].
     lengths: Vec<(u16, u64)>,
+}
+
+/// The least or the largest time of several calls, with all of the overhead and without any. They may be those of two calls.
+///
+/// A part of the overhead leaves a time between both, in proportion. So the least is never above the mean, nor the largest below it, whatever
+/// the part.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Extreme {
+    recorded_ns: u64,
+    /// Negative if more was measured than the call took.
+    corrected_ps: i128,
+    share: Share,
+}
+
+impl Extreme {
+    fn of(recorded_ns: u64, cost: Cost) -> Self {
+        Self { recorded_ns, corrected_ps: cost.signed_off(recorded_ns), share: Share::default() }
+    }
+
+    /// The extreme of both, by `choose` for each time.
+    fn with(self, other: Self, choose: impl Fn(i128, i128) -> i128) -> Self {
+        let recorded_ns = choose(self.recorded_ns.into(), other.recorded_ns.into()) as u64;
+        Self { recorded_ns, corrected_ps: choose(self.corrected_ps, other.corrected_ps), ..self }
+    }
+
+    fn ns(self) -> u64 {
+        Cost::between(self.recorded_ns, self.corrected_ps).limited(self.share).off(self.recorded_ns)
+    }
 }
 
 impl Spread {
     /// Adds a call, less the overhead of recording.
     pub(crate) fn add(&mut self, recorded_ns: u64, cost: Cost) {
         self.cost.add(cost);
-        let ns = cost.off(recorded_ns);
-        self.min_ns = if self.count == 0 { ns } else { self.min_ns.min(ns) };
-        self.max_ns = self.max_ns.max(ns);
+        self.add_extremes([Extreme::of(recorded_ns, cost); 2]);
         self.sum_ns = self.sum_ns.saturating_add(recorded_ns);
         self.count += 1;
-        let class = length_class(ns);
+        let class = length_class(cost.off(recorded_ns));
         match self.lengths.binary_search_by_key(&class, |&(class, _)| class) {
             Ok(place) => self.lengths[place].1 += 1,
             Err(place) => self.lengths.insert(place, (class, 1)),
@@ -43,8 +69,7 @@ impl Spread {
         if other.count == 0 {
             return;
         }
-        self.min_ns = if self.count == 0 { other.min_ns } else { self.min_ns.min(other.min_ns) };
-        self.max_ns = self.max_ns.max(other.max_ns);
+        self.add_extremes([other.min, other.max]);
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
         self.count += other.count;
         self.cost.add(other.cost);
@@ -61,24 +86,34 @@ impl Spread {
         self.lengths = merged;
     }
 
-    /// Limits the overhead subtracted from the mean to this share.
+    /// Adds the extremes of other calls, which are not yet counted.
+    fn add_extremes(&mut self, [min, max]: [Extreme; 2]) {
+        let is_first = self.count == 0;
+        self.min = if is_first { min } else { self.min.with(min, i128::min) };
+        self.max = if is_first { max } else { self.max.with(max, i128::max) };
+    }
+
+    /// Limits the subtracted overhead to this share.
     pub(crate) fn limit(&mut self, share: Share) {
         self.cost = self.cost.limited(share);
+        (self.min.share, self.max.share) = (share, share);
     }
 
     /// Returns the mean in nanoseconds; 0 without calls.
     pub fn average_ns(&self) -> u64 {
-        self.cost.off(self.sum_ns).checked_div(self.count).unwrap_or(0)
+        let average_ns = self.cost.off(self.sum_ns).checked_div(self.count).unwrap_or(0);
+        // Each time is rounded by itself.
+        average_ns.max(self.min_ns()).min(self.max_ns())
     }
 
     /// Returns the minimum in nanoseconds; 0 without calls.
     pub fn min_ns(&self) -> u64 {
-        self.min_ns
+        self.min.ns()
     }
 
     /// Returns the maximum in nanoseconds.
     pub fn max_ns(&self) -> u64 {
-        self.max_ns
+        self.max.ns()
     }
 
     /// Returns the duration in nanoseconds that `percent` of a hundred calls do not exceed, to one part in 32; 0
@@ -90,7 +125,7 @@ impl Spread {
             seen += u128::from(count);
             (seen >= wanted).then(|| shortest_of(class))
         });
-        found.unwrap_or(0).clamp(self.min_ns.min(self.max_ns), self.max_ns)
+        found.unwrap_or(0).max(self.min_ns()).min(self.max_ns())
     }
 }
 
@@ -144,6 +179,32 @@ mod tests {
         halves.iter().for_each(|half| sum.merge(half));
         sum.merge(&Spread::default());
         assert_eq!(sum, whole);
+    }
+
+    /// Less overhead is in a trace than was measured.
+    #[test]
+    fn a_part_of_the_overhead_is_taken_off_all_alike() {
+        let cost = |ps| Cost::between(u64::MAX, i128::from(u64::MAX) * 1000 - ps);
+        let half = Share::of([(1016, {
+            // 16 calls, which take 1 ns each at the least
+            let mut all = Cost::default();
+            (0..16).for_each(|_| all.add(cost(125_000)));
+            all
+        })]);
+        let mut one = Spread::default();
+        one.add(1000, cost(200_500));
+        one.limit(half);
+        let expected = one.cost.off(1000);
+        assert!((899..=900).contains(&expected), "{expected}");
+        assert_eq!([one.min_ns(), one.average_ns(), one.max_ns(), one.percentile_ns(50)], [expected; 4]);
+        // Its parts change places.
+        let mut two = Spread::default();
+        two.add(100, cost(90_000));
+        two.add(50, cost(30_000));
+        let is_between = |it: &Spread| it.min_ns() <= it.average_ns() && it.average_ns() <= it.max_ns();
+        assert_eq!((two.min_ns(), two.average_ns(), two.max_ns()), (10, 15, 20));
+        two.limit(half);
+        assert!(is_between(&two) && (30..=35).contains(&two.min_ns()), "{two:?}");
     }
 
     #[test]

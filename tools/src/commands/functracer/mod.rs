@@ -196,7 +196,7 @@ fn take(
 fn start(args: &FunctracerArgs, track: &Kind, way: Backtraces, work: TempDir, mut sections: Sections) -> Result<()> {
     rftrace_record::inherited::put_aside()?;
     let program = program::find(&args.command[0])?;
-    program::check(&program, Recorded::ByLibrary)?;
+    program::check(&program, Recorded::Resources)?;
     check(&program)?;
     let (wanted, plan) = plan(slice::from_ref(track), &program)?;
     plan.without_branches()?;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
 use rftrace_format::opener::{self, MOST_TEXT};
@@ -17,7 +17,7 @@ use rftrace_record::run;
 
 use super::triggers::Triggers;
 use super::{dump_on, resources, triggers, values};
-use crate::commands::quantity::parse_size;
+use crate::commands::quantity::{parse_pid, parse_size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -106,7 +106,7 @@ pub(crate) struct RecordArgs {
     /// Record running programs. They go on after the recording: at Ctrl-C, or after --for.
     ///
     /// The programs have to call the tracer, unless -P, --libcalls or --resources is there.
-    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["stop", "keep_stream", "schedule", "kernel", "events", "force", "signal_snapshot", "signal_toggle", "signal_control", "signal_finish"])]
+    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', value_parser = parse_pid, conflicts_with_all = ["stop", "keep_stream", "schedule", "kernel", "events", "force", "signal_snapshot", "signal_toggle", "signal_control", "signal_finish"])]
     pub(super) pid: Vec<u32>,
     /// With -p: the duration of the recording: 500ms, 10s.
     #[arg(long = "for", value_name = "TIME", value_parser = duration_ns, requires = "pid")]
@@ -390,10 +390,11 @@ impl RecordArgs {
 
     /// Returns the recorded parts of the program.
     pub(super) fn recorded(&self) -> Recorded {
-        match (self.libcalls || !self.resources.is_empty(), self.branches.is_empty()) {
-            (true, _) => Recorded::ByLibrary,
-            (false, false) => Recorded::Functions,
-            (false, true) => Recorded::Calls,
+        match () {
+            () if self.libcalls => Recorded::LibraryCalls,
+            () if !self.resources.is_empty() => Recorded::Resources,
+            () if !self.branches.is_empty() => Recorded::Functions,
+            () => Recorded::Calls,
         }
     }
 
@@ -441,6 +442,19 @@ impl RecordArgs {
             bail!("--signal and --dump-on name the same signal; name two different ones");
         }
         Ok(())
+    }
+
+    /// Adds to the reason against a program that an option which would do stands behind its name.
+    pub(super) fn with_misplaced(&self, error: Error) -> Error {
+        let is_misplaced = |option: &&&str| self.command.iter().skip(1).any(|word| word == **option);
+        match ["-P", "--patch", "--libcalls", "--resources"].iter().find(is_misplaced) {
+            Some(option) => {
+                anyhow!(
+                    "{error:#}\n{option} is the program's, as it stands behind it: options of rftrace come before the program"
+                )
+            }
+            None => error,
+        }
     }
 
     /// Refuses options that need the library, for a program that does not load it.

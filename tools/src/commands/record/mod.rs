@@ -82,7 +82,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let mut preloads = vec![Preload::find(preload::TRACER)?];
     let program = program::find(&args.command[0])?;
     let way = program::check(&program, args.recorded());
-    let way = if args.force { way.unwrap_or(Way::Preloaded) } else { way? };
+    let way = if args.force { way.unwrap_or(Way::Preloaded) } else { way.map_err(|error| args.with_misplaced(error))? };
     args.is_outside = way == Way::Outside;
     if args.is_outside {
         args.check_outside(&program)?;
@@ -423,7 +423,8 @@ fn open_kernel(args: &RecordArgs) -> Result<Option<KernelEvents>> {
     Ok(Some(kernel))
 }
 
-/// Makes one trace of all records, and prints the summary. Returns false if it lacks some, as they could not be written or read.
+/// Makes one trace of all records, and prints the summary. Returns false if there is none, or if it lacks some, as they could not be written
+/// or read.
 fn finish(
     args: &RecordArgs,
     program: &Path,
@@ -467,8 +468,9 @@ fn finish(
         } else {
             output.discard();
         }
-        // Why there may be nothing.
-        return summary::tell_of_branches(&told, (matched, program), &dir, is_kept, args.quiet).map(|()| is_whole);
+        // Why there may be nothing. One of cargo's programs may well call nothing of the package.
+        return summary::tell_of_branches(&told, (matched, program), &dir, is_kept, args.quiet)
+            .map(|()| args.is_for_cargo);
     }
     summary::tell_of_branches(&entries.read()?, (&args.branches, program), output.dir(), is_kept, args.quiet)?;
     if joined.processes > 0 {
@@ -565,7 +567,7 @@ fn keep_stream(
         let matched = tell_of_nothing(args, program, &kept.errors, &told, output.work(), ended);
         let dir = output.dir().to_owned();
         output.discard();
-        return summary::tell_of_branches(&told, (matched, program), &dir, true, args.quiet).map(|()| !kept.is_cut);
+        return summary::tell_of_branches(&told, (matched, program), &dir, true, args.quiet).map(|()| false);
     }
     if args.hooks_others() {
         summary::tell_of_branches(&entries.read()?, (&args.branches, program), output.dir(), true, args.quiet)?;

@@ -241,6 +241,9 @@ const FEW: u64 = 4;
 
 /// Returns the reason for a trace without functions: `patterns` of -P match none of this program.
 pub(super) fn no_match(patterns: &[String], program: &Path) -> String {
+    if patterns.iter().any(|pattern| pattern == ".") {
+        return "-P . matches no function; for all functions: -P '*'".to_owned();
+    }
     let similar = patterns.iter().find_map(|pattern| Some((pattern, similar_name(program, pattern)?)));
     match similar {
         Some((pattern, name)) => format!("-P {pattern} matches no function; did you mean `{name}`?"),
