@@ -184,7 +184,12 @@ fn a_full_disk_with(options: &[&str]) {
             said.status.success() && said_there.contains(" were not recorded: ") && !said_there.contains("damaged"),
             "{said:?}"
         );
-        let calls = rftrace_tests::traces::calls_per_task(&rftrace_tests::open(&elsewhere));
+        let recovered = rftrace_tests::open(&elsewhere);
+        let calls = rftrace_tests::traces::calls_per_task(&recovered);
+        let is_empty = |number: u32| {
+            fs::metadata(elsewhere.join(format!("perf-cpu{number}.dat"))).is_ok_and(|file| file.len() == 0)
+        };
+        assert!(!recovered.has_schedule().unwrap() || !(0..2).all(is_empty), "no switches were kept");
         fs::remove_dir_all(&elsewhere).unwrap();
         assert!(calls[0]["leaf"] > 10_000 && folder.path().join("trace/.recording").exists(), "{calls:?}");
         let remount = ["-o", "remount,size=64m"];

@@ -59,9 +59,12 @@ class FunctionTable {
   }
 
   show(sums) {
-    const all = sums.rows.reduce((sum, row) => sum + row.self, 0);
+    const { trace } = this.app;
+    // Times without a processor are no function's own.
+    const own = row => (isOffCpu(trace, row.fn) ? 0 : row.self);
+    const all = sums.rows.reduce((sum, row) => sum + own(row), 0);
     this.rows = sums.rows.map(row => ({
-      ...row, name: this.app.trace.functions[row.fn], percent: all > 0 ? row.self / all * 100 : 0, average: row.total / row.calls,
+      ...row, name: trace.functions[row.fn], percent: all > 0 ? own(row) / all * 100 : 0, average: row.total / row.calls,
     }));
     this.limit = CHUNK;
     this.fill();
@@ -91,7 +94,7 @@ class FunctionTable {
       const name = cell('', this.app.trace.pseudo[row.fn] ? 'name muted' : 'name');
       showName(this.app, name, row.fn);
       line.append(
-        cell(duration(row.total), 'number'), cell(duration(row.self), 'number'), cell(`${row.percent.toFixed(2)}%`, ''),
+        cell(duration(row.total), 'number'), cell(duration(row.self), 'number'), cell(isOffCpu(this.app.trace, row.fn) ? '' : `${row.percent.toFixed(2)}%`, ''),
         cell(count(row.calls), 'number'), cell(duration(Math.floor(row.average)), 'number'), name,
       );
       line.addEventListener('dblclick', () => this.app.find(row.name));

@@ -122,6 +122,16 @@ function pseudoFunctions(names) {
   return names.map(name => /^[a-z]+:[^:]|^\((unknown|other functions)\)$/.test(name));
 }
 
+/// Whether a function stands for time without a processor, which is no call.
+function isOffCpu(trace, fn) {
+  return fn === trace.waiting || fn === trace.preempted;
+}
+
+/// All calls of functions.
+function callsOf(trace) {
+  return trace.calls.reduce((sum, n, fn) => sum + (isOffCpu(trace, fn) ? 0 : n), 0);
+}
+
 /// All of it. What a longer one answers by the server (`ZoomTrace`) is here at once.
 class Trace {
   /// `progress` is told which part is done.
@@ -136,7 +146,6 @@ class Trace {
     if (head.calls) return new ZoomTrace(head);
     const trace = Object.assign(new Trace(), head);
     trace.calls = new Float64Array(trace.functions.length);
-    trace.nCalls = 0;
     let pos = headEnd;
     for (const task of trace.tasks) {
       task.lanes = task.depths.map(count => new Lane(count));
@@ -148,11 +157,9 @@ class Trace {
       if (unpacker.pos !== pos + task.bytes || unpacker.depth !== 0) throw new Error('the data are incomplete');
       pos = unpacker.pos + task.values;
       if (!await unpackValues(bytes, unpacker.pos, pos, task.lanes)) throw new Error('the data are incomplete');
-      for (const lane of task.lanes) {
-        trace.nCalls += lane.length;
-        for (const fn of lane.fn) trace.calls[fn]++;
-      }
+      for (const lane of task.lanes) for (const fn of lane.fn) trace.calls[fn]++;
     }
+    trace.nCalls = callsOf(trace);
     trace.pseudo = pseudoFunctions(trace.functions);
     return trace;
   }

@@ -82,7 +82,7 @@ class ZoomTrace {
 
   constructor(head) {
     Object.assign(this, head);
-    this.nCalls = this.calls.reduce((sum, n) => sum + n, 0);
+    this.nCalls = callsOf(this);
     // Names of no function: time without a processor, and what has no name.
     this.pseudo = pseudoFunctions(this.functions);
     /// Called when there is more to be drawn, and where the server does not answer.

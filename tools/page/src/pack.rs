@@ -66,7 +66,8 @@ pub(crate) struct Head {
     pub(crate) labels: Labels,
     /// Arguments and results of calls; each text once.
     pub(crate) values: Vec<String>,
-    /// Of the functions, the one that stands for the time in which tasks were pre-empted.
+    /// Of the functions, those that stand for the time in which tasks waited, and in which they were pre-empted.
+    pub(crate) waiting: Option<usize>,
     pub(crate) preempted: Option<usize>,
     pub(crate) tasks: Vec<TaskHead>,
     /// Notes on the trace: lines.
@@ -93,9 +94,9 @@ pub(crate) struct TaskHead {
     pub(crate) depths: Vec<u64>,
 }
 
-/// The number of the function that stands for the time in which tasks were pre-empted, if there is such time.
-pub(crate) fn preempted(functions: &[String]) -> Option<usize> {
-    functions.iter().position(|name| name == OffCpu::Preempted.name())
+/// The numbers of the functions that stand for times without a processor, as far as there are such.
+pub(crate) fn off_cpu(functions: &[String]) -> [Option<usize>; 2] {
+    OffCpu::ALL.map(|kind| functions.iter().position(|name| name == kind.name()))
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -160,7 +161,7 @@ impl Page {
             return Err(Error::TooLong);
         }
         let (functions, texts) = packer.dictionary.into_parts();
-        let preempted = preempted(&functions);
+        let [waiting, preempted] = off_cpu(&functions);
         let labels = Labels::new(&functions, trace.shown_names());
         let head = Head {
             title: title.to_owned(),
@@ -171,6 +172,7 @@ impl Page {
             functions,
             labels,
             values: texts.texts,
+            waiting,
             preempted,
             tasks,
             notes: Vec::new(),
@@ -193,6 +195,7 @@ impl Page {
             functions: Vec::new(),
             labels: Labels::default(),
             values: Vec::new(),
+            waiting: None,
             preempted: None,
             tasks: Vec::new(),
             notes: Vec::new(),

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use crate::counters::{Counter, Counters};
 use crate::error::{Error, Result};
 use crate::labels::Labels;
-use crate::pack::{Head, TaskHead, preempted};
+use crate::pack::{Head, TaskHead, off_cpu};
 use crate::values::lost_note;
 use answers::Answers;
 use store::Directory;
@@ -63,7 +63,7 @@ impl Zoom {
 
     fn new(file: File, mut directory: Directory, title: &str, names: ShownNames) -> Self {
         let functions = mem::take(&mut directory.functions);
-        let preempted = preempted(&functions);
+        let [waiting, preempted] = off_cpu(&functions);
         let labels = Labels::new(&functions, names);
         let mut calls = vec![0; functions.len()];
         let mut tasks = Vec::new();
@@ -88,6 +88,7 @@ impl Zoom {
             functions,
             labels,
             values: mem::take(&mut directory.values),
+            waiting,
             preempted,
             tasks,
             notes: Vec::new(),

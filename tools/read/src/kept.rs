@@ -28,7 +28,7 @@ use crate::index::hash;
 use crate::trace::Trace;
 
 /// The first bytes; the last one of them is the version.
-const MAGIC: &[u8; 16] = b"rftrace-kept\0\0\0\x08";
+const MAGIC: &[u8; 16] = b"rftrace-kept\0\0\0\x09";
 
 /// Fewer than a million records are read as quickly without.
 pub(crate) const MIN_BYTES: u64 = 16 << 20;

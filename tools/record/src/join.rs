@@ -146,6 +146,11 @@ fn try_to_join(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Ve
     let mut beside = beside;
     let dir = output.joined()?;
     let unread = beside.banks.as_ref().map(|banks| banks.unread().to_vec()).unwrap_or_default();
+    // Before anything fails: the files stay for a recovery.
+    let schedule = match beside.schedule.take() {
+        Some(schedule) => schedule.stop(),
+        None => schedule::left_in(output.work()),
+    };
     let banks = beside.banks.take().map(|banks| banks.save(output.work(), ended)).transpose()?;
     let mut joined = parts::join(output.work(), &dir, ended, notes)?;
     joined.damaged += unread.len() as u64;
@@ -157,12 +162,7 @@ fn try_to_join(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Ve
         if let Some(Err(error)) = cost.map(|cost| cost::add_to(&dir, cost)) {
             joined.errors.push(format!("the trace does not have the overhead per call: {error:#}"));
         }
-        let schedule = match beside.schedule {
-            Some(schedule) => schedule.stop().and_then(|files| schedule::put(&files, &dir)),
-            // Files left by a recorder.
-            None => schedule::left_in(output.work()).and_then(|files| schedule::put(&files, &dir)),
-        };
-        let has_schedule = match schedule {
+        let has_schedule = match schedule.and_then(|files| schedule::put(&files, &dir)) {
             Ok(has_schedule) => has_schedule,
             Err(error) => {
                 let error = anyhow::Error::from(error);

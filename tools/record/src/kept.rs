@@ -58,12 +58,17 @@ impl Limited {
         self.out.write_all(record).map_err(|source| self.failed(source))
     }
 
+    /// Hands everything to the kernel, which keeps it if the recorder ends.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.out.flush().map_err(|source| self.failed(source))
+    }
+
     /// Puts the halves together. `lost` is the record for so many missing ones. Returns their number.
     pub(crate) fn finish<R: AsRef<[u8]>>(mut self, lost: impl FnOnce(u64) -> R) -> Result<u64> {
         if self.n_dropped > 0 {
             self.out.write_all(lost(self.n_dropped).as_ref()).map_err(|source| self.failed(source))?;
         }
-        self.out.flush().map_err(|source| self.failed(source))?;
+        self.flush()?;
         join_halves(&self.path).map(|()| self.n_dropped)
     }
 
@@ -78,6 +83,18 @@ impl Limited {
 
 fn older(path: &Path) -> PathBuf {
     path.with_extension("older")
+}
+
+/// True if a file has any records, in either half.
+pub(crate) fn has_records(path: &Path) -> bool {
+    [path, &older(path)].into_iter().any(|path| fs::metadata(path).is_ok_and(|file| file.len() > 0))
+}
+
+/// Removes both halves of a file.
+pub(crate) fn remove(path: &Path) {
+    for path in [path, &older(path)] {
+        let _ = fs::remove_file(path);
+    }
 }
 
 /// Puts the halves of a file together, if it has two.

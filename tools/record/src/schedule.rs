@@ -184,7 +184,9 @@ impl ScheduleEvents {
             let _others = others;
             loop {
                 let is_last = should_stop.load(Relaxed);
-                writers.iter_mut().try_for_each(|(sampler, wakings, out)| empty(sampler, wakings.as_mut(), out))?;
+                writers.iter_mut().try_for_each(|(sampler, wakings, out)| {
+                    empty(sampler, wakings.as_mut(), out).and_then(|()| out.flush())
+                })?;
                 if is_last {
                     return writers.into_iter().try_for_each(|(_, _, out)| out.finish(perf::encode_lost).map(drop));
                 }
@@ -212,7 +214,8 @@ impl ScheduleRecorder {
         }
     }
 
-    /// Stops. Returns the files, by processor.
+    /// Stops. Returns the files, by processor. Without the last switches later waits would count as processor time: files that could not
+    /// be written to the end go.
     ///
     /// # Errors
     ///
@@ -220,12 +223,15 @@ impl ScheduleRecorder {
     pub(crate) fn stop(self) -> Result<Vec<(u32, PathBuf)>> {
         self.stop.store(true, Relaxed);
         self.thread.thread().unpark();
-        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok(self.files)
+        let recorded = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        if recorded.is_err() {
+            self.files.iter().for_each(|(_, path)| kept::remove(path));
+        }
+        recorded.map(|()| self.files)
     }
 }
 
-/// The recorded files in a folder, by processor.
+/// The files that another recorder left in a folder, by processor. None, if all are empty: it may have written none of its switches.
 pub(crate) fn files_in(work: &Path) -> Result<Vec<(u32, PathBuf)>> {
     let read_error = |source| Error::Io { path: work.to_owned(), source };
     let entries = fs::read_dir(work).map_err(read_error)?.flatten();
@@ -233,7 +239,8 @@ pub(crate) fn files_in(work: &Path) -> Result<Vec<(u32, PathBuf)>> {
         let number = path.file_name()?.to_str()?.strip_prefix("perf-cpu")?.strip_suffix(".dat")?.parse().ok()?;
         Some((number, path))
     };
-    Ok(entries.filter_map(|entry| file(entry.path())).collect())
+    let files: Vec<_> = entries.filter_map(|entry| file(entry.path())).collect();
+    Ok(if files.iter().any(|(_, path)| kept::has_records(path)) { files } else { Vec::new() })
 }
 
 /// As [`files_in`], after a killed recorder: a file may have an older half, and an incomplete last record.
@@ -346,4 +353,35 @@ fn not_allowed(source: io::Error) -> Error {
         (_, Some(_)) => "the kernel's perf events do not work here; record with --no-schedule",
     };
     Error::Schedule { remedy, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_without_a_switch_has_no_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = [0, 1].map(|processor| dir.path().join(perf_file(processor)));
+        paths.iter().for_each(|path| fs::write(path, "").unwrap());
+        assert_eq!(left_in(dir.path()).unwrap(), []);
+        // The older half.
+        fs::write(paths[1].with_extension("older"), [0; 8]).unwrap();
+        let mut found = left_in(dir.path()).unwrap();
+        found.sort();
+        assert_eq!(found, [(0, paths[0].clone()), (1, paths[1].clone())]);
+    }
+
+    #[test]
+    fn a_recorder_that_cannot_write_leaves_no_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(perf_file(0));
+        for is_whole in [true, false] {
+            fs::write(&path, [0; 24]).unwrap();
+            let failed = Error::WriteFile { path: path.clone(), source: ErrorKind::StorageFull.into() };
+            let thread = thread::spawn(move || if is_whole { Ok(()) } else { Err(failed) });
+            let recorder = ScheduleRecorder { files: vec![(0, path.clone())], stop: Arc::default(), thread };
+            assert_eq!((recorder.stop().is_ok(), path.exists()), (is_whole, is_whole));
+        }
+    }
 }

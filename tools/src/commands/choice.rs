@@ -12,6 +12,7 @@ use clap::{Args, ValueEnum};
 use rftrace_format::quantity::{duration_ns, moment_ns};
 use rftrace_read::maps::Mapping;
 use rftrace_read::{Choice, Pattern, Trace};
+use rftrace_views::Field;
 
 use super::common::Names;
 use super::open::open_named;
@@ -296,6 +297,16 @@ pub(crate) fn parse_range(text: &str) -> Result<(Option<Time>, Option<Time>), St
     let (from, to) = text.split_once('~').ok_or("a range is two times with `~` between: 1ms~2ms, 5s~ or ~100us")?;
     let time = |text: &str| if text.is_empty() { Ok(None) } else { parse_time(text).map(Some) };
     Ok((time(from)?, time(to)?))
+}
+
+/// The columns of a table for people: they see the order, too.
+pub(super) fn with_order(mut fields: Vec<Field>, sort: &[Field]) -> Vec<Field> {
+    for field in sort {
+        if !fields.contains(field) {
+            fields.push(*field);
+        }
+    }
+    fields
 }
 
 #[cfg(test)]

@@ -12,14 +12,15 @@ use rftrace_read::{Error, Shown, Summary, Trace};
 use rftrace_views::Compared;
 use rftrace_views::{Difference, Field, Graph, Report, ReportOptions, Side};
 
-use super::choice::{CorrectionArg, NamesArg, ShownArgs};
-use super::common::{check_shown, print, print_losses};
+use super::choice::{CorrectionArg, NamesArg, ShownArgs, with_order};
+use super::common::{check_shown, print_losses};
 use super::markdown;
+use super::pager;
 use super::stand_ins;
 
 const EXAMPLES: &str = "\
 Examples:
-  rftrace diff old new                           what became slower
+  rftrace diff old new                           what became faster or slower
   rftrace diff old1 new1 old2 new2 old3 new3     the same by three runs of each
   rftrace diff old* --with new*                  the same, all old ones first
   rftrace diff --paths --limit 20 old new        call paths instead of functions
@@ -28,7 +29,7 @@ Examples:
 /// The most runs on a side.
 const MAX_RUNS: usize = 100;
 
-/// Compares two versions: what became slower, and how certain that is.
+/// Compares two versions: what became faster or slower, and how certain that is.
 ///
 /// Counts of calls are exact. Times are medians of the runs; with several runs on each side, p is the probability of such a difference
 /// by chance (the test of Mann and Whitney). Record the versions by turns: then both have the same disturbances.
@@ -44,7 +45,7 @@ pub(crate) struct DiffArgs {
     /// Compare call paths: a function called from elsewhere is another row.
     #[arg(long)]
     paths: bool,
-    /// Columns to sort by, with commas [default: the first column]. What became more comes first, what became less last.
+    /// Columns to sort by, with commas [default: the first column]. The largest differences come first.
     #[arg(short, long, value_name = "FIELD", value_delimiter = ',')]
     sort: Vec<Field>,
     /// Columns, with commas; those of `rftrace report`.
@@ -69,6 +70,9 @@ pub(crate) struct DiffArgs {
     names: NamesArg,
     #[command(flatten)]
     correction: CorrectionArg,
+    /// Write straight to the terminal, without `$PAGER` or `less`.
+    #[arg(long)]
+    no_pager: bool,
 }
 
 /// How the comparison is written.
@@ -81,6 +85,12 @@ enum Format {
     /// An object for each row, with the values of all runs.
     #[cfg(feature = "full")]
     Json,
+}
+
+impl Format {
+    fn is_for_people(self) -> bool {
+        matches!(self, Self::Table | Self::Markdown)
+    }
 }
 
 /// Runs it.
@@ -101,10 +111,10 @@ pub(crate) fn run(args: DiffArgs) -> Result<()> {
         Ok(trace)
     })?;
     let mut comparison = Comparison::read(traces, &columns, |difference, side, trace| {
+        let report = Report::read_with(trace, &options)?;
         if !args.paths {
-            let report = Report::read_with(trace, &options)?;
             difference.add_report(side, &report);
-            return Ok((Some(report.conditions()), report.summary().clone()));
+            return Ok(report);
         }
         let graph = Graph::read(trace, None)?;
         if graph.left_out() > 0 {
@@ -114,21 +124,20 @@ pub(crate) fn run(args: DiffArgs) -> Result<()> {
                 graph.left_out()
             );
         }
-        difference.add_graph(side, &graph);
-        Ok((graph.correction(), graph.summary().clone()))
+        difference.add_graph(side, &graph, &report);
+        Ok(report)
     })?;
-    let difference = &mut comparison.difference;
-    difference.sort(&sort);
-    difference.rank(sort[0], limit);
-    print(|out| match args.format {
+    comparison.difference.sort(&sort);
+    let fields = if args.format.is_for_people() { with_order(args.fields, &sort) } else { args.fields };
+    pager::print(!args.no_pager, |out| match args.format {
         Format::Table => {
             comparison.write_head(out).map_err(Error::Write)?;
             writeln!(out, "# {}", comparison.difference.confidence()).map_err(Error::Write)?;
-            comparison.difference.write(&args.fields, limit, out)
+            comparison.difference.write(&fields, limit, out)
         }
-        Format::Markdown => write_markdown(&comparison, &args.fields, limit, out).map_err(Error::Write),
+        Format::Markdown => write_markdown(&comparison, &fields, limit, out).map_err(Error::Write),
         #[cfg(feature = "full")]
-        Format::Json => write_json(&comparison.difference, &args.fields, limit, out).map_err(Error::Write),
+        Format::Json => write_json(&comparison.difference, &fields, limit, out).map_err(Error::Write),
     })?;
     comparison.print_warnings()
 }
@@ -169,37 +178,38 @@ pub(crate) struct Comparison {
 struct Run {
     side: Side,
     trace: Trace,
-    correction: Option<String>,
+    /// The conditions of its times.
+    conditions: String,
     summary: Summary,
 }
 
 impl Comparison {
-    /// Reads all traces. `add` adds one, and returns how its times were corrected, if it is known, and a summary.
+    /// Reads all traces. `add` adds one, and returns its report.
     pub(crate) fn read(
         traces: Vec<(Side, Trace)>,
         columns: &[Field],
-        add: impl Fn(&mut Difference, Side, &Trace) -> Result<(Option<String>, Summary)>,
+        add: impl Fn(&mut Difference, Side, &Trace) -> Result<Report>,
     ) -> Result<Self> {
         let mut difference = Difference::new(columns);
         let mut runs = Vec::new();
         let names = traces.first().map(|(_, trace)| trace.shown_names());
         for (side, trace) in traces {
-            let (correction, summary) = add(&mut difference, side, &trace)?;
-            runs.push(Run { side, trace, correction, summary });
+            let report = add(&mut difference, side, &trace)?;
+            runs.push(Run { side, trace, conditions: report.conditions(), summary: report.summary().clone() });
         }
         difference.show_names(names.unwrap_or_default());
         Ok(Self { difference, runs })
     }
 
-    /// Writes a line for each run.
+    /// Writes the verdict, and a line for each run.
     pub(crate) fn write_head(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "# {}", self.difference.verdict())?;
         for run in &self.runs {
             let word = match run.side {
                 Side::Before => "from",
                 Side::After => "to  ",
             };
-            let correction = run.correction.as_ref().map(|text| format!("; {text}")).unwrap_or_default();
-            writeln!(out, "# {word} {}{correction}", described(&run.trace))?;
+            writeln!(out, "# {word} {}; {}", described(&run.trace), run.conditions)?;
         }
         Ok(())
     }
@@ -220,6 +230,7 @@ fn described(trace: &Trace) -> String {
 
 fn write_markdown(comparison: &Comparison, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
     let difference = &comparison.difference;
+    writeln!(out, "{}\n", difference.verdict())?;
     markdown::write_head(&difference.headings(fields), difference.subject(), out)?;
     for row in difference.rows().take(limit) {
         let name = format!("{}{}", markdown::code(&row.label()), row.note());

@@ -12,7 +12,7 @@ use rftrace_read::{Error, Trace};
 use rftrace_views::Row;
 use rftrace_views::{ByValue, Field, Graph, Report, ReportOptions, Side, TableBelow};
 
-use super::choice::{CorrectionArg, NamesArg, ShownArgs, SourcesArg};
+use super::choice::{CorrectionArg, NamesArg, ShownArgs, SourcesArg, with_order};
 use super::common::{DirArg, Format, PlainColorArg, cell, check_shown, print, print_warnings};
 use super::diff::{Comparison, opened};
 use super::overview;
@@ -48,8 +48,8 @@ pub(crate) struct ReportArgs {
     sort: Vec<Field>,
     /// Columns, with commas [default: total,self,call].
     ///
-    /// They are total, total-avg, total-min, total-max, total-p50, total-p99, self, self-avg, self-min, self-max, percent (of all self
-    /// time) and call.
+    /// They are total, total-avg, total-min, total-max, total-p50, total-p99, self, self-avg, self-min, self-max, percent (of all
+    /// functions' self time) and call.
     #[arg(short = 'f', long = "output-fields", visible_alias = "fields", value_name = "FIELD", value_delimiter = ',')]
     fields: Vec<Field>,
     /// The columns total-avg, total-min and total-max.
@@ -114,13 +114,16 @@ impl ReportArgs {
 pub(crate) fn run(args: ReportArgs) -> Result<()> {
     let has_overview = args.has_overview();
     let dir = args.dir.path();
-    let fields = match (args.avg_total, args.avg_self) {
+    let mut fields = match (args.avg_total, args.avg_self) {
         (true, _) => vec![Field::TotalAvg, Field::TotalMin, Field::TotalMax],
         (_, true) => vec![Field::OwnAvg, Field::OwnMin, Field::OwnMax],
         _ if args.fields.is_empty() => Field::USUAL.to_vec(),
         _ => args.fields,
     };
     let sort = if args.sort.is_empty() { fields[..1].to_vec() } else { args.sort };
+    if args.format == Format::Table {
+        fields = with_order(fields, &sort);
+    }
     let limit = args.limit.unwrap_or(usize::MAX);
     let mut options = ReportOptions::default();
     options.spread = fields.iter().chain(&sort).any(|field| field.needs_spread());
@@ -148,7 +151,7 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
         let mut comparison = Comparison::read(traces, &columns, |difference, side, trace| {
             let report = read(trace)?;
             difference.add_report(side, &report);
-            Ok((Some(report.conditions()), report.summary().clone()))
+            Ok(report)
         })?;
         comparison.difference.sort(&sort);
         print(|out| {

@@ -502,6 +502,11 @@ fn the_page_shows_what_the_report_does() {
     let tops = "rftrace.app.sums.childrenOf(0).map(node => rftrace.app.nodeName(rftrace.app.sums.fn[node]))";
     assert_eq!(browser.value(tops).as_array().map(Vec::len), Some(2));
     assert_eq!(browser.value(ROWS), report(&dir.open()));
+    // Waits are no calls, and no part of 100 %.
+    let n_calls = Report::read(&dir.open()).expect("a report").tasks().iter().map(|task| task.calls).sum::<u64>();
+    assert_eq!(browser.value("rftrace.app.trace.nCalls"), n_calls);
+    let shares = "rftrace.app.functions.rows.reduce((sum, row) => sum + row.percent, 0).toFixed(3)";
+    assert_eq!(browser.value(shares), "100.000");
 
     // Names are text, wherever they are shown.
     browser.value("rftrace.app.find('onerror'); document.querySelectorAll('[role=tab]').forEach(tab => tab.click())");

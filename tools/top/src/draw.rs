@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Line as Text;
 use ratatui::widgets::Paragraph;
-use rftrace_tui::screen::{ALARM, CHOSEN, DIM, TITLE, draw_help};
+use rftrace_tui::screen::{ALARM, CHOSEN, DIM, TITLE, draw_help, fitting};
 use rftrace_tui::text::clean;
 
 use crate::app::{App, OTHER_LINES};
@@ -14,7 +14,7 @@ use crate::head;
 const HELP: [(&str, &str); 9] = [
     ("s  t  c  a  n", "sort by self time, total time, calls, average, name"),
     ("b", "all since the beginning, or the last interval"),
-    ("f  /", "only functions with a text in their name, or a glob, or /regex/"),
+    ("f  /", "only functions with a text, glob or /regex/ as name"),
     ("space", "pause the screen, and resume"),
     ("arrows, PgUp PgDn", "up and down"),
     ("q  Esc  Ctrl-C", "end: the program goes on without the tracer"),
@@ -45,7 +45,7 @@ pub(crate) fn draw(app: &App, frame: &mut Frame<'_>) {
         let style = if place == app.cursor.selected { CHOSEN } else { Style::new() };
         line(y, app.table.columns(row) + &row.shown, style);
     }
-    let (text, style) = status(app);
+    let (text, style) = status(app, area.width);
     line(last, text, style);
     if app.shows_help {
         draw_help(frame, &HELP);
@@ -53,7 +53,7 @@ pub(crate) fn draw(app: &App, frame: &mut Frame<'_>) {
 }
 
 /// Keys, or what there is to say.
-fn status(app: &App) -> (String, Style) {
+fn status(app: &App, width: u16) -> (String, Style) {
     if let Some(input) = &app.input {
         return (format!("functions with: {}\u{2588}", clean(input)), Style::new());
     }
@@ -67,7 +67,10 @@ fn status(app: &App) -> (String, Style) {
         return ("wait for the first interval; q quits".to_owned(), DIM);
     }
     match app.table.chosen() {
-        "" => (KEYS.to_owned(), DIM),
-        chosen => (format!("only {}: f and Enter show all   {KEYS}", clean(chosen)), DIM),
+        "" => (fitting(KEYS, width).to_owned(), DIM),
+        chosen => {
+            let keys = format!("only {}: f and Enter show all   {KEYS}", clean(chosen));
+            (fitting(&keys, width).to_owned(), DIM)
+        }
     }
 }

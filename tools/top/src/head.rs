@@ -28,7 +28,7 @@ pub(crate) fn lines(watched: &Watched, table: &Table) -> ([String; 2], bool) {
         format!("the last {}.{:03} s", nanos / 1_000_000_000, nanos / 1_000_000 % 1000)
     };
     let first = format!(
-        "rftrace top: {} (PID {pid}), watched for {}:{:02}:{:02}; {of}",
+        "rftrace top: {} (PID {pid}) for {}:{:02}:{:02}; {of}; waits count as time",
         clean(program),
         since / 3600,
         since / 60 % 60,

@@ -244,7 +244,7 @@ fn a_table_as_text() {
     batch::write(&mut out, &watched(), &table, 2).unwrap();
     assert_eq!(
         String::from_utf8(out).unwrap(),
-        "rftrace top: server (PID 4711), watched for 0:00:01; the last 1.000 s\n\
+        "rftrace top: server (PID 4711) for 0:00:01; the last 1.000 s; waits count as time\n\
          2 of 3 threads seen, 1,234,572 calls/s, 2,469,144 records/s, none dropped; rftrace takes 2.0 % of a processor\n\
         \x20       Calls      Calls/s  \u{25be}Self time  Self %  Total time     Average  Function\n\
         \x20           5            5  600.000 ms    60.0  900.000 ms  180.000 ms  work\n\
@@ -345,7 +345,7 @@ fn the_last_interval_and_all() {
     shown.app.add(tick(2 * SECOND, &[(C, sum(4, SECOND, SECOND))], 10), name);
     shown.shows(&["step"]);
     let (head, ..) = shown.seen();
-    assert!(head[0].ends_with("watched for 0:00:03; the last 2.000 s"), "{head:?}");
+    assert!(head[0].ends_with(" for 0:00:03; the last 2.000 s; waits count as time"), "{head:?}");
     assert!(head[1].contains(" 2 calls/s, 4 records/s, dropped 10 records (55.5 %);"), "{head:?}");
     shown.press("b");
     shown.shows(&["step", "work", EVIL]);
@@ -360,7 +360,7 @@ fn the_last_interval_and_all() {
     shown.app.add(tick(SECOND, &[(A, sum(3, 7, 7))], 0), name);
     shown.shows(&["work"]);
     let (head, ..) = shown.seen();
-    assert!(head[0].ends_with("watched for 0:00:06; the last 3.000 s"), "{head:?}");
+    assert!(head[0].ends_with(" for 0:00:06; the last 3.000 s; waits count as time"), "{head:?}");
     assert!(head[1].contains(" 2 calls/s"), "{head:?}");
 }
 

@@ -11,7 +11,7 @@ use crate::app::{App, OTHER_LINES, View};
 use crate::calls::CallsView;
 use crate::graph::{GraphLine, GraphView, Of};
 use crate::report::ReportView;
-use crate::screen::{ALARM, CHOSEN, DIM, TITLE, draw_help};
+use crate::screen::{ALARM, CHOSEN, DIM, TITLE, draw_help, fitting};
 use crate::text::{clean, count};
 
 /// From this depth on lines are not indented any further.
@@ -33,7 +33,7 @@ const HELP: [(&str, &str); 21] = [
     ("l", "its callee that took longest"),
     ("s", "sort by time, or by first calls"),
     ("in the report:", ""),
-    ("Enter  s  a", "graph of the function; sort by the next column; averages"),
+    ("Enter  s  a", "graph of it; sort by the next column; averages"),
     ("among threads:", ""),
     ("Enter  g", "calls of the thread; graph of it"),
     ("among calls:", ""),
@@ -91,7 +91,7 @@ pub(crate) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     }
     let detail = Paragraph::new(Text::styled(clean(&detail).into_owned(), DIM)).scroll((0, side(app)));
     frame.render_widget(detail, line(last - 1));
-    frame.render_widget(Paragraph::new(status(app)), line(last));
+    frame.render_widget(Paragraph::new(status(app, area.width)), line(last));
     if app.shows_help {
         draw_help(frame, &HELP);
     }
@@ -132,7 +132,7 @@ fn heading(app: &App<'_>) -> Text<'static> {
 }
 
 /// Keys, or what there is to say.
-fn status(app: &App<'_>) -> Text<'static> {
+fn status(app: &App<'_>, width: u16) -> Text<'static> {
     if let Some(input) = &app.input {
         return Text::raw(format!("/{}\u{2588}", clean(&input.0)));
     }
@@ -151,7 +151,8 @@ fn status(app: &App<'_>) -> Text<'static> {
         View::Threads => "Enter calls  g graph of it  / search  G graph  R report",
         View::Calls => "Enter other end  p caller  g graph of it  / search  T threads  G graph  R report",
     };
-    Text::styled(format!("? help  q quit  {keys}"), DIM)
+    let keys = format!("? help  q quit  {keys}");
+    Text::styled(fitting(&keys, width).to_owned(), DIM)
 }
 
 fn draw_rows<'a>(
@@ -270,7 +271,7 @@ fn report_rows(view: &ReportView, area: Rect) -> impl Iterator<Item = Row<'stati
     rows.map(move |row| {
         let mut columns = String::new();
         for field in view.columns {
-            columns.push_str(&format!("{:>10}  ", field.shown(field.value(row, all_self_ns))));
+            columns.push_str(&format!("{:>10}  ", field.cell(row, all_self_ns)));
         }
         let ns = if view.sort == Field::Calls { row.total_ns } else { view.sort.value(row, all_self_ns) };
         Row {

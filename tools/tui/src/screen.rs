@@ -153,13 +153,34 @@ pub fn is_interrupt(key: KeyEvent) -> bool {
     key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c')
 }
 
+/// Returns as many whole keys of a line as fit into `width` columns. Two spaces are between keys.
+#[must_use]
+pub fn fitting(keys: &str, width: u16) -> &str {
+    let ends = keys.match_indices("  ").map(|(end, _)| end).chain([keys.len()]);
+    let fits = |end: &usize| keys[..*end].chars().count() <= usize::from(width);
+    &keys[..ends.take_while(fits).last().unwrap_or(0)]
+}
+
 /// Draws the help on keys over the middle of the screen.
 pub fn draw_help(frame: &mut Frame<'_>, help: &[(&str, &str)]) {
     let area = frame.area();
     let lines: Vec<_> = help.iter().map(|(keys, what)| Text::raw(format!(" {keys:18}  {what}"))).collect();
     let height = u16::try_from(help.len()).unwrap_or(u16::MAX).saturating_add(2).min(area.height);
-    let width = 76.min(area.width);
+    let longest = lines.iter().map(Text::width).max().unwrap_or(0);
+    let width = u16::try_from(longest).unwrap_or(u16::MAX).saturating_add(3).min(area.width);
     let place = Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
     frame.render_widget(Clear, place);
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" Keys ")), place);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_whole() {
+        let keys = "? help  q quit  / search";
+        let fitted = [5, 6, 13, 14, 23, 24, 80].map(|width| fitting(keys, width));
+        assert_eq!(fitted, ["", "? help", "? help", "? help  q quit", "? help  q quit", keys, keys]);
+    }
 }

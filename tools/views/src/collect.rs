@@ -99,7 +99,7 @@ impl<'t> Table<'t> {
     pub(crate) fn into_rows(mut self) -> (Vec<Row>, Share) {
         let share = Share::of(self.rows.iter().zip(&self.costs).map(|(row, costs)| (row.self_ns, costs.own)));
         for (row, costs) in self.rows.iter_mut().zip(&self.costs) {
-            costs.off(share, &mut row.total_ns, &mut row.self_ns);
+            row.unsure = costs.off(share, &mut row.total_ns, &mut row.self_ns);
             row.times.iter_mut().for_each(|times| times.limit(share));
         }
         // There may be many rows: those of one thread need no second place.

@@ -98,6 +98,12 @@ impl Cost {
         Self { ps: ps.clamp(0, u64::MAX.into()) as u64, n_calls: 1 }
     }
 
+    /// The largest error of a time less so much. What a call costs is measured; how it divides between the call and its caller depends on
+    /// both: a time may also have the other half.
+    fn unsure_ns(self) -> u64 {
+        self.ps.saturating_mul(2) / 1000
+    }
+
     /// The minimum time of these calls, in nanoseconds.
     fn least_ns(self) -> u64 {
         self.n_calls.saturating_mul(LEAST_CALL_PS) / 1000
@@ -125,12 +131,21 @@ impl Costs {
         self.own.add(other.own);
     }
 
-    /// Takes this share of them off sums.
-    pub(crate) fn off(&self, share: Share, total_ns: &mut u64, self_ns: &mut u64) {
-        *self_ns = self.own.limited(share).off(*self_ns);
+    /// Takes this share of them off sums. Returns the largest error of these.
+    pub(crate) fn off(&self, share: Share, total_ns: &mut u64, self_ns: &mut u64) -> Unsure {
+        let (own, total) = (self.own.limited(share), self.total.limited(share));
+        *self_ns = own.off(*self_ns);
         // The called functions take at least their minimum, too.
-        *total_ns = self.total.limited(share).off(*total_ns).max((*self_ns).min(*total_ns));
+        *total_ns = total.off(*total_ns).max((*self_ns).min(*total_ns));
+        Unsure { total_ns: total.unsure_ns(), own_ns: own.unsure_ns() }
     }
+}
+
+/// The largest error of a corrected total time, and of an own time, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Unsure {
+    pub(crate) total_ns: u64,
+    pub(crate) own_ns: u64,
 }
 
 /// True if both times of a call are those of its hooks.

@@ -12,7 +12,8 @@ use std::io::{self, Write};
 use rftrace_read::{Error, Result, ShownNames};
 
 use crate::confidence::MannWhitney;
-use crate::graph::Graph;
+use crate::duration::Duration;
+use crate::graph::{Graph, GraphNode};
 use crate::keys::{Key, Keys, Last};
 use crate::report::Report;
 use crate::rows::{Row, is_function};
@@ -44,7 +45,9 @@ pub struct Difference {
     /// The functions, or the paths.
     keys: Keys,
     /// For each key and side: the values of all fields, run by run. It ends with the key's last run.
-    values: Vec<[Vec<u64>; 2]>,
+    values: Vec<[Vec<Value>; 2]>,
+    /// Of each run of a side.
+    times: [Vec<Times>; 2],
     /// The keys in the order of the table.
     order: Vec<u32>,
     /// Keys of calls with values.
@@ -53,6 +56,21 @@ pub struct Difference {
     names: ShownNames,
     /// For these numbers of runs, if there are several.
     test: Option<MannWhitney>,
+}
+
+/// A value of a row.
+#[derive(Debug, Clone, Copy, Default)]
+struct Value {
+    value: u64,
+    /// Its largest error by the correction.
+    unsure: u64,
+}
+
+/// The times of a run.
+#[derive(Debug)]
+struct Times {
+    wall_ns: u64,
+    cpu_ns: Option<u64>,
 }
 
 /// A row of a comparison: a function, or a call path.
@@ -73,6 +91,7 @@ impl Difference {
             n_runs: [0; 2],
             keys,
             values,
+            times: Default::default(),
             order,
             with_values: HashSet::new(),
             names: ShownNames::new(true),
@@ -90,21 +109,27 @@ impl Difference {
             }
             self.add(side, key, row, all_self_ns);
         }
-        self.n_runs[side as usize] += 1;
+        self.end_run(side, report);
     }
 
-    /// Adds a run, with a row for each call path of the program's graph.
-    pub fn add_graph(&mut self, side: Side, graph: &Graph) {
-        let all_self_ns = (1..graph.n_nodes()).map(|number| u128::from(graph.node(number).self_ns)).sum();
+    /// Adds a run, with a row for each call path of the program's graph. The report is that of the same trace.
+    pub fn add_graph(&mut self, side: Side, graph: &Graph, report: &Report) {
+        let all_self_ns = report.self_ns();
         let called = |number: usize, around| graph.node(number).children.iter().map(move |&child| (child, around));
         let mut rest: Vec<(usize, Option<u32>)> = called(0, None).collect();
         while let Some((number, around)) = rest.pop() {
             let node = graph.node(number);
             let key = self.keys.number(around, Last::Called { name: node.name, addr: 0 });
-            let (total_ns, self_ns, calls) = (node.total_ns, node.self_ns, node.calls);
-            self.add(side, key, &Row { total_ns, self_ns, calls, ..Row::default() }, all_self_ns);
+            let GraphNode { total_ns, self_ns, calls, unsure, .. } = node;
+            let name = node.name.to_owned();
+            self.add(side, key, &Row { name, total_ns, self_ns, calls, unsure, ..Row::default() }, all_self_ns);
             rest.extend(called(number, Some(key)));
         }
+        self.end_run(side, report);
+    }
+
+    fn end_run(&mut self, side: Side, report: &Report) {
+        self.times[side as usize].push(Times { wall_ns: report.wall_ns(), cpu_ns: report.cpu_ns() });
         self.n_runs[side as usize] += 1;
     }
 
@@ -114,8 +139,10 @@ impl Difference {
             self.order.push(key);
         }
         let values = &mut self.values[key as usize][side as usize];
-        values.resize(self.n_runs[side as usize] * self.fields.len(), 0);
-        values.extend(self.fields.iter().map(|field| field.value(row, all_self_ns)));
+        values.resize(self.n_runs[side as usize] * self.fields.len(), Value::default());
+        let of_field =
+            |field: &Field| Value { value: field.value(row, all_self_ns), unsure: field.unsure(row, all_self_ns) };
+        values.extend(self.fields.iter().map(of_field));
     }
 
     /// Sets the displayed names of functions. Calls with values have full ones.
@@ -125,8 +152,8 @@ impl Difference {
         self.names = names;
     }
 
-    /// Sorts the rows: the largest differences in these columns first, in either direction. With several runs the
-    /// differences that [count](Compared::counts) in the first column come before the others. Times without a processor come last.
+    /// Sorts the rows: the largest differences in these columns first, in either direction. Those that [count](Compared::counts) in the
+    /// first column come before the others. Times without a processor come last.
     pub fn sort(&mut self, by: &[Field]) {
         self.test = (self.n_runs.iter().sum::<usize>() > 2).then(|| MannWhitney::new(self.n_runs));
         let mut order = std::mem::take(&mut self.order);
@@ -138,16 +165,22 @@ impl Difference {
         self.order = order;
     }
 
-    /// Puts the first `limit` rows of [`Difference::sort`] into the order of their differences in this column: the
-    /// largest increase first, the largest decrease last.
-    pub fn rank(&mut self, by: Field, limit: usize) {
-        let mut order = std::mem::take(&mut self.order);
-        let n_ranked = limit.min(order.len());
-        order[..n_ranked].sort_by_cached_key(|&key| {
-            let row = Compared { difference: self, key };
-            (!is_function(row.name()), !row.counts(by), Reverse(row.change(by)))
-        });
-        self.order = order;
+    /// Returns the verdict, such as `Wall 488.040 ms → 88.947 ms (-81.8%), CPU 485.557 ms → 55.612 ms (-88.5%)`: medians of the runs.
+    /// Processor time is left out, if it is not known of all.
+    pub fn verdict(&self) -> String {
+        let medians = |ns: fn(&Times) -> Option<u64>| {
+            let of_side = |times: &Vec<Times>| Some(median(times.iter().map(ns).collect::<Option<_>>()?));
+            let [before, after] = &self.times;
+            Some((of_side(before)?, of_side(after)?))
+        };
+        let part = |word: &str, (before, after): (u64, u64)| {
+            let change = Field::Total.shown_ratio(before, after);
+            let change = if change.is_empty() { change } else { format!(" ({change})") };
+            format!("{word} {} → {}{change}", Duration(before).text(), Duration(after).text())
+        };
+        let wall = medians(|times| Some(times.wall_ns)).map(|both| part("Wall", both));
+        let cpu = medians(|times| times.cpu_ns).map(|both| part("CPU", both));
+        wall.into_iter().chain(cpu).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns the rows in their order.
@@ -229,10 +262,14 @@ impl Difference {
         format!("{runs}; p: probability of such a difference by chance (Mann-Whitney); ~: p is at least {LEVEL}")
     }
 
-    /// Returns sentences on all rows: other numbers of calls, new and vanished functions, and rows beyond `limit`.
+    /// Returns sentences on all rows: differences of the correction, other numbers of calls, new and vanished functions, and rows beyond
+    /// `limit`.
     pub fn notes(&self, limit: usize) -> Vec<String> {
         let left_out = self.order.len().saturating_sub(limit);
+        let is_unsure = |row: Compared<'_>| self.fields.iter().any(|&field| row.is_unsure(field));
+        let corrected = "~: no larger than the possible error of the times, which are less the time for tracing";
         [
+            self.rows().take(limit).any(is_unsure).then(|| corrected.to_owned()),
             self.named("Other numbers of calls", |row| row.has_other_calls(), |row| row.with_calls()),
             self.named("New", |row| row.is_new(), |row| row.label()),
             self.named("Gone", |row| row.is_gone(), |row| row.label()),
@@ -315,27 +352,25 @@ impl<'d> Compared<'d> {
         }
     }
 
-    fn all_values(self, side: Side) -> &'d [u64] {
+    fn all_values(self, side: Side) -> &'d [Value] {
         &self.difference.values[self.key as usize][side as usize]
     }
 
     /// Returns the value of a compared column in each run.
     pub fn values(self, side: Side, field: Field) -> Vec<u64> {
+        self.of_runs(side, field).map(|value| value.value).collect()
+    }
+
+    fn of_runs(self, side: Side, field: Field) -> impl Iterator<Item = Value> {
         let fields = &self.difference.fields;
         let place = fields.iter().position(|other| *other == field);
-        let value = |run: usize| self.all_values(side).get(run * fields.len() + place?).copied();
-        (0..self.difference.n_runs[side as usize]).map(|run| value(run).unwrap_or(0)).collect()
+        let value = move |run: usize| self.all_values(side).get(run * fields.len() + place?).copied();
+        (0..self.difference.n_runs[side as usize]).map(move |run| value(run).unwrap_or_default())
     }
 
     /// Returns the median of all runs of a side; of an even number of runs, the mean of the middle two.
     pub fn median(self, side: Side, field: Field) -> u64 {
-        let mut values = self.values(side, field);
-        values.sort_unstable();
-        let middle = values.len() / 2;
-        match values.get(middle.saturating_sub(1)..=middle) {
-            Some(&[below, above]) if values.len().is_multiple_of(2) => below.midpoint(above),
-            _ => values.get(middle).copied().unwrap_or(0),
-        }
+        median(self.values(side, field))
     }
 
     /// Returns how much larger the median became.
@@ -351,9 +386,17 @@ impl<'d> Compared<'d> {
         self.difference.test.as_ref().filter(|_| !is_exact).map(|test| test.p(&before, &after))
     }
 
-    /// Returns true if a difference is more than chance: its probability is less than 0.05, or there is nothing to tell it by.
+    /// Returns true if a difference is more than chance: its probability is less than 0.05, or there is nothing to tell it by. And it is
+    /// more than the [correction](rftrace_read::Trace::correct_times) may be wrong by.
     pub fn counts(self, field: Field) -> bool {
-        self.p(field).is_none_or(|p| p < LEVEL)
+        self.p(field).is_none_or(|p| p < LEVEL) && !self.is_unsure(field)
+    }
+
+    /// True for a difference that the correction alone may make.
+    fn is_unsure(self, field: Field) -> bool {
+        let unsure = |side| median(self.of_runs(side, field).map(|value| value.unsure).collect());
+        let change = self.change(field).unsigned_abs();
+        change > 0 && change <= u128::from(unsure(Side::Before)) + u128::from(unsure(Side::After))
     }
 
     /// Returns true if its number of calls is not the same in all runs of a side.
@@ -387,6 +430,16 @@ impl<'d> Compared<'d> {
     }
 }
 
+/// The median of values; of an even number of them, the mean of the middle two.
+fn median(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    let middle = values.len() / 2;
+    match values.get(middle.saturating_sub(1)..=middle) {
+        Some(&[below, above]) if values.len().is_multiple_of(2) => below.midpoint(above),
+        _ => values.get(middle).copied().unwrap_or(0),
+    }
+}
+
 fn is_constant(values: &[u64]) -> bool {
     values.windows(2).all(|pair| pair[0] == pair[1])
 }
@@ -394,6 +447,7 @@ fn is_constant(values: &[u64]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::correction::Unsure;
 
     const FIELDS: [Field; 2] = [Field::Own, Field::Calls];
 
@@ -411,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_certain_comes_first_and_what_is_slower_before_what_is_faster() {
+    fn what_is_certain_comes_first_and_the_largest_difference_of_that() {
         let mut difference = Difference::new(&FIELDS);
         for run in 0..5 {
             let noise = run * 1_000;
@@ -428,17 +482,48 @@ mod tests {
         }
         difference.sort(&[Field::Own]);
         assert_eq!(names(&difference), ["fast", "steady", "noisy"]);
-        difference.rank(Field::Own, 3);
-        assert_eq!(names(&difference), ["steady", "fast", "noisy"]);
-        difference.sort(&[Field::Own]);
-        difference.rank(Field::Own, 1);
-        assert_eq!(names(&difference)[0], "fast", "a limit chooses the largest differences");
         let row = |name: &str| difference.rows().find(|row| row.name() == name).unwrap();
         assert_eq!((row("fast").change(Field::Own), row("fast").counts(Field::Own)), (-400, true));
         assert_eq!((row("noisy").change(Field::Own), row("noisy").counts(Field::Own)), (500, false));
         assert_eq!((row("steady").p(Field::Own), row("steady").counts(Field::Own)), (None, true), "no run differs");
         let cells = row("noisy").cells(&FIELDS).concat();
         assert!(cells.contains('~') && cells.ends_with("  same"), "{cells}");
+    }
+
+    #[test]
+    fn what_the_correction_may_have_made_is_marked_and_comes_last() {
+        let mut difference = Difference::new(&FIELDS);
+        for (side, self_ns) in [(Side::Before, 1_000), (Side::After, 4_000)] {
+            for (name, self_ns, own_ns) in
+                [("short", self_ns, 1_500), ("longer", self_ns, 1_499), ("long", self_ns / 2, 9)]
+            {
+                let key = difference.keys.number(None, Last::Called { name, addr: 0 });
+                let unsure = Unsure { total_ns: 0, own_ns };
+                difference.add(side, key, &Row { self_ns, calls: 7, unsure, ..Row::default() }, 0);
+            }
+            difference.n_runs[side as usize] += 1;
+        }
+        difference.sort(&[Field::Own]);
+        assert_eq!(names(&difference), ["longer", "long", "short"]);
+        let cells: Vec<_> = difference.rows().map(|row| row.cells(&FIELDS)[2].trim().to_owned()).collect();
+        assert_eq!(cells, ["+300.0%", "+300.0%", "~"]);
+        assert!(difference.notes(3)[0].starts_with("~: no larger than"), "{:?}", difference.notes(3));
+        assert_eq!(difference.notes(2), ["1 more rows: --limit"], "of what is shown");
+    }
+
+    #[test]
+    fn verdicts() {
+        let verdict = |runs: [&[(u64, Option<u64>)]; 2]| {
+            let mut difference = Difference::new(&FIELDS);
+            let times = |&(wall_ns, cpu_ns): &(u64, Option<u64>)| Times { wall_ns, cpu_ns };
+            difference.times = runs.map(|runs| runs.iter().map(times).collect());
+            difference.verdict()
+        };
+        let before = [(8_000, Some(6_000))];
+        let both = "Wall 8.000 us → 2.000 us (-75.0%), CPU 6.000 us → 6.000 us";
+        assert_eq!(verdict([&before, &[(2_000, Some(6_000))]]), both);
+        let after = [(1_000, Some(1)), (9_000, None), (4_000, Some(1))];
+        assert_eq!(verdict([&before, &after]), "Wall 8.000 us → 4.000 us (-50.0%)", "not known of all");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::slice;
 use rftrace_read::{CallCost, Error, Pattern, Result, ShownNames, Summary, Task, Trace};
 
 use crate::collector::CallSums;
-use crate::correction::{Cost, Costs, Share, correction};
+use crate::correction::{Cost, Costs, Share, Unsure, correction};
 use crate::duration::Duration;
 use crate::keys::Last;
 use crate::paths::Paths;
@@ -30,6 +30,7 @@ struct Node {
     self_ns: u64,
     calls: u64,
     did_not_return: u64,
+    unsure: Unsure,
     /// In the order of first calls.
     children: Vec<usize>,
 }
@@ -60,6 +61,7 @@ pub struct GraphNode<'g> {
     pub calls: u64,
     /// The number of calls without a return: open at the end of the recording, they count until then.
     pub did_not_return: u64,
+    pub(crate) unsure: Unsure,
     /// The numbers of the nodes of its callees, in the order of their first calls.
     pub children: &'g [usize],
 }
@@ -257,8 +259,8 @@ impl Graph {
     ///
     /// If there is no node with this number.
     pub fn node(&self, number: usize) -> GraphNode<'_> {
-        let &Node { name, total_ns, self_ns, calls, did_not_return, ref children } = &self.nodes[number];
-        GraphNode { name: &self.names[name], total_ns, self_ns, calls, did_not_return, children }
+        let &Node { name, total_ns, self_ns, calls, did_not_return, unsure, ref children } = &self.nodes[number];
+        GraphNode { name: &self.names[name], total_ns, self_ns, calls, did_not_return, unsure, children }
     }
 
     /// Sorts each node's callees. The first order is [`GraphOrder::Calls`].
@@ -438,7 +440,7 @@ fn correct(nodes: &mut [Node], costs: &[Costs], n_names: usize) -> Share {
     for place in (0..costs.len()).rev() {
         let called_ns = nodes[place].children.iter().map(|&child| nodes[child].total_ns).fold(0, u64::saturating_add);
         let node = &mut nodes[place];
-        costs[place].off(share, &mut node.total_ns, &mut node.self_ns);
+        node.unsure = costs[place].off(share, &mut node.total_ns, &mut node.self_ns);
         node.total_ns = node.total_ns.max(node.self_ns.saturating_add(called_ns));
     }
     share

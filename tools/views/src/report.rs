@@ -89,6 +89,11 @@ impl Report {
         self.cost
     }
 
+    /// The subtracted overhead of a call in picoseconds.
+    pub(crate) fn tracing_ps(&self) -> Option<u64> {
+        self.cost.map(|cost| self.share.of_call(cost).all_ps())
+    }
+
     /// Returns the waiting time of tasks, without a processor because they gave it up, in nanoseconds: the sum over all
     /// tasks. `None` if context switches were not recorded.
     pub fn waiting_ns(&self) -> Option<u64> {
@@ -156,9 +161,9 @@ impl Report {
         correction(self.cost, self.share)
     }
 
-    /// Returns the sum of all functions' own times in nanoseconds.
+    /// Returns the sum of all functions' own times in nanoseconds. Times without a processor are no function's own.
     pub fn self_ns(&self) -> u128 {
-        self.rows.iter().map(|row| u128::from(row.self_ns)).sum()
+        self.rows.iter().filter(|row| row.is_function()).map(|row| u128::from(row.self_ns)).sum()
     }
 
     /// Returns the names for a table of these rows.

@@ -8,7 +8,7 @@ use rftrace_read::OffCpu;
 use serde::{Deserialize, Serialize};
 
 use crate::by_value::ByValue;
-use crate::correction::{Costs, Share};
+use crate::correction::{Costs, Share, Unsure};
 use crate::lines::Values;
 use crate::spread::Spread;
 
@@ -32,6 +32,7 @@ pub struct Row {
     pub did_not_return: u64,
     /// The times of single calls, also of recursive ones, if they were [requested](crate::Report::read_spread).
     pub times: Option<Box<CallTimes>>,
+    pub(crate) unsure: Unsure,
 }
 
 impl Row {

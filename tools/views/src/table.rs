@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use rftrace_read::{CallCost, Error, Result, ShownNames};
 
+use crate::correction::Unsure;
 use crate::duration::Duration;
 use crate::report::Report;
 use crate::rows::{CallTimes, Row};
@@ -36,7 +37,7 @@ pub enum Field {
     OwnMin,
     /// The maximum of [`CallTimes::own`].
     OwnMax,
-    /// The share of all functions' own time, in hundredths of a percent.
+    /// A function's share of all functions' own time, in hundredths of a percent: times without a processor have none.
     Percent,
     /// [`Row::calls`].
     Calls,
@@ -117,12 +118,31 @@ impl Field {
             Self::OwnAvg => times(|times| times.own.average_ns()),
             Self::OwnMin => times(|times| times.own.min_ns()),
             Self::OwnMax => times(|times| times.own.max_ns()),
-            Self::Percent => {
-                let part = u128::from(row.self_ns) * 10_000 / all_self_ns.max(1);
-                u64::try_from(part).unwrap_or(u64::MAX)
-            }
+            Self::Percent if !row.is_function() => 0,
+            Self::Percent => share(row.self_ns, all_self_ns),
             Self::Calls => row.calls,
         }
+    }
+
+    /// The largest error of the value, as far as the [correction](rftrace_read::Trace::correct_times) makes it.
+    pub(crate) fn unsure(self, row: &Row, all_self_ns: u128) -> u64 {
+        let (Unsure { total_ns, own_ns }, calls) = (row.unsure, row.calls.max(1));
+        match self {
+            Self::Total => total_ns,
+            Self::TotalAvg | Self::TotalMin | Self::TotalMax | Self::TotalP50 | Self::TotalP99 => total_ns / calls,
+            Self::Own => own_ns,
+            Self::OwnAvg | Self::OwnMin | Self::OwnMax => own_ns / calls,
+            Self::Percent => share(own_ns, all_self_ns),
+            Self::Calls => 0,
+        }
+    }
+
+    /// Returns the column's value in a row as text. A time without a processor has no share.
+    pub fn cell(self, row: &Row, all_self_ns: u128) -> String {
+        if self == Self::Percent && !row.is_function() {
+            return " ".repeat(10);
+        }
+        self.shown(self.value(row, all_self_ns))
     }
 
     /// Returns a value as text, at least 10 columns wide.
@@ -154,6 +174,11 @@ impl Field {
             _ => format!("{:+.1}%", 100.0 * (after as f64 - before as f64) / before as f64),
         }
     }
+}
+
+/// A share in hundredths of a percent.
+fn share(part_ns: u64, all_ns: u128) -> u64 {
+    u64::try_from(u128::from(part_ns) * 10_000 / all_ns.max(1)).unwrap_or(u64::MAX)
 }
 
 impl FromStr for Field {
@@ -209,10 +234,24 @@ impl Report {
         let n_tasks = self.tasks().iter().filter(|task| task.records > 0).count();
         let threads = if n_tasks == 1 { "thread" } else { "threads" };
         let cpu = match self.cpu_ns() {
-            Some(cpu_ns) => format!("CPU {} of {n_tasks} {threads}{}", Duration(cpu_ns).text(), self.off_cpu()),
+            Some(cpu_ns) => {
+                let (cpu, off_cpu) = (Duration(cpu_ns).text(), self.off_cpu());
+                format!("CPU {cpu} of {n_tasks} {threads}{}{off_cpu}", self.tracing())
+            }
             None => format!("{n_tasks} {threads}; waiting counts as self time, as context switches were not recorded"),
         };
-        writeln!(out, "  Wall {}, {cpu}; {}", Duration(self.wall_ns()).text(), self.correction())
+        // Neither of the two is corrected.
+        let of_functions = if self.cost().is_some() { "functions' times " } else { "" };
+        writeln!(out, "  Wall {}, {cpu}; {of_functions}{}", Duration(self.wall_ns()).text(), self.correction())
+    }
+
+    /// The part of the processor time that recording took, in parentheses, if it was measured.
+    fn tracing(&self) -> String {
+        let n_calls = self.tasks().iter().map(|task| task.calls).fold(0, u64::saturating_add);
+        match self.tracing_ps().map(|ps| ps.saturating_mul(n_calls) / 1000) {
+            Some(ns) if ns > 0 => format!(" (about {} of it for tracing)", Duration(ns).text()),
+            _ => String::new(),
+        }
     }
 
     fn write_table(&self, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
@@ -225,7 +264,7 @@ impl Report {
         let names = self.shown_names(self.rows().iter().take(limit).chain(self.open_rows()));
         for row in self.rows().iter().take(limit) {
             for field in fields {
-                write!(out, "  {}", field.shown(field.value(row, all_self_ns)))?;
+                write!(out, "  {}", field.cell(row, all_self_ns))?;
             }
             write!(out, "  {}", row.label_of(names.get(&row.name)))?;
             match &row.source {
@@ -296,6 +335,33 @@ impl Report {
 mod tests {
     use super::*;
     use crate::sample::trace;
+
+    #[test]
+    fn wall_and_processor_time_have_the_part_of_tracing() {
+        let head = |calls: &str| {
+            let (dir, trace) = trace(&[calls]);
+            std::fs::write(dir.path().join("clock.txt"), "hook_inside_ps=2000\nhook_outside_ps=1000\n").unwrap();
+            let trace = rftrace_read::Trace::open(trace.dir()).unwrap();
+            let mut out = Vec::new();
+            Report::read(&trace).unwrap().write_head(&mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let expected = "  Wall 0.090 us, CPU 0.060 us of 1 thread (about 0.006 us of it for tracing), waiting 0.030 us; functions' times less \
+                        3.0 ns a call for tracing\n";
+        assert_eq!(head("main( 20 a( 40 w30 ) )"), expected);
+        let expected = "  Wall 0.060 us, 1 thread; waiting counts as self time, as context switches were not recorded; functions' times less \
+                        3.0 ns a call for tracing\n";
+        assert_eq!(head("main( 20 a( 40 ) )"), expected);
+    }
+
+    #[test]
+    fn shares_are_of_functions_alone() {
+        let (_dir, trace) = trace(&["main( 10 w60 p30 a( 30 ) )"]);
+        let mut report = Report::read(&trace).unwrap();
+        report.sort(&[Field::Percent]);
+        let cells: Vec<_> = report.rows().iter().map(|row| Field::Percent.cell(row, report.self_ns())).collect();
+        assert_eq!(cells, ["    75.00%", "    25.00%", "          ", "          "]);
+    }
 
     #[test]
     fn many_short_calls_are_told_of() {

@@ -8,7 +8,7 @@ use super::Zoom;
 use super::blocks::{Block, Decoder, Kind as Packed, Merger};
 use super::store::{Cursor, Lane, read_directory};
 use crate::numbers::take_number;
-use crate::pack::{Page, preempted};
+use crate::pack::{Page, off_cpu};
 
 /// Two threads with calls of all lengths, recursion, waiting, and exits and entries that are missing. Of few functions, if that is asked for,
 /// so that there are few ways; then the outermost call lasts until the end.
@@ -125,7 +125,7 @@ fn made_of(has_few: bool) -> Made {
     let (page, zoom) = (Page::read(&trace, "", u64::MAX).unwrap(), Zoom::make(&trace, "").unwrap());
     assert_eq!(page.summary(), zoom.summary());
     assert_eq!(page.n_calls(), zoom.n_calls());
-    assert_eq!(zoom.head.preempted, preempted(&zoom.head.functions));
+    assert_eq!([zoom.head.waiting, zoom.head.preempted], off_cpu(&zoom.head.functions));
     assert!(zoom.head.preempted.is_some());
     assert!(zoom.n_calls() > 80_000);
     Made { zoom, calls: calls(&page), _dir: dir }
