@@ -349,7 +349,7 @@ fn the_last_interval_and_all() {
     assert!(head[1].contains(" 2 calls/s, 4 records/s, dropped 10 records (55.5 %);"), "{head:?}");
     shown.press("b");
     shown.shows(&["step", "work", EVIL]);
-    assert!(shown.seen().0[0].ends_with("since the beginning"));
+    assert!(shown.seen().0[0].ends_with("; since the beginning; waits count as time"));
     shown.press("b ");
     // The picture stays. What comes meanwhile is one interval then.
     shown.app.add(tick(SECOND, &[(A, sum(1, 7, 7))], 0), name);

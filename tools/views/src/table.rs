@@ -341,7 +341,8 @@ mod tests {
         let head = |calls: &str| {
             let (dir, trace) = trace(&[calls]);
             std::fs::write(dir.path().join("clock.txt"), "hook_inside_ps=2000\nhook_outside_ps=1000\n").unwrap();
-            let trace = rftrace_read::Trace::open(trace.dir()).unwrap();
+            let mut trace = rftrace_read::Trace::open(trace.dir()).unwrap();
+            trace.correct_times(true);
             let mut out = Vec::new();
             Report::read(&trace).unwrap().write_head(&mut out).unwrap();
             String::from_utf8(out).unwrap()
