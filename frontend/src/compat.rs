@@ -67,6 +67,7 @@ pub fn dump_full_uftrace(events: &mut Events, out_dir: &str, binary_name: &str) 
 ///
 /// The errors of [`Tracer::save_with`].
 #[doc(hidden)]
+#[inline(always)]
 #[expect(clippy::print_stderr, reason = "the only way to tell")]
 pub fn save_and_tell(tracer: &Tracer, options: &SaveOptions<'_>) -> Result<(), Error> {
     let saved = tracer.save_with(options)?;

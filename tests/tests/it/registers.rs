@@ -16,7 +16,12 @@ fn arguments_and_results_of_every_kind() {
             CProgram::new(&["registers.c"]).with(arguments).with(&["-Wno-psabi", "-Wno-unused-variable"]).build();
         for how in ["loop", "threads", "off", "full", "deep"] {
             let run = program.run(&[how]);
-            assert_eq!(run.stderr, "", "{arguments:?} {how}");
+            let says_loss = run.stderr.starts_with("rftrace: the trace in trace is incomplete: the buffer was full");
+            assert!(
+                if how == "full" { says_loss } else { run.stderr.is_empty() },
+                "{arguments:?} {how}: {}",
+                run.stderr
+            );
             // It was traced at all, and is well-formed.
             let trace = run.trace("trace");
             if how == "threads" {

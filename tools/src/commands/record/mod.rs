@@ -423,8 +423,8 @@ fn open_kernel(args: &RecordArgs) -> Result<Option<KernelEvents>> {
     Ok(Some(kernel))
 }
 
-/// Makes one trace of all records, and prints the summary. Returns false if there is none, or if it lacks some, as they could not be written
-/// or read.
+/// Makes one trace of all records, and prints the summary. Returns false if -P matches no function, or if the trace lacks records, as they
+/// could not be written or read.
 fn finish(
     args: &RecordArgs,
     program: &Path,
@@ -468,9 +468,10 @@ fn finish(
         } else {
             output.discard();
         }
-        // Why there may be nothing. One of cargo's programs may well call nothing of the package.
+        // Why there may be nothing. One of cargo's programs may well have no function of the package.
+        let is_right = args.is_for_cargo || args.branches.is_empty() || !matched.is_empty();
         return summary::tell_of_branches(&told, (matched, program), &dir, is_kept, args.quiet)
-            .map(|()| args.is_for_cargo);
+            .map(|()| is_whole && is_right);
     }
     summary::tell_of_branches(&entries.read()?, (&args.branches, program), output.dir(), is_kept, args.quiet)?;
     if joined.processes > 0 {
@@ -567,7 +568,10 @@ fn keep_stream(
         let matched = tell_of_nothing(args, program, &kept.errors, &told, output.work(), ended);
         let dir = output.dir().to_owned();
         output.discard();
-        return summary::tell_of_branches(&told, (matched, program), &dir, true, args.quiet).map(|()| false);
+        return summary::tell_of_branches(&told, (matched, program), &dir, true, args.quiet).map(|()| {
+            let is_right = args.branches.is_empty() || !matched.is_empty();
+            is_right && !kept.is_cut
+        });
     }
     if args.hooks_others() {
         summary::tell_of_branches(&entries.read()?, (&args.branches, program), output.dir(), true, args.quiet)?;
