@@ -89,8 +89,7 @@ impl Trace {
     ///
     /// The file exists and cannot be read.
     pub fn gaps(&self) -> Result<Gaps> {
-        let bytes = files::if_present(files::read(&self.dir().join(GAPS), MAX_BYTES))?;
-        Ok(Gaps::parse(&bytes.unwrap_or_default()))
+        Ok(Gaps::parse(&self.of_recording()?))
     }
 
     /// Returns the reason of a dump from the file `record.txt`; `None` if the trace is no dump.
@@ -99,8 +98,7 @@ impl Trace {
     ///
     /// The file exists and cannot be read.
     pub fn dump_reason(&self) -> Result<Option<String>> {
-        let bytes = files::if_present(files::read(&self.dir().join(GAPS), MAX_BYTES))?;
-        Ok(gaps::dump_reason(&bytes.unwrap_or_default()))
+        Ok(gaps::dump_reason(&self.of_recording()?))
     }
 
     /// Returns the ends of processes, by PID: the status of `wait` of each known end.
@@ -109,8 +107,7 @@ impl Trace {
     ///
     /// The file `record.txt` exists and cannot be read.
     pub fn ends(&self) -> Result<BTreeMap<u32, i32>> {
-        let bytes = files::if_present(files::read(&self.dir().join(GAPS), MAX_BYTES))?;
-        let mut ends: BTreeMap<u32, i32> = gaps::ends(&bytes.unwrap_or_default()).collect();
+        let mut ends: BTreeMap<u32, i32> = gaps::ends(&self.of_recording()?).collect();
         // Others than rftrace tell of the program alone, which is the first task.
         let status = || self.info().get(key::EXIT_STATUS).and_then(|status| status.trim().parse().ok());
         if ends.is_empty()
@@ -127,8 +124,13 @@ impl Trace {
     ///
     /// The file `record.txt` exists and cannot be read.
     pub fn cut_off(&self) -> Result<BTreeSet<u32>> {
+        Ok(gaps::cut_off(&self.of_recording()?).collect())
+    }
+
+    /// The bytes of the file `record.txt`; none without it.
+    fn of_recording(&self) -> Result<Vec<u8>> {
         let bytes = files::if_present(files::read(&self.dir().join(GAPS), MAX_BYTES))?;
-        Ok(gaps::cut_off(&bytes.unwrap_or_default()).collect())
+        Ok(bytes.unwrap_or_default())
     }
 
     /// Returns true if the trace records when tasks had no processor.
