@@ -82,6 +82,29 @@ fn nothing_grows() {
     }
 }
 
+/// A recorder that is killed leaves its memory mapped; the next one detaches it, and takes its place.
+#[test]
+fn nothing_grows_after_killed_recorders() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let running = Running::begin(&program().path, "malloc");
+    let kill_amid = || {
+        let mut recorder = running.begin_recording(&[]);
+        running.wait_for_records();
+        recorder.kill().unwrap();
+        recorder.wait().unwrap();
+    };
+    kill_amid();
+    let before = mapped(&running);
+    (0..3).for_each(|_| kill_amid());
+    let after = mapped(&running);
+    assert!(after.1 < before.1 + (8 << 20), "{before:?}, {after:?}");
+    drop(running.record_some(&["--for", "30ms"]));
+    let (status, said) = running.end();
+    assert_eq!(status.code(), Some(7), "{said}");
+}
+
 /// Recorders that are killed at any moment, while they attach and later: the next one removes what they have left.
 #[test]
 fn what_a_killed_recorder_left_is_removed() {
