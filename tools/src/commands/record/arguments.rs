@@ -444,6 +444,11 @@ impl RecordArgs {
         Ok(())
     }
 
+    /// True if -P is there, and matches no function: `matched` are its patterns if they do.
+    pub(super) fn lacks_match(&self, matched: &[String]) -> bool {
+        !self.branches.is_empty() && matched.is_empty()
+    }
+
     /// Adds to the reason against a program that an option which would do stands behind its name.
     pub(super) fn with_misplaced(&self, error: Error) -> Error {
         let is_misplaced = |option: &&&str| self.command.iter().skip(1).any(|word| word == **option);

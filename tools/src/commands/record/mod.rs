@@ -469,7 +469,7 @@ fn finish(
             output.discard();
         }
         // Why there may be nothing. One of cargo's programs may well have no function of the package.
-        let is_right = args.is_for_cargo || args.branches.is_empty() || !matched.is_empty();
+        let is_right = args.is_for_cargo || !args.lacks_match(matched);
         return summary::tell_of_branches(&told, (matched, program), &dir, is_kept, args.quiet)
             .map(|()| is_whole && is_right);
     }
@@ -538,7 +538,7 @@ fn tell_of_nothing<'a>(
     if !errors.is_empty() || !args.resources.is_empty() {
         return matched;
     }
-    if !args.branches.is_empty() && matched.is_empty() && ended.status.code().is_some() {
+    if args.lacks_match(matched) && ended.status.code().is_some() {
         say!("rftrace: nothing was recorded: {}", summary::no_match(&args.branches, program));
     } else {
         let why = args.why_nothing().unwrap_or_else(|| parts::why_nothing(work, ended, args.is_outside));
@@ -568,10 +568,8 @@ fn keep_stream(
         let matched = tell_of_nothing(args, program, &kept.errors, &told, output.work(), ended);
         let dir = output.dir().to_owned();
         output.discard();
-        return summary::tell_of_branches(&told, (matched, program), &dir, true, args.quiet).map(|()| {
-            let is_right = args.branches.is_empty() || !matched.is_empty();
-            is_right && !kept.is_cut
-        });
+        return summary::tell_of_branches(&told, (matched, program), &dir, true, args.quiet)
+            .map(|()| !kept.is_cut && !args.lacks_match(matched));
     }
     if args.hooks_others() {
         summary::tell_of_branches(&entries.read()?, (&args.branches, program), output.dir(), true, args.quiet)?;
