@@ -145,6 +145,7 @@ mod tracer;
 #[cfg(feature = "std")]
 #[doc(hidden)]
 pub use compat::save_and_tell;
+#[cfg(feature = "std")]
 pub use compat::{Events, disable, dump_full_uftrace, dump_trace, enable, init};
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub use elf::binary::{Binary, LoadedBinary};

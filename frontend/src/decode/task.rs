@@ -91,7 +91,7 @@ impl Task<'_> {
     }
 
     /// Returns the time of its last record, in ticks.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", target_os = "linux"))]
     pub(crate) fn last_tsc(&self) -> Option<u64> {
         let mut unpacked = Unpacked::default();
         self.segments
